@@ -1,0 +1,3 @@
+"""How rows are read and written."""
+
+from __future__ import annotations

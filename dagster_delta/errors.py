@@ -1,0 +1,259 @@
+"""Every error the library raises, split by whose fault it is.
+
+    DeltaError
+    ├── TableNotFound                  no Delta table at this location
+    ├── TableAlreadyExists             create(mode="error") on a table that is there
+    ├── InvalidTable                   the bytes of the table break the protocol
+    │   ├── MissingMetadata            no metaData action in the log
+    │   ├── MissingProtocol            no protocol action in the log
+    │   ├── LogGap                     a commit between two known versions is missing
+    │   ├── CorruptLog                 a log file is truncated or malformed
+    │   ├── CorruptDeletionVector      a deletion vector fails its magic, size or checksum
+    │   └── DataFileMissing            the log names a file that storage does not have
+    ├── UnsupportedFeature             the table asks for something this library does not do
+    │   ├── UnsupportedReaderVersion   minReaderVersion is not one we know
+    │   ├── UnsupportedWriterVersion   minWriterVersion is not one we know
+    │   └── CatalogRequired            the table can only be opened through its catalog
+    ├── UnsupportedExpression          SQL the chosen engine cannot evaluate as Spark would
+    ├── SchemaMismatch                 data and table disagree about columns or types
+    │   └── InvalidCast                a value does not fit the type of its column
+    ├── ConstraintViolation            a row breaks NOT NULL, an invariant or a CHECK
+    │   └── PartitionMismatch          a row lies outside the partition or predicate being written
+    ├── VersionNotFound                no such version, or none at that timestamp
+    ├── InvalidArgument                the caller's argument makes no sense here
+    ├── CommitConflict                 another writer won, and the commit cannot be rebased
+    │   ├── ConcurrentAppend           files were added that this commit should have read
+    │   ├── ConcurrentDeleteRead       files this commit read were removed
+    │   ├── ConcurrentDeleteDelete     files this commit removes were removed already
+    │   ├── MetadataChanged            the schema or the properties changed
+    │   ├── ProtocolChanged            the protocol changed
+    │   ├── ConcurrentTransaction      the same application id committed meanwhile
+    │   ├── ConcurrentDomainMetadata   the same metadata domain changed meanwhile
+    │   └── CommitRetriesExhausted     every attempt found its version taken
+    ├── CommitStateUnknown             the store never answered: the commit may or may not exist
+    └── StorageFailure                 the store refused or failed
+        └── ConditionalPutUnsupported  the store cannot do put-if-absent, so it cannot be written
+
+Each carries its facts as attributes beside the message, and no message carries a secret.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CatalogRequired",
+    "CommitConflict",
+    "CommitRetriesExhausted",
+    "CommitStateUnknown",
+    "ConcurrentAppend",
+    "ConcurrentDeleteDelete",
+    "ConcurrentDeleteRead",
+    "ConcurrentDomainMetadata",
+    "ConcurrentTransaction",
+    "ConditionalPutUnsupported",
+    "ConstraintViolation",
+    "CorruptDeletionVector",
+    "CorruptLog",
+    "DataFileMissing",
+    "DeltaError",
+    "InvalidArgument",
+    "InvalidCast",
+    "InvalidTable",
+    "LogGap",
+    "MetadataChanged",
+    "MissingMetadata",
+    "MissingProtocol",
+    "PartitionMismatch",
+    "ProtocolChanged",
+    "SchemaMismatch",
+    "StorageFailure",
+    "TableAlreadyExists",
+    "TableNotFound",
+    "UnsupportedExpression",
+    "UnsupportedFeature",
+    "UnsupportedReaderVersion",
+    "UnsupportedWriterVersion",
+    "VersionNotFound",
+]
+
+
+class DeltaError(Exception):
+    """Root of the tree.
+
+    Args:
+        message: what happened and what to do now, without the location.
+        table: URI of the table, without credentials.
+        version: table version the error is about.
+        file: log or data file the error is about, relative to the table root.
+        column: dotted logical path of the column the error is about.
+        examples: a few offending values or rows, already rendered.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        table: str | None = None,
+        version: int | None = None,
+        file: str | None = None,
+        column: str | None = None,
+        examples: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.table = table
+        self.version = version
+        self.file = file
+        self.column = column
+        self.examples = examples
+
+    def __str__(self) -> str:
+        facts = {
+            "table": self.table,
+            "version": self.version,
+            "file": self.file,
+            "column": self.column,
+        }
+        where = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+        text = f"{self.message} [{where}]" if where else self.message
+        if self.examples:
+            text += "\nFor example:\n" + "\n".join(f"  {example}" for example in self.examples)
+        return text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only facts must survive the trip from a Spark executor or a Dagster subprocess.
+        return (_rebuild, (type(self), self.message, self.__dict__.copy()))
+
+
+def _rebuild(kind: type[DeltaError], message: str, facts: dict[str, object]) -> DeltaError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, message)
+    error.__dict__.update(facts)
+    return error
+
+
+class TableNotFound(DeltaError):
+    """No Delta table at this location."""
+
+
+class TableAlreadyExists(DeltaError):
+    """A table is already at the location where one was to be created."""
+
+
+class InvalidTable(DeltaError):
+    """The bytes of the table break the protocol."""
+
+
+class MissingMetadata(InvalidTable):
+    """The log has no (valid) metaData action."""
+
+
+class MissingProtocol(InvalidTable):
+    """The log has no (valid) protocol action."""
+
+
+class LogGap(InvalidTable):
+    """A commit between two known versions is missing."""
+
+
+class CorruptLog(InvalidTable):
+    """A log file is truncated or malformed."""
+
+
+class CorruptDeletionVector(InvalidTable):
+    """A deletion vector fails its magic, its size or its checksum."""
+
+
+class DataFileMissing(InvalidTable):
+    """The log names a file that storage does not have."""
+
+
+class UnsupportedFeature(DeltaError):
+    """The table asks for something this library does not implement."""
+
+
+class UnsupportedReaderVersion(UnsupportedFeature):
+    """minReaderVersion is not one this library knows."""
+
+
+class UnsupportedWriterVersion(UnsupportedFeature):
+    """minWriterVersion is not one this library knows."""
+
+
+class CatalogRequired(UnsupportedFeature):
+    """The table is managed by a catalog and must be opened through it."""
+
+
+class UnsupportedExpression(DeltaError):
+    """A SQL expression that the chosen engine cannot evaluate exactly as Spark would."""
+
+
+class SchemaMismatch(DeltaError):
+    """Data and table disagree about columns or types."""
+
+
+class InvalidCast(SchemaMismatch):
+    """A value does not fit the type of its column under ANSI store assignment."""
+
+
+class ConstraintViolation(DeltaError):
+    """A row breaks NOT NULL, an invariant or a CHECK constraint."""
+
+
+class PartitionMismatch(ConstraintViolation):
+    """A row lies outside the partition, or the predicate, that is being written."""
+
+
+class VersionNotFound(DeltaError):
+    """The table has no such version, or none at that timestamp."""
+
+
+class InvalidArgument(DeltaError, ValueError):
+    """An argument that makes no sense here."""
+
+
+class CommitConflict(DeltaError):
+    """Another writer won the race, and this commit cannot be rebased on it."""
+
+
+class ConcurrentAppend(CommitConflict):
+    """Files were added that this commit should have read."""
+
+
+class ConcurrentDeleteRead(CommitConflict):
+    """Files that this commit read were removed."""
+
+
+class ConcurrentDeleteDelete(CommitConflict):
+    """Files that this commit removes were removed already."""
+
+
+class MetadataChanged(CommitConflict):
+    """The schema or the table properties changed meanwhile."""
+
+
+class ProtocolChanged(CommitConflict):
+    """The protocol changed meanwhile."""
+
+
+class ConcurrentTransaction(CommitConflict):
+    """The same application id committed meanwhile."""
+
+
+class ConcurrentDomainMetadata(CommitConflict):
+    """The same metadata domain changed meanwhile."""
+
+
+class CommitRetriesExhausted(CommitConflict):
+    """Every attempt found its version taken."""
+
+
+class CommitStateUnknown(DeltaError):
+    """The store never gave an answer: the commit may or may not have landed."""
+
+
+class StorageFailure(DeltaError):
+    """The store refused or failed a request."""
+
+
+class ConditionalPutUnsupported(StorageFailure):
+    """The store cannot create a file only if it is absent, so tables on it are read-only."""

@@ -1,0 +1,3 @@
+"""Schema change, planned."""
+
+from __future__ import annotations

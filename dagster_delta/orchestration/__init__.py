@@ -1,0 +1,3 @@
+"""Dagster: the only code here that imports it."""
+
+from __future__ import annotations

@@ -1,0 +1,222 @@
+"""The actions of the transaction log, one struct each, as they stand on the wire.
+
+Spec: Actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+__all__ = [
+    "AddCDCFile",
+    "AddFile",
+    "CheckpointMetadata",
+    "DeletionVectorDescriptor",
+    "DomainMetadata",
+    "Format",
+    "Metadata",
+    "Protocol",
+    "RemoveFile",
+    "SetTransaction",
+    "SidecarFile",
+    "unique_file_id",
+]
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Immutable, camelCase on the wire, absent when it holds its default."""
+
+
+class DeletionVectorDescriptor(_Wire, frozen=True, kw_only=True):
+    """Where a deletion vector is stored and what it holds.
+
+    Spec: Deletion Vector Descriptor Schema.
+    """
+
+    storage_type: str
+    """`u` relative path, `i` inline, `p` absolute path."""
+    path_or_inline_dv: str
+    """Z85 text (`u`: random prefix + UUID; `i`: the vector itself) or an absolute path (`p`)."""
+    offset: int | None = None
+    """Byte offset of the vector's `dataSize` field in its file; None when inline."""
+    size_in_bytes: int
+    """Serialised size of the vector (magic included, size and checksum not)."""
+    cardinality: int
+    """Number of rows the vector removes."""
+    max_row_index: int | None = None
+    """Largest row index in the vector, where the writer recorded it."""
+
+    @property
+    def unique_id(self) -> str:
+        """The id that, with the path, is the key of a logical file. Spec: Derived Fields."""
+        text = self.storage_type + self.path_or_inline_dv
+        return text if self.offset is None else f"{text}@{self.offset}"
+
+
+def unique_file_id(
+    path: str, deletion_vector: DeletionVectorDescriptor | None
+) -> tuple[str, str | None]:
+    """The key that action reconciliation compares: `(path, deletionVector.uniqueId)`."""
+    return path, None if deletion_vector is None else deletion_vector.unique_id
+
+
+class AddFile(_Wire, frozen=True, kw_only=True):
+    """A logical file that becomes part of the table. Spec: Add File and Remove File."""
+
+    path: str
+    """URI of the data file, percent-encoded, relative to the table root or absolute."""
+    partition_values: dict[str, str | None]
+    """Serialised partition values by physical column name; null is None or ''."""
+    size_bytes: int = msgspec.field(name="size")
+    """Size of the data file in bytes."""
+    modification_time_ms: int = msgspec.field(name="modificationTime")
+    """Creation time of the file in milliseconds since the epoch."""
+    data_change: bool
+    """False when the rows were already in the table under other files."""
+    stats: str | None = None
+    """Per-file statistics as JSON text."""
+    tags: dict[str, str | None] | None = None
+    """Free-form metadata about the file."""
+    deletion_vector: DeletionVectorDescriptor | None = None
+    """Rows of the file that are not part of the table."""
+    base_row_id: int | None = None
+    """Row id of the file's first row, under row tracking."""
+    default_row_commit_version: int | None = None
+    """Commit version of rows that carry none of their own, under row tracking."""
+    clustering_provider: str | None = None
+    """Name of the clustering implementation that wrote the file."""
+
+
+class RemoveFile(_Wire, frozen=True, kw_only=True):
+    """A tombstone: a logical file that leaves the table. Spec: Add File and Remove File."""
+
+    path: str
+    """URI exactly as the add spelled it."""
+    deletion_timestamp_ms: int | None = msgspec.field(name="deletionTimestamp", default=None)
+    """Time of the removal in milliseconds since the epoch."""
+    data_change: bool
+    """False when the rows stay in the table under other files."""
+    extended_file_metadata: bool | None = None
+    """True when partitionValues, size and tags are present."""
+    partition_values: dict[str, str | None] | None = None
+    """Serialised partition values of the removed file."""
+    size_bytes: int | None = msgspec.field(name="size", default=None)
+    """Size of the removed file in bytes."""
+    stats: str | None = None
+    """Statistics carried over from the add, where the writer kept them."""
+    tags: dict[str, str | None] | None = None
+    """Tags of the removed file."""
+    deletion_vector: DeletionVectorDescriptor | None = None
+    """Deletion vector of the removed logical file."""
+    base_row_id: int | None = None
+    """Row id of the file's first row, under row tracking."""
+    default_row_commit_version: int | None = None
+    """Default commit version of the file's rows, under row tracking."""
+
+
+class AddCDCFile(_Wire, frozen=True, kw_only=True):
+    """A file of row changes for the change data feed. Spec: Add CDC File."""
+
+    path: str
+    """URI of the change data file, under `_change_data`."""
+    partition_values: dict[str, str | None]
+    """Serialised partition values by physical column name."""
+    size_bytes: int = msgspec.field(name="size")
+    """Size of the file in bytes."""
+    data_change: bool = False
+    """Always false: the rows themselves stand in add and remove actions."""
+    tags: dict[str, str | None] | None = None
+    """Free-form metadata about the file."""
+
+
+class Format(_Wire, frozen=True, kw_only=True):
+    """How data files are encoded. Spec: Format Specification."""
+
+    provider: str = "parquet"
+    """Always `parquet`."""
+    options: dict[str, str] = {}
+    """Options of the format; no writer sets any."""
+
+
+class Metadata(_Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """Schema, partitioning and properties of the table. Spec: Change Metadata."""
+
+    id: str
+    """UUID of the table."""
+    name: str | None = None
+    """Name a user gave the table."""
+    description: str | None = None
+    """Description a user gave the table."""
+    format: Format
+    """Encoding of the data files."""
+    schema_string: str
+    """Schema as JSON. Spec: Schema Serialization Format."""
+    partition_columns: tuple[str, ...]
+    """Logical names of the partition columns, in directory order."""
+    created_time_ms: int | None = msgspec.field(name="createdTime", default=None)
+    """Creation time in milliseconds since the epoch."""
+    configuration: dict[str, str]
+    """Table properties."""
+
+
+class Protocol(_Wire, frozen=True, kw_only=True):
+    """What a client must understand to touch the table. Spec: Protocol Evolution."""
+
+    min_reader_version: int
+    """Lowest reader version that may read the table."""
+    min_writer_version: int
+    """Lowest writer version that may write it."""
+    reader_features: tuple[str, ...] | None = None
+    """Features a reader must know; present exactly when minReaderVersion is 3."""
+    writer_features: tuple[str, ...] | None = None
+    """Features a writer must know; present exactly when minWriterVersion is 7."""
+
+
+class SetTransaction(_Wire, frozen=True, kw_only=True):
+    """The latest version an application has committed. Spec: Transaction Identifiers."""
+
+    app_id: str
+    """Unique id of the application."""
+    version: int
+    """The application's own, growing, version."""
+    last_updated_ms: int | None = msgspec.field(name="lastUpdated", default=None)
+    """Time of the commit in milliseconds since the epoch."""
+
+
+class DomainMetadata(_Wire, frozen=True, kw_only=True):
+    """Named configuration of a feature or a user. Spec: Domain Metadata."""
+
+    domain: str
+    """Name of the domain; `delta.` is reserved for the protocol."""
+    configuration: str
+    """Contents, a JSON text by convention."""
+    removed: bool
+    """True when the domain is deleted."""
+
+
+class CheckpointMetadata(_Wire, frozen=True, kw_only=True):
+    """First action of a V2 checkpoint."""
+
+    version: int
+    """Version the checkpoint stands for."""
+    tags: dict[str, str | None] | None = None
+    """Free-form metadata about the checkpoint."""
+
+
+class SidecarFile(_Wire, frozen=True, kw_only=True):
+    """A file in `_delta_log/_sidecars` that holds file actions of a V2 checkpoint."""
+
+    path: str
+    """Name of the file, or an absolute URI."""
+    size_in_bytes: int
+    """Size of the file in bytes."""
+    modification_time_ms: int = msgspec.field(name="modificationTime")
+    """Creation time in milliseconds since the epoch."""
+    tags: dict[str, str | None] | None = None
+    """Free-form metadata about the file."""
+
+
+CommitInfo = Mapping[str, object]
+"""Provenance of a commit: free-form JSON, so a mapping. Spec: Commit Provenance Information."""

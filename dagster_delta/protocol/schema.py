@@ -1,0 +1,282 @@
+"""The schema of a table as the log spells it.
+
+Spec: Schema Serialization Format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from dagster_delta.errors import InvalidTable, SchemaMismatch
+
+__all__ = [
+    "ArrayType",
+    "DataType",
+    "DecimalType",
+    "MapType",
+    "PrimitiveType",
+    "StructField",
+    "StructType",
+    "data_type_from_json",
+    "data_type_to_json",
+]
+
+PRIMITIVE_NAMES = frozenset(
+    {
+        "string",
+        "long",
+        "integer",
+        "short",
+        "byte",
+        "float",
+        "double",
+        "boolean",
+        "binary",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+        "variant",
+        "void",
+    }
+)
+
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+
+
+@dataclass(frozen=True, slots=True)
+class PrimitiveType:
+    """A type without parameters, `variant` and `void` included."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalType:
+    """`decimal(precision,scale)`; precision 1 to 38, scale 0 to precision."""
+
+    precision: int
+    scale: int
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision},{self.scale})"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """A list of one element type."""
+
+    element_type: DataType
+    contains_null: bool = True
+
+    def __str__(self) -> str:
+        return f"array<{self.element_type}>"
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A map; keys are never null."""
+
+    key_type: DataType
+    value_type: DataType
+    value_contains_null: bool = True
+
+    def __str__(self) -> str:
+        return f"map<{self.key_type},{self.value_type}>"
+
+
+@dataclass(frozen=True, slots=True)
+class StructField:
+    """A named field of a struct with its metadata (comments, mapping, constraints, …)."""
+
+    name: str
+    data_type: DataType
+    nullable: bool = True
+    metadata: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.data_type, self.nullable))
+
+    # A mapping proxy does not pickle, and schemas travel to Spark executors.
+    def __getstate__(self) -> tuple[object, ...]:
+        return self.name, self.data_type, self.nullable, dict(self.metadata)
+
+    def __setstate__(self, state: tuple[str, DataType, bool, dict[str, object]]) -> None:
+        for name, value in zip(("name", "data_type", "nullable"), state[:3], strict=True):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "metadata", MappingProxyType(state[3]))
+
+    @property
+    def comment(self) -> str | None:
+        """The column comment, or None."""
+        value = self.metadata.get("comment")
+        return value if isinstance(value, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    """An ordered list of fields: a nested struct, or a whole table."""
+
+    fields: tuple[StructField, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Field names in order."""
+        return tuple(each.name for each in self.fields)
+
+    def __iter__(self) -> Iterator[StructField]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def __str__(self) -> str:
+        return f"struct<{','.join(f'{each.name}:{each.data_type}' for each in self.fields)}>"
+
+    def get(self, name: str) -> StructField | None:
+        """The field of that name, matched as Delta matches names (exact first, then
+        case-insensitively), or None.
+        """
+        for each in self.fields:
+            if each.name == name:
+                return each
+        folded = name.casefold()
+        for each in self.fields:
+            if each.name.casefold() == folded:
+                return each
+        return None
+
+    def field(self, name: str) -> StructField:
+        """The field of that name.
+
+        Raises:
+            SchemaMismatch: there is none.
+        """
+        found = self.get(name)
+        if found is None:
+            raise SchemaMismatch(
+                f"there is no column {name!r}; the columns are {', '.join(self.names)}", column=name
+            )
+        return found
+
+    @classmethod
+    def from_json(cls, text: str) -> StructType:
+        """Parse a `schemaString`.
+
+        Raises:
+            InvalidTable: the text is not the JSON of a struct.
+        """
+        return _parse_schema(text)
+
+    def to_json(self) -> str:
+        """The `schemaString` of this schema."""
+        return msgspec.json.encode(data_type_to_json(self)).decode()
+
+
+DataType: TypeAlias = PrimitiveType | DecimalType | ArrayType | MapType | StructType
+
+
+@lru_cache(maxsize=256)
+def _parse_schema(text: str) -> StructType:
+    try:
+        parsed = data_type_from_json(msgspec.json.decode(text))
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidTable(
+            f"the schemaString is not a schema ({error}): the metaData action is damaged; "
+            "restore the table from an older version or repair the commit"
+        ) from error
+    if not isinstance(parsed, StructType):
+        raise InvalidTable(
+            f"the schemaString is of type {parsed}, and a table's schema is a struct"
+        )
+    return parsed
+
+
+def data_type_from_json(value: object) -> DataType:
+    """The type that a decoded JSON value spells.
+
+    Raises:
+        InvalidTable: the type has no meaning in the protocol.
+    """
+    if isinstance(value, str):
+        return _parse_primitive(value)
+    node = cast("dict[str, Any]", value)
+    match node["type"]:
+        case "struct":
+            return StructType(tuple(_field_from_json(each) for each in node["fields"]))
+        case "array":
+            return ArrayType(data_type_from_json(node["elementType"]), node["containsNull"])
+        case "map":
+            return MapType(
+                data_type_from_json(node["keyType"]),
+                data_type_from_json(node["valueType"]),
+                node["valueContainsNull"],
+            )
+        case unknown:
+            raise InvalidTable(
+                f"the schema holds the type {unknown!r}, which the protocol does not define"
+            )
+
+
+def _parse_primitive(name: str) -> DataType:
+    if name in PRIMITIVE_NAMES:
+        return PrimitiveType(name)
+    if name == "decimal":
+        return DecimalType(10, 0)
+    if match := _DECIMAL.fullmatch(name):
+        return DecimalType(int(match[1]), int(match[2]))
+    raise InvalidTable(f"the schema holds the type {name!r}, which the protocol does not define")
+
+
+def _field_from_json(node: dict[str, Any]) -> StructField:
+    return StructField(
+        node["name"],
+        data_type_from_json(node["type"]),
+        node.get("nullable", True),
+        node.get("metadata") or {},
+    )
+
+
+def data_type_to_json(data_type: DataType) -> object:
+    """The JSON value of a type, ready to encode."""
+    match data_type:
+        case StructType(fields):
+            return {
+                "type": "struct",
+                "fields": [
+                    {
+                        "name": each.name,
+                        "type": data_type_to_json(each.data_type),
+                        "nullable": each.nullable,
+                        "metadata": dict(each.metadata),
+                    }
+                    for each in fields
+                ],
+            }
+        case ArrayType(element_type, contains_null):
+            return {
+                "type": "array",
+                "elementType": data_type_to_json(element_type),
+                "containsNull": contains_null,
+            }
+        case MapType(key_type, value_type, value_contains_null):
+            return {
+                "type": "map",
+                "keyType": data_type_to_json(key_type),
+                "valueType": data_type_to_json(value_type),
+                "valueContainsNull": value_contains_null,
+            }
+        case _:
+            return str(data_type)

@@ -1,0 +1,3 @@
+"""How bytes are read, listed and created."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Tables, snapshots, scans and transactions."""
+
+from __future__ import annotations
