@@ -131,7 +131,7 @@ class AddCDCFile(_Wire, frozen=True, kw_only=True):
     """Free-form metadata about the file."""
 
 
-class Format(_Wire, frozen=True, kw_only=True):
+class Format(_Wire, frozen=True, kw_only=True, omit_defaults=False):
     """How data files are encoded. Spec: Format Specification."""
 
     provider: str = "parquet"
