@@ -1,0 +1,73 @@
+# Every target installs what it needs into .venv; nothing outside this directory is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+PYTEST := $(BIN)/pytest
+WORKERS ?= 2
+
+.PHONY: help install demo test test-spark lint format bench ui docs lock clean check-python check-java
+
+help:
+	@echo "make demo        run the demo pipeline on real data, on local Spark"
+	@echo "make test        run every test"
+	@echo "make test-spark  run only the tests that need Spark"
+	@echo "make lint        style, types and layers"
+	@echo "make bench       benchmarks, side by side with their peers"
+	@echo "make ui          open the demo in the Dagster UI"
+	@echo "make docs        regenerate docs/features.md"
+
+check-python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "error: $(PYTHON) is not Python 3.11 or newer: install one and call make PYTHON=python3.11" >&2; exit 1; }
+
+check-java:
+	@version=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	[ "$${version:-0}" -ge 17 ] || { \
+		echo "error: Spark needs Java 17 or newer, found $${version:-none}: install a JDK (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME" >&2; exit 1; }
+
+$(STAMP): requirements-dev.lock pyproject.toml | check-python
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv || { \
+		echo "error: $(PYTHON) cannot make a virtual environment (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+install: $(STAMP)
+
+demo: $(STAMP) check-java
+	$(BIN)/python definitions.py
+
+test: $(STAMP) check-java
+	$(PYTEST) -n $(WORKERS) --dist loadgroup
+
+test-spark: $(STAMP) check-java
+	$(PYTEST) -m spark
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) check-java
+	$(BIN)/python -m benchmarks
+
+ui: $(STAMP) check-java
+	@mkdir -p .demo/home
+	DAGSTER_HOME=$(CURDIR)/.demo/home $(BIN)/dagster dev -w workspace.yaml
+
+docs: $(STAMP)
+	$(BIN)/python -m docs.features
+
+lock:
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --group dev --extra s3 --extra pandas --extra polars \
+		--extra connect --extra demo --universal --python-version 3.11 --no-emit-index-url \
+		--no-emit-find-links --no-header --no-annotate --quiet --upgrade -o requirements-dev.lock
+
+clean:
+	rm -rf .venv .cache .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,82 @@
+"""Fixtures that more than one layer needs: the golden tables and the one Spark session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.reference.jars import resolve_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GOLDEN_TABLES = Path(
+    os.environ.get("GOLDEN_TABLES", Path(__file__).parents[2] / "shared" / "tables")
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of one Spark session run in one worker, so that there is one session."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "connect_session" in fixtures:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark-connect"))
+        elif "spark" in fixtures or "delta_spark" in fixtures:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def golden_tables() -> Path:
+    """The directory of real tables, or a skip that says what to set."""
+    if not GOLDEN_TABLES.is_dir():
+        pytest.skip(f"no golden tables at {GOLDEN_TABLES}: set GOLDEN_TABLES to their directory")
+    return GOLDEN_TABLES
+
+
+def _java_is_there() -> bool:
+    java = shutil.which("java", path=os.path.join(os.environ.get("JAVA_HOME", ""), "bin"))
+    java = java or shutil.which("java")
+    return java is not None and subprocess.run([java, "-version"], capture_output=True).returncode == 0
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One classic local session for the whole run, with delta-spark's JARs where they are."""
+    if not _java_is_there():
+        pytest.skip("Spark needs Java 17 or newer, and there is none")
+    from dagster_delta.engines.spark_session import local_spark_session
+
+    jars, _ = resolve_jars()
+    conf = {
+        "spark.driver.memory": "3g",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    }
+    if jars:
+        conf |= {
+            "spark.jars": ",".join(jars),
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        }
+    session = local_spark_session("tests", conf, cores=2)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def delta_spark(spark: SparkSession) -> SparkSession:
+    """The shared session as the reference implementation: `format("delta")` works in it."""
+    jars, why = resolve_jars()
+    if not jars:
+        pytest.skip(why)
+    return spark
