@@ -42,9 +42,11 @@ def golden_tables() -> Path:
 
 
 def _java_is_there() -> bool:
-    java = shutil.which("java", path=os.path.join(os.environ.get("JAVA_HOME", ""), "bin"))
-    java = java or shutil.which("java")
-    return java is not None and subprocess.run([java, "-version"], capture_output=True).returncode == 0
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    return (
+        java is not None and subprocess.run([java, "-version"], capture_output=True).returncode == 0
+    )
 
 
 @pytest.fixture(scope="session")
