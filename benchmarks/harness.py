@@ -1,0 +1,109 @@
+"""Side-by-side measurement: fresh processes, interleaved, medians, time and peak memory.
+
+A benchmark module declares `CASES` and ends with `main(__name__, __spec__.name, CASES)`. Each case
+names a `prepare` function, run once, and one function per peer, each run in a process of its own;
+a peer function does its imports first and returns a callable, and only that call is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+Prepare = Callable[[Path, int], None]
+Peer = Callable[[Path, int], Callable[[], object]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload and the libraries that run it. The first peer is ours."""
+
+    title: str
+    size: int
+    """Rows, files or commits: what `prepare` and the peers are given."""
+    prepare: Prepare
+    peers: Mapping[str, Peer]
+    rounds: int = 3
+
+
+@dataclass(frozen=True)
+class Measurement:
+    seconds: float
+    peak_mb: float
+    result: str
+
+
+def main(name: str, module: str, cases: Mapping[str, Case]) -> None:
+    """Run the cases of a module as a script; with `--child`, one peer once."""
+    if name != "__main__":
+        return
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*", help=f"some of: {', '.join(cases)}")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies every size")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--child", nargs=4, metavar=("CASE", "PEER", "DIR", "SIZE"))
+    arguments = parser.parse_args()
+    if arguments.child:
+        case, peer, directory, size = arguments.child
+        _measure_here(cases[case].peers[peer], Path(directory), int(size))
+        return
+    print("| workload | " + "time, ours | time, peer | speed | memory, ours | peer | ratio |")
+    print("|---|---|---|---|---|---|---|")
+    for key in arguments.cases or cases:
+        case = cases[key]
+        size = max(1, int(case.size * arguments.scale))
+        _run(module, key, case, size, arguments.rounds or case.rounds)
+
+
+def _run(module: str, key: str, case: Case, size: int, rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        case.prepare(Path(directory), size)
+        samples: dict[str, list[Measurement]] = {peer: [] for peer in case.peers}
+        for _ in range(rounds):
+            for peer, taken in samples.items():
+                taken.append(_measure_child(module, key, peer, directory, size))
+    ours, *others = samples
+    for other in others:
+        results = {sample.result for peer in (ours, other) for sample in samples[peer]}
+        if len(results) > 1:
+            print(f"  {key}: the peers disagree: {sorted(results)}", file=sys.stderr)
+        mine, theirs = _median(samples[ours]), _median(samples[other])
+        print(
+            f"| {case.title.format(size=f'{size:,}')} against {other} | {mine[0]:.3f} s "
+            f"| {theirs[0]:.3f} s | **{theirs[0] / mine[0]:.1f}×** | {mine[1]:.0f} MB "
+            f"| {theirs[1]:.0f} MB | {mine[1] / theirs[1]:.2f} |",
+            flush=True,
+        )
+
+
+def _median(samples: list[Measurement]) -> tuple[float, float]:
+    return (
+        statistics.median(sample.seconds for sample in samples),
+        statistics.median(sample.peak_mb for sample in samples),
+    )
+
+
+def _measure_child(module: str, key: str, peer: str, directory: str, size: int) -> Measurement:
+    command = [sys.executable, "-m", module, "--child", key, peer, directory, str(size)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{key} by {peer} failed:\n{done.stderr[-4000:]}")
+    return Measurement(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _measure_here(peer: Peer, directory: Path, size: int) -> None:
+    run = peer(directory, size)
+    start = time.perf_counter()
+    result = run()
+    seconds = time.perf_counter() - start
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": seconds, "peak_mb": peak_mb, "result": str(result)}))

@@ -1,0 +1,159 @@
+"""delta-spark reads what we wrote, and we read what delta-spark wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta import DeltaTable
+from tests.golden.answers import rows_of
+from tests.reference.tables import BUILDERS, PARTITION_ROWS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.delta_spark
+
+
+def read_by_delta_spark(session: SparkSession, uri: str) -> pa.Table:
+    return arrow_of(session.read.format("delta").load(uri))
+
+
+def arrow_of(frame: DataFrame) -> pa.Table:
+    return frame.toArrow()
+
+
+def alike(theirs: pa.Table, ours: pa.Table) -> None:
+    """Same columns, same rows; Arrow's spellings of one type do not count."""
+    assert theirs.column_names == ours.column_names
+    assert rows_of(theirs.cast(ours.schema)) == rows_of(ours)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_delta_spark_reads_what_we_wrote(
+    name: str, delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / name)
+    table = BUILDERS[name](uri)
+    ours = table.snapshot().scan().to_arrow()
+    assert ours.num_rows > 0
+    alike(read_by_delta_spark(delta_spark, uri), ours)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_delta_spark_appends_to_our_table_and_we_read_it(
+    name: str, delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / name)
+    table = BUILDERS[name](uri)
+    before = table.snapshot().scan().to_arrow()
+    delta_spark.read.format("delta").load(uri).write.format("delta").mode("append").save(uri)
+    after = DeltaTable(uri).snapshot()
+    assert after.version == table.version() + 1
+    assert rows_of(after.scan().to_arrow()) == rows_of(pa.concat_tables([before, before]))
+    alike(read_by_delta_spark(delta_spark, uri), after.scan().to_arrow())
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_we_append_after_delta_spark_and_it_reads_us(
+    name: str, delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / name)
+    rows = BUILDERS[name](uri).snapshot().scan().to_arrow()
+    delta_spark.read.format("delta").load(uri).limit(0).write.format("delta").mode("append").save(
+        uri
+    )
+    DeltaTable(uri).append(rows)
+    alike(read_by_delta_spark(delta_spark, uri), pa.concat_tables([rows, rows]))
+
+
+def test_delta_spark_skips_files_by_our_statistics(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "skipped")
+    table = DeltaTable.create(uri, PARTITION_ROWS.schema)
+    for start in range(0, 8, 2):
+        table.append(PARTITION_ROWS.slice(start, 2))
+    frame = delta_spark.read.format("delta").load(uri).where("id = 5")
+    assert [row.id for row in frame.collect()] == [5]
+    assert len(frame.inputFiles()) == 1
+
+
+def test_stable_type_widening_by_delta_spark_is_read(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "widened")
+    delta_spark.sql(
+        f"CREATE TABLE delta.`{uri}` (a SHORT, b FLOAT, c DECIMAL(6,2), d DATE, s STRUCT<x: BYTE>) "
+        "USING delta TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+    )
+    insert = f"INSERT INTO delta.`{uri}` VALUES "
+    delta_spark.sql(insert + "(1, 1.5, 12.34, DATE '2020-02-29', named_struct('x', 7Y))")
+    for change in (
+        "a TYPE BIGINT",
+        "b TYPE DOUBLE",
+        "c TYPE DECIMAL(12,4)",
+        "d TYPE TIMESTAMP_NTZ",
+        "s.x TYPE INT",
+    ):
+        delta_spark.sql(f"ALTER TABLE delta.`{uri}` ALTER COLUMN {change}")
+    delta_spark.sql(
+        insert + "(5000000000, 2.5D, 12345678.1234, TIMESTAMP_NTZ '2020-01-01 01:02:03', "
+        "named_struct('x', 70000))"
+    )
+    table = DeltaTable(uri)
+    assert "typeWidening" in (table.protocol().reader_features or ())
+    alike(read_by_delta_spark(delta_spark, uri), table.snapshot().scan().to_arrow())
+    pruned = table.snapshot().scan(where="a > 4000000000").to_arrow()
+    assert pruned["a"].to_pylist() == [5000000000]
+
+
+@pytest.mark.parametrize("rows", [40, 200_000])
+def test_deletion_vectors_by_delta_spark_are_read(
+    rows: int, delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "deleted")
+    delta_spark.sql(
+        f"CREATE TABLE delta.`{uri}` (id BIGINT) USING delta "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+    delta_spark.range(0, rows, 1, 1).write.format("delta").mode("append").save(uri)
+    delta_spark.sql(f"DELETE FROM delta.`{uri}` WHERE id % 7 = 3")
+    snapshot = DeltaTable(uri).snapshot()
+    expected = [n for n in range(rows) if n % 7 != 3]
+    assert sorted(snapshot.scan().to_arrow()["id"].to_pylist()) == expected
+    assert snapshot.num_records == len(expected)
+    assert snapshot.scan(where="id >= 20").count() == len([n for n in expected if n >= 20])
+
+
+def test_tables_with_row_tracking_by_delta_spark_are_read(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "tracked")
+    delta_spark.sql(
+        f"CREATE TABLE delta.`{uri}` (id BIGINT, v STRING) USING delta "
+        "TBLPROPERTIES ('delta.enableRowTracking' = 'true')"
+    )
+    delta_spark.sql(f"INSERT INTO delta.`{uri}` SELECT id, 'v' FROM range(100)")
+    delta_spark.sql(f"UPDATE delta.`{uri}` SET v = 'w' WHERE id < 10")
+    alike(read_by_delta_spark(delta_spark, uri), DeltaTable(uri).snapshot().scan().to_arrow())
+
+
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+def test_checkpoints_by_delta_spark_are_read(
+    policy: str, delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / policy)
+    delta_spark.sql(
+        f"CREATE TABLE delta.`{uri}` (id BIGINT, p INT) USING delta PARTITIONED BY (p) "
+        f"TBLPROPERTIES ('delta.checkpointPolicy' = '{policy}', 'delta.checkpointInterval' = '2')"
+    )
+    for _ in range(5):
+        delta_spark.sql(f"INSERT INTO delta.`{uri}` SELECT id, cast(id % 3 AS INT) FROM range(30)")
+    snapshot = DeltaTable(uri).snapshot()
+    assert list(Path(uri, "_delta_log").glob("*.checkpoint*parquet"))
+    alike(read_by_delta_spark(delta_spark, uri), snapshot.scan().to_arrow())
+    assert snapshot.scan(where="p = 1").count() == 50
