@@ -1,3 +1,46 @@
-"""How bytes are read, listed and created."""
+"""How bytes are read, listed and created: one port, and a store for each kind of storage."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
+
+__all__ = ["ObjectMeta", "ObjectStore", "StoreLocation", "open_store"]
+
+
+def open_store(
+    uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> ObjectStore:
+    """The store rooted at `uri`, which need not exist yet; nothing is read to open it.
+
+    Args:
+        uri: a local path, or a URI: `file:`, `memory:`, `s3:`, `s3a:`, or any protocol of fsspec.
+        storage_options: credentials and settings; each store's module says which it knows.
+
+    Raises:
+        InvalidArgument: the URI or an option makes no sense for its kind of storage.
+        StorageFailure: the package that serves this kind of storage is not installed.
+    """
+    # A store is imported when it is first opened: the cloud ones cost more than all the rest.
+    location = os.fspath(uri)
+    match scheme_of(location):
+        case None | "file":
+            from dagster_delta.storage.local_store import LocalStore
+
+            return LocalStore(location, storage_options)
+        case "memory":
+            from dagster_delta.storage.memory_store import MemoryStore
+
+            return MemoryStore.shared(location)
+        case "s3" | "s3a" | "s3n":
+            from dagster_delta.storage.s3_store import S3Store
+
+            return S3Store(location, storage_options)
+        case _:
+            from dagster_delta.storage.fsspec_store import FsspecStore
+
+            return FsspecStore(location, storage_options)

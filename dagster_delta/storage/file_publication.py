@@ -1,0 +1,229 @@
+"""How a file on disk gets its name: whole, in one step, and where asked only if the name is free.
+
+A file is written as `.<token>.tmp` in the directory where it is to be. Every Delta reader ignores
+such a name, and VACUUM removes what a crash left of them.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH120
+# os rather than pathlib: these calls are most of a small commit, and Path objects slow them down.
+import ctypes
+import errno
+import functools
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.errors import StorageFailure
+
+__all__ = ["FileInProgress", "NoExclusiveMove", "TargetExists", "move_if_absent", "publish_file"]
+
+# What file systems without hard links answer to link(): FAT, some FUSE and network mounts.
+_NO_HARD_LINKS = frozenset(
+    {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV}
+)
+_NO_EXCLUSIVE_RENAME = _NO_HARD_LINKS | {errno.EINVAL}
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+
+
+class TargetExists(Exception):
+    """The name is taken."""
+
+
+class NoExclusiveMove(Exception):
+    """The file system knows neither hard links nor an exclusive rename."""
+
+
+def publish_file(
+    target: str, data: bytes, move: Callable[[str, str], None], *, fsync: bool
+) -> None:
+    """Write `data` to a temporary file and let `move` give it its name.
+
+    Parent directories are created. Whatever is raised, the target is as it was, unless waiting for
+    the disk failed at the very end.
+
+    Args:
+        target: absolute path.
+        data: the content.
+        move: `os.replace` or `move_if_absent`.
+        fsync: wait until content and name are on the disk.
+
+    Raises:
+        TargetExists, NoExclusiveMove: from `move_if_absent`.
+        OSError: the file system refused or failed.
+    """
+    temporary = _temporary_beside(target)
+    try:
+        descriptor = os.open(temporary, _NEW_FILE, 0o666)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        descriptor = os.open(temporary, _NEW_FILE, 0o666)
+    try:
+        _write_and_close(descriptor, data, fsync=fsync)
+        move(temporary, target)
+    except BaseException:
+        _unlink_quietly(temporary)
+        raise
+    if fsync:
+        _sync_directory(target)
+
+
+def move_if_absent(source: str, target: str) -> None:
+    """Give the file at `source` the name `target`, unless that is taken.
+
+    Raises:
+        TargetExists: it is taken; `source` is still there.
+        NoExclusiveMove: the file system cannot do this.
+        OSError: the file system refused or failed.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise TargetExists from None
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        _rename_exclusively(source, target)
+        return
+    _unlink_quietly(source)
+
+
+class FileInProgress(pa.OSFile):  # type: ignore[misc]
+    """A `pyarrow.NativeFile` to write, whose file appears when it is closed."""
+
+    _target: str | None = None
+    _temporary: str
+    _fsync: bool
+
+    @classmethod
+    def begin(cls, target: str, *, fsync: bool) -> Any:
+        """A stream into a temporary file beside `target`. Parent directories are created.
+
+        Args:
+            target: absolute path that the file gets when it is closed.
+            fsync: wait for the disk before and after that.
+
+        Raises:
+            OSError: the file system refused or failed.
+        """
+        temporary = _temporary_beside(target)
+        try:
+            stream = cls(temporary, "wb")
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            stream = cls(temporary, "wb")
+        stream._target, stream._temporary, stream._fsync = target, temporary, fsync
+        return stream
+
+    def close(self) -> None:
+        """Finish the file and let it appear; closing again does nothing.
+
+        Raises:
+            StorageFailure: the file system refused or failed; no file appeared.
+        """
+        target, self._target = self._target, None
+        try:
+            super().close()
+            if target is None:
+                return
+            if self._fsync:
+                _sync(self._temporary)
+            os.replace(self._temporary, target)
+            if self._fsync:
+                _sync_directory(target)
+        except OSError as error:
+            _unlink_quietly(self._temporary)
+            raise StorageFailure(
+                f"The file system could not finish a file: {error}; check permissions, space and "
+                "the mount",
+                file=target,
+            ) from error
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        """Close, or after an error throw away what was written: nobody asked for a part."""
+        discard = kind is not None and self._target is not None
+        if discard:
+            self._target = None
+        self.close()
+        if discard:
+            _unlink_quietly(self._temporary)
+
+
+def _temporary_beside(target: str) -> str:
+    # In the same directory, because neither links nor renames cross file systems.
+    return f"{os.path.dirname(target)}/.{secrets.token_hex(8)}.tmp"
+
+
+def _write_and_close(descriptor: int, data: bytes, *, fsync: bool) -> None:
+    try:
+        written = os.write(descriptor, data)
+        while written < len(data):
+            written += os.write(descriptor, memoryview(data)[written:])
+        if fsync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unlink_quietly(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        # The object is where it belongs, or an error is on its way already; VACUUM finds the rest.
+        return
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(target: str) -> None:
+    if sys.platform != "win32":  # directories cannot be opened there
+        _sync(os.path.dirname(target))
+
+
+def _rename_exclusively(source: str, target: str) -> None:
+    if sys.platform == "win32":
+        _rename_on_windows(source, target)
+        return
+    rename = _exclusive_rename()
+    if rename is None:
+        raise NoExclusiveMove
+    if rename(os.fsencode(source), os.fsencode(target)) == 0:
+        return
+    code = ctypes.get_errno()
+    if code == errno.EEXIST:
+        raise TargetExists
+    if code in _NO_EXCLUSIVE_RENAME:
+        raise NoExclusiveMove
+    raise OSError(code, os.strerror(code), target)
+
+
+def _rename_on_windows(source: str, target: str) -> None:
+    try:
+        os.rename(source, target)  # exclusive there
+    except FileExistsError:
+        raise TargetExists from None
+
+
+@functools.cache
+def _exclusive_rename() -> Callable[[bytes, bytes], int] | None:
+    """`rename` that fails where the target exists, or None where the platform has none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    working_directory, linux_noreplace, darwin_excl = -100, 1, 4
+    if hasattr(libc, "renameat2"):
+        return lambda source, target: int(
+            libc.renameat2(working_directory, source, working_directory, target, linux_noreplace)
+        )
+    if hasattr(libc, "renamex_np"):
+        return lambda source, target: int(libc.renamex_np(source, target, darwin_excl))
+    return None

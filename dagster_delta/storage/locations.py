@@ -1,0 +1,102 @@
+"""How the location of a table, and the path of a file in it, are told apart and read.
+
+A table's location is what a user types: a plain path, or a URI, whose `file:` form is
+percent-encoded. A path handed to a store was decoded already, once, by whoever read it from the
+log; so nothing in it is decoded again, absolute URIs included.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import unquote
+
+from dagster_delta.errors import InvalidArgument, StorageFailure
+
+__all__ = [
+    "check_relative_path",
+    "foreign_scheme",
+    "join_path",
+    "local_root",
+    "scheme_of",
+    "strip_file_scheme",
+]
+
+# Two characters at least, so that a Windows drive is a path; the slash, so that a file name with a
+# colon in it is one too.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def scheme_of(location: str) -> str | None:
+    """The lower-case scheme of an absolute URI, or None for a path."""
+    match = _SCHEME.match(location)
+    return match[1].lower() if match else None
+
+
+def check_relative_path(path: str) -> str:
+    """`path` itself, where it stays below the root of its store.
+
+    Raises:
+        InvalidArgument: the path is absolute, climbs with `..`, or holds a NUL character.
+    """
+    if path.startswith("/") or scheme_of(path) is not None:
+        raise InvalidArgument(
+            "Only paths inside the table can be written, listed or deleted; give one relative to "
+            "the root of the table",
+            file=path,
+        )
+    # The substring tests come first: nearly every path passes them, and is not split at all.
+    if ".." in path and ".." in path.split("/"):
+        raise InvalidArgument("A path must not climb out of the table with '..'", file=path)
+    if "\0" in path:
+        raise InvalidArgument("A path must not hold a NUL character", file=repr(path))
+    return path
+
+
+def join_path(directory: str, name: str) -> str:
+    """`name` below `directory`, which may be empty (the root) and may end with a slash."""
+    directory = directory.rstrip("/")
+    return f"{directory}/{name}" if directory else name
+
+
+def local_root(location: str) -> str:
+    """The absolute local path that a plain path or a `file:` URI names.
+
+    `~` is expanded in a plain path; a `file:` URI is percent-decoded.
+
+    Raises:
+        InvalidArgument: the URI names another host.
+    """
+    scheme = scheme_of(location)
+    if scheme is None:
+        return os.path.abspath(os.path.expanduser(location))  # noqa: PTH100, PTH111
+    return os.path.abspath(unquote(strip_file_scheme(location)))  # noqa: PTH100
+
+
+def strip_file_scheme(uri: str) -> str:
+    """The path of `file:/x`, `file:///x` or `file://localhost/x`, exactly as it stands there.
+
+    Raises:
+        InvalidArgument: the URI names another host.
+    """
+    rest = uri.partition(":")[2]
+    if not rest.startswith("//"):
+        return rest
+    host, slash, path = rest[2:].partition("/")
+    if host not in {"", "localhost"}:
+        raise InvalidArgument(
+            f"A file URI names the host {host!r}; only files of this machine can be opened. "
+            "Write file:///path",
+            file=uri,
+        )
+    return slash + path
+
+
+def foreign_scheme(path: str, scheme: str, *, table: str) -> StorageFailure:
+    """The error for an absolute URI of another scheme than the store's own."""
+    return StorageFailure(
+        f"The file lies in another kind of storage ({scheme}:) than its table, and a store opens "
+        f"only its own; open the table where all of its files share one scheme",
+        table=table,
+        file=path,
+    )
