@@ -151,8 +151,9 @@ class Metadata(_Wire, frozen=True, kw_only=True, omit_defaults=False):
     """Description a user gave the table."""
     format: Format
     """Encoding of the data files."""
-    schema_string: str
-    """Schema as JSON. Spec: Schema Serialization Format."""
+    schema_string: str = '{"type":"struct","fields":[]}'
+    """Schema as JSON; tables without columns were shipped without it. Spec: Schema Serialization
+    Format."""
     partition_columns: tuple[str, ...]
     """Logical names of the partition columns, in directory order."""
     created_time_ms: int | None = msgspec.field(name="createdTime", default=None)

@@ -26,6 +26,7 @@ __all__ = [
     "StructType",
     "data_type_from_json",
     "data_type_to_json",
+    "walk_fields",
 ]
 
 PRIMITIVE_NAMES = frozenset(
@@ -280,3 +281,25 @@ def data_type_to_json(data_type: DataType) -> object:
             }
         case _:
             return str(data_type)
+
+
+def walk_fields(
+    data_type: DataType, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], StructField]]:
+    """Every struct field at any depth with its logical path, parents before children.
+
+    Steps into arrays and maps are called `element`, `key` and `value`.
+    """
+    match data_type:
+        case StructType(fields):
+            for each in fields:
+                here = (*path, each.name)
+                yield here, each
+                yield from walk_fields(each.data_type, here)
+        case ArrayType(element_type):
+            yield from walk_fields(element_type, (*path, "element"))
+        case MapType(key_type, value_type):
+            yield from walk_fields(key_type, (*path, "key"))
+            yield from walk_fields(value_type, (*path, "value"))
+        case _:
+            return

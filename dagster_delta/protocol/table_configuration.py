@@ -1,0 +1,271 @@
+"""Protocol and metadata of one table version, and everything that follows from them.
+
+Spec: Change Metadata; Protocol Evolution; Column Invariants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+
+from dagster_delta.errors import InvalidTable, UnsupportedFeature
+from dagster_delta.protocol import table_features, type_widening
+from dagster_delta.protocol.actions import Metadata, Protocol
+from dagster_delta.protocol.column_mapping import physical_name
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    walk_fields,
+)
+from dagster_delta.protocol.table_properties import ColumnMappingMode, TableProperties
+
+__all__ = ["TableConfiguration"]
+
+INVARIANTS_KEY = "delta.invariants"
+
+
+@dataclass(frozen=True)
+class TableConfiguration:
+    """What a table version says about itself: immutable, picklable, parsed on demand."""
+
+    protocol: Protocol
+    metadata: Metadata
+
+    def __getstate__(self) -> dict[str, object]:
+        # Parsed values are cheap to rebuild and would only weigh on every Spark task.
+        return {"protocol": self.protocol, "metadata": self.metadata}
+
+    @cached_property
+    def schema(self) -> StructType:
+        """Logical schema, partition columns included.
+
+        Raises:
+            InvalidTable: the schema is damaged, or names a column twice.
+        """
+        schema = StructType.from_json(self.metadata.schema_string)
+        _check_unique_names(schema)
+        return schema
+
+    @cached_property
+    def properties(self) -> TableProperties:
+        """The table properties."""
+        return TableProperties.parse(self.metadata.configuration)
+
+    @cached_property
+    def features(self) -> frozenset[str]:
+        """Names of the supported features: listed, or implied by a legacy version."""
+        return table_features.effective_features(self.protocol)
+
+    def supports(self, feature: str) -> bool:
+        """Whether the protocol lists or implies the feature (by name or alias)."""
+        row = table_features.find_feature(feature)
+        return (row.name if row else feature) in self.features
+
+    @cached_property
+    def partition_columns(self) -> tuple[str, ...]:
+        """Logical names of the partition columns as the schema spells them, in directory order.
+
+        Raises:
+            InvalidTable: a partition column is not in the schema.
+        """
+        return self.partition_schema.names
+
+    @cached_property
+    def partition_schema(self) -> StructType:
+        """The partition columns, in directory order."""
+        fields = []
+        for name in self.metadata.partition_columns:
+            field = self.schema.get(name)
+            if field is None:
+                raise InvalidTable(
+                    f"the table is partitioned by {name}, and its schema has no such column; "
+                    "restore an older version of the table",
+                    column=name,
+                )
+            fields.append(field)
+        return StructType(tuple(fields))
+
+    @cached_property
+    def data_schema(self) -> StructType:
+        """The columns that data files hold: all but the partition columns."""
+        partitioned = set(self.partition_columns)
+        return StructType(tuple(each for each in self.schema if each.name not in partitioned))
+
+    @cached_property
+    def column_mapping_mode(self) -> ColumnMappingMode:
+        """The mapping mode in force: `none` unless the protocol supports column mapping.
+
+        Raises:
+            InvalidTable: the property holds another mode.
+        """
+        if not self.supports("columnMapping"):
+            return "none"
+        return self.properties.column_mapping_mode
+
+    def physical_name(self, column: str) -> str:
+        """The name of a top-level column in data files, statistics and partition values.
+
+        Raises:
+            SchemaMismatch: there is no such column.
+            InvalidTable: the table is mapped and the column has no physical name.
+        """
+        return physical_name(self.schema.field(column), self.column_mapping_mode)
+
+    @cached_property
+    def physical_partition_columns(self) -> tuple[str, ...]:
+        """Names of the partition columns as `partitionValues` spells them, in directory order."""
+        return tuple(
+            physical_name(field, self.column_mapping_mode) for field in self.partition_schema
+        )
+
+    @cached_property
+    def invariants(self) -> tuple[tuple[str, str], ...]:
+        """SQL that every written row satisfies: (dotted logical column, Spark SQL).
+
+        Raises:
+            InvalidTable: an invariant cannot be parsed.
+        """
+        if not self.supports("invariants"):
+            return ()
+        return tuple(
+            (".".join(path), _invariant_sql(field, ".".join(path)))
+            for path, field in walk_fields(self.schema)
+            if INVARIANTS_KEY in field.metadata
+        )
+
+    @cached_property
+    def not_null_columns(self) -> tuple[tuple[str, ...], ...]:
+        """Logical paths of fields that must not be null, through structs only.
+
+        A nested one binds where its parent is not null. Fields below arrays and maps are not here:
+        their nullability is part of the column's type.
+        """
+        return tuple(_not_null_paths(self.schema, ()))
+
+    @property
+    def deletion_vectors_enabled(self) -> bool:
+        """Whether writers may write new deletion vectors."""
+        return self.supports("deletionVectors") and self.properties.enable_deletion_vectors
+
+    @property
+    def change_data_feed_enabled(self) -> bool:
+        """Whether writers record row-level changes."""
+        return self.supports("changeDataFeed") and self.properties.enable_change_data_feed
+
+    @property
+    def type_widening_enabled(self) -> bool:
+        """Whether column types may be widened."""
+        return self.supports("typeWidening") and self.properties.enable_type_widening
+
+    @property
+    def in_commit_timestamps_enabled(self) -> bool:
+        """Whether commits carry their own timestamp."""
+        return self.supports("inCommitTimestamp") and self.properties.enable_in_commit_timestamps
+
+    @property
+    def row_tracking_enabled(self) -> bool:
+        """Whether row ids are complete and may be relied on."""
+        return self.supports("rowTracking") and self.properties.enable_row_tracking
+
+    @property
+    def append_only(self) -> bool:
+        """Whether rows may never be deleted or changed."""
+        return self.supports("appendOnly") and self.properties.append_only
+
+    def check_readable(self, *, table: str, version: int) -> None:
+        """Refuse a table that this library might read wrongly.
+
+        Raises:
+            UnsupportedReaderVersion, CatalogRequired: see `table_features.check_readable`.
+            UnsupportedFeature: a reader feature or a past type change is not supported.
+            InvalidTable: protocol, schema, partitioning or column mapping is damaged.
+        """
+        # The protocol comes first: an unknown feature may well bring types no parser here knows.
+        table_features.check_readable(self.protocol, table=table, version=version)
+        try:
+            self._check_schema()
+        except (InvalidTable, UnsupportedFeature) as error:
+            error.table, error.version = table, version
+            raise
+
+    def _check_schema(self) -> None:
+        _ = self.partition_schema
+        if self.supports("typeWidening"):
+            type_widening.check_type_changes(self.schema)
+        if self.column_mapping_mode != "none":
+            for _, field in walk_fields(self.schema):
+                physical_name(field, self.column_mapping_mode)
+
+    def check_writable(self, *, table: str, version: int) -> None:
+        """Refuse a table that this library might write wrongly.
+
+        Raises:
+            UnsupportedWriterVersion: minWriterVersion is not 1 to 7.
+            UnsupportedFeature: a feature is unknown, or used and not implemented.
+            InvalidTable, UnsupportedReaderVersion, CatalogRequired: see `check_readable`.
+        """
+        self.check_readable(table=table, version=version)
+        table_features.check_writable(self, table=table, version=version)
+
+
+def _check_unique_names(data_type: DataType) -> None:
+    match data_type:
+        case StructType(fields):
+            _refuse_duplicates(fields)
+            for each in fields:
+                _check_unique_names(each.data_type)
+        case ArrayType(element_type):
+            _check_unique_names(element_type)
+        case MapType(key_type, value_type):
+            _check_unique_names(key_type)
+            _check_unique_names(value_type)
+        case _:
+            return
+
+
+def _refuse_duplicates(fields: Iterable[StructField]) -> None:
+    seen: set[str] = set()
+    for each in fields:
+        if each.name.casefold() in seen:
+            raise InvalidTable(
+                f"the schema has two columns called {each.name} (names are compared without "
+                "regard to case); restore an older version of the table",
+                column=each.name,
+            )
+        seen.add(each.name.casefold())
+
+
+def _invariant_sql(field: StructField, column: str) -> str:
+    # Spec: Column Invariants. The SQL stands at `expression.expression` of a JSON string.
+    text = field.metadata[INVARIANTS_KEY]
+    try:
+        return msgspec.json.decode(str(text), type=_Invariant).expression.expression
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidTable(
+            f"the invariant of column {column} cannot be parsed ({error}): the schema is damaged; "
+            "restore an older version of the table",
+            column=column,
+        ) from error
+
+
+class _InvariantExpression(msgspec.Struct, frozen=True):
+    expression: str
+
+
+class _Invariant(msgspec.Struct, frozen=True):
+    expression: _InvariantExpression
+
+
+def _not_null_paths(schema: StructType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for each in schema:
+        here = (*path, each.name)
+        if not each.nullable:
+            yield here
+        if isinstance(each.data_type, StructType):
+            yield from _not_null_paths(each.data_type, here)

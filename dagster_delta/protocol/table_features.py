@@ -1,0 +1,463 @@
+"""Which table features this library reads and writes: one table of rows, and the two gates.
+
+Spec: Table Features; Writer Version Requirements; Reader Version Requirements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_delta import __version__
+from dagster_delta.errors import (
+    CatalogRequired,
+    InvalidTable,
+    UnsupportedFeature,
+    UnsupportedReaderVersion,
+    UnsupportedWriterVersion,
+)
+from dagster_delta.protocol.actions import Protocol
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    walk_fields,
+)
+
+if TYPE_CHECKING:
+    from dagster_delta.protocol.table_configuration import TableConfiguration
+
+__all__ = [
+    "TABLE_FEATURES",
+    "TABLE_FEATURES_READER_VERSION",
+    "TABLE_FEATURES_WRITER_VERSION",
+    "FeatureUse",
+    "TableFeature",
+    "check_readable",
+    "check_writable",
+    "effective_features",
+    "find_feature",
+]
+
+TABLE_FEATURES_READER_VERSION = 3
+"""The reader version whose tables list their reader features, and the highest there is."""
+
+TABLE_FEATURES_WRITER_VERSION = 7
+"""The writer version whose tables list their writer features, and the highest there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUse:
+    """Where a table makes use of a feature that it lists."""
+
+    what: str
+    """The use, as a clause: `column c is generated`."""
+    column: str | None = None
+    """Dotted logical path of the column, where the use is one."""
+
+
+FindUse = Callable[["TableConfiguration"], FeatureUse | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TableFeature:
+    """One feature of the protocol and what this library does about it."""
+
+    name: str
+    """Name as shipped tables list it."""
+    description: str
+    """What the feature is, in one line."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the same feature: drafts, previews, spellings of the specification."""
+    is_reader_feature: bool = False
+    """Whether readers must know it too."""
+    legacy_reader_version: int | None = None
+    """Reader version from which tables without feature lists imply it."""
+    legacy_writer_version: int | None = None
+    """Writer version from which tables without feature lists imply it."""
+    can_read: bool = True
+    """Whether tables with the feature are read."""
+    can_write: bool = True
+    """Whether tables that use the feature are written."""
+    find_use: FindUse | None = None
+    """For a feature that is not written: how to tell a table that uses it from one that merely
+    lists it, which is written all the same. Without it, listing counts as use."""
+    needs_catalog: bool = False
+    """Whether the table belongs to a catalog and cannot be opened by path."""
+
+
+def _where_field(matches: Callable[[StructField], bool], clause: str) -> FindUse:
+    def find(configuration: TableConfiguration) -> FeatureUse | None:
+        for path, field in walk_fields(configuration.schema):
+            if matches(field):
+                column = ".".join(path)
+                return FeatureUse(f"column {column} {clause}", column)
+        return None
+
+    return find
+
+
+def _where_metadata(prefix: str, clause: str) -> FindUse:
+    return _where_field(lambda field: any(key.startswith(prefix) for key in field.metadata), clause)
+
+
+def _where_property(key: str) -> FindUse:
+    def find(configuration: TableConfiguration) -> FeatureUse | None:
+        value = configuration.metadata.configuration.get(key, "false")
+        return None if value.strip().lower() == "false" else FeatureUse(f"{key} is {value}")
+
+    return find
+
+
+def _holds_variant(data_type: DataType) -> bool:
+    match data_type:
+        case ArrayType(element_type):
+            return _holds_variant(element_type)
+        case MapType(key_type, value_type):
+            return _holds_variant(key_type) or _holds_variant(value_type)
+        case _:
+            return data_type == PrimitiveType("variant")
+
+
+_variant_column = _where_field(lambda field: _holds_variant(field.data_type), "holds variants")
+
+TABLE_FEATURES: tuple[TableFeature, ...] = (
+    TableFeature(
+        name="appendOnly",
+        description="rows may be added but not removed while delta.appendOnly is true",
+        legacy_writer_version=2,
+    ),
+    TableFeature(
+        name="invariants",
+        description="columns carry SQL conditions that every written row satisfies",
+        aliases=("columnInvariants",),
+        legacy_writer_version=2,
+    ),
+    TableFeature(
+        name="checkConstraints",
+        description="the table carries SQL conditions that every written row satisfies",
+        legacy_writer_version=3,
+    ),
+    TableFeature(
+        name="changeDataFeed",
+        description="row-level changes are recorded",
+        legacy_writer_version=4,
+    ),
+    TableFeature(
+        name="generatedColumns",
+        description="columns are computed from other columns",
+        legacy_writer_version=4,
+        can_write=False,
+        find_use=_where_metadata("delta.generationExpression", "is generated"),
+    ),
+    TableFeature(
+        name="columnMapping",
+        description="columns have physical names and ids apart from their logical names",
+        is_reader_feature=True,
+        legacy_reader_version=2,
+        legacy_writer_version=5,
+    ),
+    TableFeature(
+        name="identityColumns",
+        description="columns are numbered by the writer",
+        legacy_writer_version=6,
+        can_write=False,
+        find_use=_where_metadata("delta.identity.", "is an identity column"),
+    ),
+    TableFeature(
+        name="deletionVectors",
+        description="files keep rows that a bitmap marks as deleted",
+        is_reader_feature=True,
+    ),
+    TableFeature(
+        name="rowTracking",
+        description="rows keep an id and the version of their last change",
+        can_write=False,
+    ),
+    TableFeature(
+        name="rowIds",
+        description="rows keep an id (the draft of rowTracking)",
+        can_write=False,
+    ),
+    TableFeature(
+        name="domainMetadata",
+        description="features and users keep named configuration in the log",
+    ),
+    TableFeature(
+        name="timestampNtz",
+        description="columns hold timestamps without a time zone",
+        aliases=("timestampNTZ",),
+        is_reader_feature=True,
+    ),
+    TableFeature(
+        name="typeWidening",
+        description="column types were widened without rewriting files",
+        aliases=("typeWidening-preview", "enableTypeWidening"),
+        is_reader_feature=True,
+    ),
+    TableFeature(
+        name="v2Checkpoint",
+        description="checkpoints may be manifests with sidecar files",
+        is_reader_feature=True,
+    ),
+    TableFeature(
+        name="vacuumProtocolCheck",
+        description="the writer protocol is checked before files are vacuumed",
+        is_reader_feature=True,
+    ),
+    TableFeature(
+        name="inCommitTimestamp",
+        description="commits carry their own, strictly increasing timestamp",
+        aliases=("inCommitTimestamp-preview",),
+    ),
+    TableFeature(
+        name="clustering",
+        description="files have statistics on the columns that the rows are clustered by",
+    ),
+    TableFeature(
+        name="allowColumnDefaults",
+        description="columns have a default for writes that omit them",
+        can_write=False,
+        find_use=_where_metadata("CURRENT_DEFAULT", "has a default"),
+    ),
+    TableFeature(
+        name="icebergCompatV1",
+        description="data files stay readable as an Iceberg v1 table",
+        can_write=False,
+        find_use=_where_property("delta.enableIcebergCompatV1"),
+    ),
+    TableFeature(
+        name="icebergCompatV2",
+        description="data files stay readable as an Iceberg v2 table",
+        can_write=False,
+        find_use=_where_property("delta.enableIcebergCompatV2"),
+    ),
+    TableFeature(
+        name="variantType",
+        description="columns hold semi-structured variants",
+        aliases=("variantType-preview",),
+        is_reader_feature=True,
+        can_write=False,
+        find_use=_variant_column,
+    ),
+    TableFeature(
+        name="variantShredding",
+        description="data files may hold variants split into typed columns",
+        aliases=("variantShredding-preview",),
+        is_reader_feature=True,
+        can_write=False,
+        find_use=_variant_column,
+    ),
+    TableFeature(
+        name="checkpointProtection",
+        description="old checkpoints outlive log clean-up",
+        can_write=False,
+    ),
+    TableFeature(
+        name="materializePartitionColumns",
+        description="data files hold the partition columns too",
+        can_write=False,
+    ),
+    TableFeature(
+        name="collations",
+        description="strings compare under a collation",
+        aliases=("collations-preview",),
+        can_write=False,
+    ),
+    TableFeature(
+        name="geospatial",
+        description="columns hold geometries",
+        aliases=("geospatial-preview",),
+        is_reader_feature=True,
+        can_read=False,
+        can_write=False,
+    ),
+    TableFeature(
+        name="catalogManaged",
+        description="commits go through the table's catalog",
+        aliases=("catalogOwned", "catalogOwned-preview"),
+        is_reader_feature=True,
+        can_read=False,
+        can_write=False,
+        needs_catalog=True,
+    ),
+)
+"""Every feature this library knows. A listed name without a row is unknown and refused."""
+
+_BY_NAME = {name: each for each in TABLE_FEATURES for name in (each.name, *each.aliases)}
+
+
+def find_feature(name: str) -> TableFeature | None:
+    """The row of a feature by its name or one of its aliases, or None when it is unknown."""
+    return _BY_NAME.get(name)
+
+
+def effective_features(protocol: Protocol) -> frozenset[str]:
+    """Names of the features the table supports: listed, or implied by a legacy version.
+
+    Aliases come back under the name of their row, unknown names unchanged.
+    """
+    listed = {*_reader_list(protocol), *_writer_list(protocol)}
+    names = {feature.name if (feature := find_feature(each)) else each for each in listed}
+    return frozenset(names | {each.name for each in TABLE_FEATURES if _is_implied(each, protocol)})
+
+
+def _reader_list(protocol: Protocol) -> tuple[str, ...]:
+    listed = protocol.min_reader_version >= TABLE_FEATURES_READER_VERSION
+    return protocol.reader_features or () if listed else ()
+
+
+def _writer_list(protocol: Protocol) -> tuple[str, ...]:
+    listed = protocol.min_writer_version >= TABLE_FEATURES_WRITER_VERSION
+    return protocol.writer_features or () if listed else ()
+
+
+def _is_implied(feature: TableFeature, protocol: Protocol) -> bool:
+    # Spec: Column Mapping. A reader/writer feature counts by the reader version alone, since a
+    # table that readers take literally must not be written under other names.
+    if feature.is_reader_feature:
+        floor, version = feature.legacy_reader_version, protocol.min_reader_version
+        return floor is not None and floor <= version < TABLE_FEATURES_READER_VERSION
+    floor, version = feature.legacy_writer_version, protocol.min_writer_version
+    return floor is not None and floor <= version < TABLE_FEATURES_WRITER_VERSION
+
+
+def check_readable(protocol: Protocol, *, table: str, version: int) -> None:
+    """Refuse a table that this library might read wrongly.
+
+    Args:
+        protocol: what the table asks of its clients.
+        table: URI of the table, without credentials, for the message.
+        version: table version the protocol is in force at.
+
+    Raises:
+        UnsupportedReaderVersion: minReaderVersion is not 1, 2 or 3.
+        CatalogRequired: the table belongs to a catalog.
+        UnsupportedFeature: a listed reader feature is unknown or not implemented.
+        InvalidTable: the versions and the lists of features contradict each other.
+    """
+    if not 1 <= protocol.min_reader_version <= TABLE_FEATURES_READER_VERSION:
+        raise UnsupportedReaderVersion(
+            f"the table needs reader version {protocol.min_reader_version}, and dagster_delta "
+            f"{__version__} reads versions 1 to {TABLE_FEATURES_READER_VERSION}; upgrade the "
+            "library, or read the table with the engine that wrote it",
+            table=table,
+            version=version,
+        )
+    if protocol.min_reader_version == TABLE_FEATURES_READER_VERSION:
+        _check_lists(protocol, table=table, version=version)
+    unreadable = [
+        name
+        for name in _reader_list(protocol)
+        if (feature := find_feature(name)) is None or not feature.can_read
+    ]
+    if unreadable:
+        raise _refusal("read", unreadable, table=table, version=version)
+
+
+def _check_lists(protocol: Protocol, *, table: str, version: int) -> None:
+    # Spec: Reader Version 3 requires writer version 7 and a list of reader features.
+    if protocol.min_writer_version < TABLE_FEATURES_WRITER_VERSION:
+        raise InvalidTable(
+            f"the protocol asks for reader version 3 with writer version "
+            f"{protocol.min_writer_version}, and reader version 3 needs writer version 7; "
+            "commit a corrected protocol action with the engine that wrote it",
+            table=table,
+            version=version,
+        )
+    if protocol.reader_features is None:
+        raise InvalidTable(
+            "the protocol asks for reader version 3 and has no readerFeatures; commit a corrected "
+            "protocol action with the engine that wrote it",
+            table=table,
+            version=version,
+        )
+
+
+def _refusal(
+    verb: str, names: Iterable[str], *, table: str, version: int
+) -> UnsupportedFeature | CatalogRequired:
+    rows = {name: find_feature(name) for name in names}
+    if owned := [name for name, row in rows.items() if row is not None and row.needs_catalog]:
+        return CatalogRequired(
+            f"the table belongs to a catalog (feature {', '.join(owned)}), and dagster_delta "
+            f"{__version__} opens tables by path; open it through its catalog",
+            table=table,
+            version=version,
+        )
+    listed = ", ".join(
+        f"{name} ({row.description if row else 'unknown to this version'})"
+        for name, row in rows.items()
+    )
+    return UnsupportedFeature(
+        f"dagster_delta {__version__} cannot {verb} a table with the feature {listed}; upgrade the "
+        f"library, or {verb} the table with an engine that supports the feature",
+        table=table,
+        version=version,
+    )
+
+
+def check_writable(configuration: TableConfiguration, *, table: str, version: int) -> None:
+    """Refuse a table that this library might write wrongly, before anything is written.
+
+    A listed feature that this library does not implement is no obstacle while the table makes no
+    use of it: legacy writer versions imply features that most of their tables never touch.
+
+    Args:
+        configuration: protocol and metadata of the table.
+        table: URI of the table, without credentials, for the message.
+        version: table version the configuration is in force at.
+
+    Raises:
+        UnsupportedWriterVersion: minWriterVersion is not 1 to 7.
+        UnsupportedFeature: a feature is unknown, or used and not implemented; also all that
+            `check_readable` raises, since a writer has to read the table first.
+        InvalidTable: the versions and the lists of features contradict each other.
+    """
+    protocol = configuration.protocol
+    check_readable(protocol, table=table, version=version)
+    if not 1 <= protocol.min_writer_version <= TABLE_FEATURES_WRITER_VERSION:
+        raise UnsupportedWriterVersion(
+            f"the table needs writer version {protocol.min_writer_version}, and dagster_delta "
+            f"{__version__} writes versions 1 to {TABLE_FEATURES_WRITER_VERSION}; upgrade the "
+            "library, or write the table with the engine that created it",
+            table=table,
+            version=version,
+        )
+    if (
+        protocol.min_writer_version == TABLE_FEATURES_WRITER_VERSION
+        and protocol.writer_features is None
+    ):
+        raise InvalidTable(
+            "the protocol asks for writer version 7 and has no writerFeatures; commit a corrected "
+            "protocol action with the engine that wrote it",
+            table=table,
+            version=version,
+        )
+    _refuse_unwritable(configuration, table=table, version=version)
+
+
+def _refuse_unwritable(configuration: TableConfiguration, *, table: str, version: int) -> None:
+    names = sorted(effective_features(configuration.protocol))
+    rows = {name: find_feature(name) for name in names}
+    absolute = [
+        name
+        for name, row in rows.items()
+        if row is None or (not row.can_write and row.find_use is None)
+    ]
+    if absolute:
+        raise _refusal("write", absolute, table=table, version=version)
+    for name, row in rows.items():
+        if row is None or row.can_write or row.find_use is None:
+            continue
+        if use := row.find_use(configuration):
+            raise UnsupportedFeature(
+                f"{use.what}, and dagster_delta {__version__} does not write tables that use the "
+                f"feature {name}; write the table with an engine that supports it",
+                table=table,
+                version=version,
+                column=use.column,
+            )

@@ -1,0 +1,312 @@
+"""What the properties of a table ask of its readers and writers.
+
+Spec: Change Metadata (configuration).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Generic, Literal, TypeVar, cast, overload
+
+from dagster_delta.errors import InvalidArgument, InvalidTable
+
+__all__ = [
+    "CONSTRAINT_PREFIX",
+    "ColumnMappingMode",
+    "TableProperties",
+    "parse_column_paths",
+    "parse_interval_ms",
+]
+
+ColumnMappingMode = Literal["none", "name", "id"]
+
+CONSTRAINT_PREFIX = "delta.constraints."
+"""Properties with this prefix hold CHECK constraints. Spec: CHECK Constraints."""
+
+_DAY_MS = 24 * 60 * 60 * 1000
+
+_UNIT_MS = {
+    "week": Decimal(7 * _DAY_MS),
+    "day": Decimal(_DAY_MS),
+    "hour": Decimal(60 * 60 * 1000),
+    "minute": Decimal(60 * 1000),
+    "second": Decimal(1000),
+    "millisecond": Decimal(1),
+    "microsecond": Decimal("0.001"),
+}
+
+_INTERVAL_PART = re.compile(r"'?([+-]?\d+(?:\.\d+)?)'?\s+([a-z]+)\s*")
+_BYTES = re.compile(r"(\d+)\s*([kmgtp]?)i?b?")
+_BYTES_FACTOR = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
+_COLUMN_PART = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^`.,\s][^`.,]*))\s*")
+
+T = TypeVar("T")
+
+
+def parse_interval_ms(text: str) -> int:
+    """The length in milliseconds of an interval such as `interval 30 days` or `2 hours 30 minutes`.
+
+    Months and years have no fixed length, so they are refused.
+
+    Raises:
+        InvalidArgument: the text is no interval of weeks down to microseconds.
+    """
+    rest = text.strip().lower().removeprefix("interval").strip()
+    total = Decimal(0)
+    if not rest:
+        raise InvalidArgument(f"{text!r} is not an interval; write for example 'interval 30 days'")
+    while rest:
+        part = _INTERVAL_PART.match(rest)
+        unit = _UNIT_MS.get(part[2].removesuffix("s")) if part else None
+        if part is None or unit is None:
+            raise InvalidArgument(
+                f"{text!r} is not an interval of weeks, days, hours, minutes, seconds, "
+                "milliseconds or microseconds; write for example 'interval 30 days'"
+            )
+        total += Decimal(part[1]) * unit
+        rest = rest[part.end() :]
+    return int(total)
+
+
+def parse_column_paths(text: str) -> tuple[tuple[str, ...], ...]:
+    """The logical paths in a comma-separated list of columns, where backticks quote a name.
+
+    Raises:
+        InvalidArgument: the text is no list of columns.
+    """
+    paths: list[tuple[str, ...]] = []
+    parts: list[str] = []
+    position = 0
+    while text.strip():
+        match = _COLUMN_PART.match(text, position)
+        if match is None:
+            raise InvalidArgument(
+                f"{text!r} is not a list of columns; separate names by commas, nested ones by dots "
+                "and quote names that hold either with backticks"
+            )
+        quoted, bare = match.groups()
+        parts.append(bare.strip() if quoted is None else quoted.replace("``", "`"))
+        position = match.end()
+        separator = text[position : position + 1]
+        position += 1
+        if separator != ".":
+            paths.append(tuple(parts))
+            parts = []
+        if not separator:
+            break
+    return tuple(paths)
+
+
+def _parse_boolean(text: str) -> bool:
+    value = {"true": True, "false": False}.get(text.strip().lower())
+    if value is None:
+        raise InvalidArgument(f"{text!r} is neither 'true' nor 'false'")
+    return value
+
+
+def _parse_integer(minimum: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise InvalidArgument(f"{text!r} is not a whole number") from None
+        if value < minimum:
+            raise InvalidArgument(f"{value} is below the minimum of {minimum}")
+        return value
+
+    return parse
+
+
+def _parse_bytes(text: str) -> int:
+    match = _BYTES.fullmatch(text.strip().lower())
+    if match is None or (size := int(match[1]) * _BYTES_FACTOR[match[2]]) <= 0:
+        raise InvalidArgument(f"{text!r} is not a size; write bytes, or for example '128mb'")
+    return size
+
+
+def _parse_choice(*choices: str) -> Callable[[str], str]:
+    spelling = {each.lower(): each for each in choices}
+
+    def parse(text: str) -> str:
+        value = spelling.get(text.strip().lower())
+        if value is None:
+            raise InvalidArgument(f"{text!r} is not one of {', '.join(choices)}")
+        return value
+
+    return parse
+
+
+def _parse_mapping_mode(text: str) -> ColumnMappingMode:
+    return cast("ColumnMappingMode", _parse_choice("none", "name", "id")(text))
+
+
+class _Property(Generic[T]):
+    """One property: its key, how its text is parsed, and what its absence means."""
+
+    def __init__(self, key: str, parse: Callable[[str], T], default: T) -> None:
+        self.key = key
+        self._parse = parse
+        self._default = default
+
+    def value(self, configuration: Mapping[str, str]) -> T:
+        text = configuration.get(self.key)
+        return self._default if text is None else self._parse(text)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> _Property[T]: ...
+    @overload
+    def __get__(self, instance: TableProperties, owner: type) -> T: ...
+    def __get__(self, instance: TableProperties | None, owner: type) -> T | _Property[T]:
+        if instance is None:
+            return self
+        try:
+            return self.value(instance.configuration)
+        except InvalidArgument as error:
+            raise InvalidTable(
+                f"the table property {self.key} cannot be used: {error}; set it to a valid value "
+                "or unset it"
+            ) from error
+
+
+@dataclass(frozen=True)
+class TableProperties:
+    """The properties of a table, each parsed when it is asked for.
+
+    Parsing late keeps a table readable whose broken property matters to writers only. Reading an
+    attribute raises `InvalidTable`, naming the key, where the text has no meaning.
+    """
+
+    configuration: Mapping[str, str]
+    """All properties as they stand in the log, unknown ones included."""
+
+    append_only = _Property("delta.appendOnly", _parse_boolean, default=False)
+    """Whether rows may never be deleted or changed."""
+    checkpoint_interval = _Property("delta.checkpointInterval", _parse_integer(1), 10)
+    """Commits between two checkpoints."""
+    checkpoint_policy = _Property(
+        "delta.checkpointPolicy", _parse_choice("classic", "v2"), "classic"
+    )
+    """Kind of checkpoint that writers produce: `classic` or `v2`."""
+    write_stats_as_json = _Property(
+        "delta.checkpoint.writeStatsAsJson", _parse_boolean, default=True
+    )
+    """Whether checkpoints hold statistics as JSON text."""
+    write_stats_as_struct = _Property[bool | None](
+        "delta.checkpoint.writeStatsAsStruct", _parse_boolean, None
+    )
+    """Whether checkpoints hold statistics as typed columns; None where the table does not say."""
+    data_skipping_num_indexed_cols = _Property(
+        "delta.dataSkippingNumIndexedCols", _parse_integer(-1), 32
+    )
+    """Leading leaf columns that get statistics; -1 for all."""
+    data_skipping_stats_columns = _Property[tuple[tuple[str, ...], ...] | None](
+        "delta.dataSkippingStatsColumns", parse_column_paths, None
+    )
+    """Logical paths that get statistics instead of the leading ones."""
+    log_retention_ms = _Property("delta.logRetentionDuration", parse_interval_ms, 30 * _DAY_MS)
+    """How long log files are kept, in milliseconds."""
+    enable_expired_log_cleanup = _Property(
+        "delta.enableExpiredLogCleanup", _parse_boolean, default=True
+    )
+    """Whether writers may delete expired log files."""
+    deleted_file_retention_ms = _Property(
+        "delta.deletedFileRetentionDuration", parse_interval_ms, 7 * _DAY_MS
+    )
+    """How long tombstones and the files they name are kept, in milliseconds."""
+    set_transaction_retention_ms = _Property[int | None](
+        "delta.setTransactionRetentionDuration", parse_interval_ms, None
+    )
+    """How long transaction identifiers are kept, in milliseconds; None for ever."""
+    enable_change_data_feed = _Property("delta.enableChangeDataFeed", _parse_boolean, default=False)
+    """Whether writers record row-level changes."""
+    enable_deletion_vectors = _Property(
+        "delta.enableDeletionVectors", _parse_boolean, default=False
+    )
+    """Whether writers may write new deletion vectors."""
+    enable_type_widening = _Property("delta.enableTypeWidening", _parse_boolean, default=False)
+    """Whether column types may be widened."""
+    enable_row_tracking = _Property("delta.enableRowTracking", _parse_boolean, default=False)
+    """Whether row ids are complete and may be relied on."""
+    enable_iceberg_compat_v1 = _Property(
+        "delta.enableIcebergCompatV1", _parse_boolean, default=False
+    )
+    """Whether data files must stay readable as an Iceberg v1 table."""
+    enable_iceberg_compat_v2 = _Property(
+        "delta.enableIcebergCompatV2", _parse_boolean, default=False
+    )
+    """Whether data files must stay readable as an Iceberg v2 table."""
+    enable_in_commit_timestamps = _Property(
+        "delta.enableInCommitTimestamps", _parse_boolean, default=False
+    )
+    """Whether commits carry their own timestamp."""
+    in_commit_timestamp_enablement_version = _Property[int | None](
+        "delta.inCommitTimestampEnablementVersion", _parse_integer(0), None
+    )
+    """First version with an in-commit timestamp; None when version 0 already has one."""
+    in_commit_timestamp_enablement_timestamp_ms = _Property[int | None](
+        "delta.inCommitTimestampEnablementTimestamp", _parse_integer(0), None
+    )
+    """In-commit timestamp of that version in milliseconds since the epoch."""
+    column_mapping_mode = _Property[ColumnMappingMode](
+        "delta.columnMapping.mode", _parse_mapping_mode, "none"
+    )
+    """Mode as written; honoured only where the protocol supports column mapping."""
+    column_mapping_max_column_id = _Property(
+        "delta.columnMapping.maxColumnId", _parse_integer(0), 0
+    )
+    """Largest column id ever assigned in the table."""
+    isolation_level = _Property(
+        "delta.isolationLevel",
+        _parse_choice("Serializable", "WriteSerializable", "SnapshotIsolation"),
+        "Serializable",
+    )
+    """How strictly concurrent commits are ordered."""
+    target_file_size_bytes = _Property[int | None]("delta.targetFileSize", _parse_bytes, None)
+    """Size that data files should have, in bytes; None where the table does not say."""
+    randomize_file_prefixes = _Property(
+        "delta.randomizeFilePrefixes", _parse_boolean, default=False
+    )
+    """Whether data files go below random prefixes instead of partition directories."""
+    random_prefix_length = _Property("delta.randomPrefixLength", _parse_integer(1), 2)
+    """Number of characters of a random prefix."""
+    parquet_compression_codec = _Property[str | None](
+        "delta.parquet.compression.codec",
+        _parse_choice("uncompressed", "none", "snappy", "gzip", "lz4", "brotli", "zstd", "lz4_raw"),
+        None,
+    )
+    """Codec of new data files; None where the table does not say."""
+
+    @classmethod
+    def parse(cls, configuration: Mapping[str, str]) -> TableProperties:
+        """The properties that a `metaData.configuration` holds."""
+        return cls(dict(configuration))
+
+    @property
+    def constraints(self) -> Mapping[str, str]:
+        """CHECK constraints: name to Spark SQL."""
+        return MappingProxyType(
+            {
+                key.removeprefix(CONSTRAINT_PREFIX): sql
+                for key, sql in self.configuration.items()
+                if key.startswith(CONSTRAINT_PREFIX)
+            }
+        )
+
+    def validate(self) -> None:
+        """Check every known property, as is due before a caller's properties are committed.
+
+        Raises:
+            InvalidArgument: a value has no meaning; the message names the key.
+        """
+        for each in vars(type(self)).values():
+            if isinstance(each, _Property):
+                try:
+                    each.value(self.configuration)
+                except InvalidArgument as error:
+                    raise InvalidArgument(
+                        f"the table property {each.key} cannot be set: {error}"
+                    ) from error

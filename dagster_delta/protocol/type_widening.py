@@ -1,0 +1,146 @@
+"""Which type changes leave old data files readable, and the record that a schema keeps of them.
+
+Spec: Type Widening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dagster_delta.errors import InvalidTable, UnsupportedFeature
+from dagster_delta.protocol.schema import (
+    DataType,
+    DecimalType,
+    PrimitiveType,
+    StructField,
+    StructType,
+    data_type_from_json,
+    walk_fields,
+)
+
+__all__ = ["TYPE_CHANGES_KEY", "TypeChange", "check_type_changes", "is_widening", "type_changes"]
+
+TYPE_CHANGES_KEY = "delta.typeChanges"
+
+_WIDER_PRIMITIVES = {
+    "byte": frozenset({"short", "integer", "long", "double"}),
+    "short": frozenset({"integer", "long", "double"}),
+    "integer": frozenset({"long", "double"}),
+    "float": frozenset({"double"}),
+    "date": frozenset({"timestamp_ntz"}),
+}
+
+_WRITTEN_INTEGER_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
+"""Digits before the point that the protocol asks of a decimal that replaces an integer type."""
+
+_SHIPPED_INTEGER_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
+"""The same as shipped tables have it: tables of the preview hold `byte` to `decimal(4,1)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeChange:
+    """One entry of `delta.typeChanges`. Spec: Type Change Metadata."""
+
+    from_type: DataType
+    """Type before the change."""
+    to_type: DataType
+    """Type after the change."""
+    field_path: str | None = None
+    """Dotted steps `key`, `value`, `element` from the field to what changed; None for itself."""
+    table_version: int | None = None
+    """Version that made the change; only tables of the preview feature have it."""
+
+    @classmethod
+    def from_json(cls, node: Mapping[str, object]) -> TypeChange:
+        """Parse one decoded entry.
+
+        Raises:
+            InvalidTable: a type or the whole entry has no meaning.
+        """
+        try:
+            from_type, to_type = node["fromType"], node["toType"]
+        except KeyError as error:
+            raise InvalidTable(f"an entry of {TYPE_CHANGES_KEY} has no {error}") from error
+        path, version = node.get("fieldPath"), node.get("tableVersion")
+        return cls(
+            data_type_from_json(from_type),
+            data_type_from_json(to_type),
+            path if isinstance(path, str) else None,
+            version if isinstance(version, int) else None,
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """The entry as it stands in the metadata of a field."""
+        node: dict[str, object] = {"fromType": str(self.from_type), "toType": str(self.to_type)}
+        if self.field_path is not None:
+            node["fieldPath"] = self.field_path
+        if self.table_version is not None:
+            node["tableVersion"] = self.table_version
+        return node
+
+
+def is_widening(from_type: DataType, to_type: DataType) -> bool:
+    """Whether files of the first type can be read as the second. A type does not widen to itself.
+
+    This is the whole list of the protocol, to be asked before a type is changed. Widening on write
+    is narrower: it never turns an integer into a decimal or a double by itself.
+    """
+    return _is_widening(from_type, to_type, _WRITTEN_INTEGER_DIGITS)
+
+
+def _is_widening(from_type: DataType, to_type: DataType, integer_digits: Mapping[str, int]) -> bool:
+    match from_type, to_type:
+        case PrimitiveType(source), PrimitiveType(target):
+            return target in _WIDER_PRIMITIVES.get(source, ())
+        case PrimitiveType(source), DecimalType(precision, scale):
+            digits = integer_digits.get(source)
+            return digits is not None and precision - digits >= scale >= 0
+        case DecimalType(), DecimalType() if from_type != to_type:
+            more_digits = to_type.precision - from_type.precision
+            return more_digits >= to_type.scale - from_type.scale >= 0
+        case _:
+            return False
+
+
+def type_changes(field: StructField) -> tuple[TypeChange, ...]:
+    """The changes that a field, its array elements and its map entries went through, oldest first.
+
+    Raises:
+        InvalidTable: the record is no list of changes.
+    """
+    entries = field.metadata.get(TYPE_CHANGES_KEY, ())
+    if not isinstance(entries, list | tuple) or not all(isinstance(e, Mapping) for e in entries):
+        raise InvalidTable(
+            f"{TYPE_CHANGES_KEY} of column {field.name} is not a list of changes: the schema is "
+            "damaged; restore an older version of the table",
+            column=field.name,
+        )
+    return tuple(TypeChange.from_json(entry) for entry in entries)
+
+
+def _is_readable(change: TypeChange) -> bool:
+    return change.from_type == change.to_type or _is_widening(
+        change.from_type, change.to_type, _SHIPPED_INTEGER_DIGITS
+    )
+
+
+def check_type_changes(schema: StructType) -> None:
+    """Refuse a schema that records a type change outside the list of the protocol, at any depth.
+
+    Raises:
+        UnsupportedFeature: such a change is recorded; files written before it may not be readable
+            as the current type.
+        InvalidTable: a record is damaged.
+    """
+    for path, field in walk_fields(schema):
+        column = ".".join(path)
+        for change in type_changes(field):
+            if not _is_readable(change):
+                place = f"{column}.{change.field_path}" if change.field_path else column
+                raise UnsupportedFeature(
+                    f"column {place} was changed from {change.from_type} to {change.to_type}, "
+                    "which is no widening that this library can read; rewrite the table with the "
+                    "engine that made the change",
+                    column=column,
+                )
