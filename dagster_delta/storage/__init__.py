@@ -35,7 +35,7 @@ def open_store(
         case "memory":
             from dagster_delta.storage.memory_store import MemoryStore
 
-            return MemoryStore.shared(location)
+            return MemoryStore(location)
         case "s3" | "s3a" | "s3n":
             from dagster_delta.storage.s3_store import S3Store
 

@@ -1,0 +1,210 @@
+"""Tables in the memory of this process: the store that does exactly what the port says.
+
+`memory://name/path` names the same objects wherever this process opens it; another process sees
+nothing of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from weakref import WeakValueDictionary
+
+import pyarrow as pa
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.storage.locations import (
+    check_relative_path,
+    foreign_scheme,
+    join_path,
+    scheme_of,
+)
+from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
+
+__all__ = ["MemoryStore"]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class _Objects:
+    """What one name in `memory://name` holds: path → (content, time in ms), under a lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.by_path: dict[str, tuple[bytes, int]] = {}
+
+
+# Private stores have a name as well, so that their URIs resolve, but nothing keeps them alive.
+_OPEN: WeakValueDictionary[str, _Objects] = WeakValueDictionary()
+_SHARED: dict[str, _Objects] = {}
+_REGISTRY_LOCK = threading.Lock()
+
+
+class MemoryStore:
+    """An `ObjectStore` over a dictionary. Thread-safe.
+
+    Args:
+        location: `memory://name/path`, which every store of that name in this process shares for
+            as long as it runs; None for a store of its own, gone with its last reference.
+        clock_ms: gives the modification times, in milliseconds since the epoch.
+
+    Raises:
+        InvalidArgument: the URI has no name.
+    """
+
+    def __init__(
+        self, location: str | None = None, *, clock_ms: Callable[[], int] = _now_ms
+    ) -> None:
+        name, path = _split(location or f"memory://{secrets.token_hex(8)}")
+        with _REGISTRY_LOCK:
+            self._objects = _OPEN.setdefault(name, _Objects())
+            if location is not None:
+                _SHARED[name] = self._objects
+        self._root = f"memory://{name}/{path}".rstrip("/")
+        self._prefix = f"{path}/" if path else ""
+        self._clock_ms = clock_ms
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self._root!r})"
+
+    @property
+    def location(self) -> StoreLocation:
+        """The `memory://` URI."""
+        return StoreLocation(uri=self._root, options={})
+
+    @property
+    def supports_put_if_absent(self) -> bool:
+        """True."""
+        return True
+
+    def read(self, path: str) -> bytes:
+        """The whole object. Raises FileNotFoundError."""
+        objects, key = self._find(path)
+        found = objects.by_path.get(key)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path)
+        return found[0]
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`, fewer at the end. Raises FileNotFoundError."""
+        return self.read(path)[offset : offset + length]
+
+    def head(self, path: str) -> ObjectMeta | None:
+        """Size and time of the object, or None where it is absent."""
+        objects, key = self._find(path)
+        found = objects.by_path.get(key)
+        return None if found is None else ObjectMeta(path, len(found[0]), found[1])
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
+        """The objects directly in `directory` named `>= start`, in name order."""
+        prefix = join_path(check_relative_path(directory), "")
+        found = [
+            meta
+            for meta in self._snapshot(prefix)
+            if "/" not in (name := meta.path[len(prefix) :]) and name >= start
+        ]
+        yield from sorted(found, key=lambda meta: meta.path)
+
+    def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
+        """Every object under `directory`."""
+        yield from self._snapshot(join_path(check_relative_path(directory), ""))
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create the object, or leave what is there untouched. Raises FileExistsError."""
+        key = self._key(path)
+        with self._objects.lock:
+            if key in self._objects.by_path:
+                raise FileExistsError(errno.EEXIST, "An object is already there", path)
+            self._objects.by_path[key] = (bytes(data), self._clock_ms())
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace the object."""
+        key = self._key(path)
+        with self._objects.lock:
+            self._objects.by_path[key] = (bytes(data), self._clock_ms())
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove the objects; absent ones are fine."""
+        for path in paths:
+            key = self._key(path)
+            with self._objects.lock:
+                self._objects.by_path.pop(key, None)
+
+    def open_input(self, path: str) -> Any:
+        """The object as a `pyarrow.BufferReader`. Raises FileNotFoundError."""
+        return pa.BufferReader(self.read(path))
+
+    def open_output(self, path: str) -> Any:
+        """A `pyarrow.NativeFile`; the object appears when it is closed."""
+        return _ObjectInProgress.begin(self, check_relative_path(path))
+
+    def local_path(self, path: str) -> None:
+        """None: nothing is on a file system."""
+
+    def resolve_uri(self, path: str) -> str:
+        """The `memory://` URI; an absolute URI as it is."""
+        if scheme_of(path) is not None:
+            return path
+        return f"{self._root}/{check_relative_path(path)}".rstrip("/")
+
+    def _key(self, path: str) -> str:
+        return self._prefix + check_relative_path(path)
+
+    def _find(self, path: str) -> tuple[_Objects, str]:
+        scheme = scheme_of(path)
+        if scheme is None:
+            return self._objects, self._key(path)
+        if scheme != "memory":
+            raise foreign_scheme(path, scheme, table=self._root)
+        name, key = _split(path)
+        with _REGISTRY_LOCK:
+            return _OPEN.get(name) or _Objects(), key
+
+    def _snapshot(self, prefix: str) -> list[ObjectMeta]:
+        with self._objects.lock:
+            found = list(self._objects.by_path.items())
+        start = self._prefix + prefix
+        return [
+            ObjectMeta(key[len(self._prefix) :], len(data), modified_ms)
+            for key, (data, modified_ms) in found
+            if key.startswith(start)
+        ]
+
+
+class _ObjectInProgress(pa.BufferOutputStream):  # type: ignore[misc]
+    """A buffer that becomes an object when it is closed."""
+
+    _publish: Callable[[bytes], None] | None = None
+
+    @classmethod
+    def begin(cls, store: MemoryStore, path: str) -> Any:
+        stream = cls()
+        stream._publish = functools.partial(store.put, path)
+        return stream
+
+    def close(self) -> None:
+        """Let the object appear; closing again does nothing."""
+        publish, self._publish = self._publish, None
+        if publish is not None:
+            publish(self.getvalue().to_pybytes())
+        super().close()
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        """Close, or after an error throw away what was written: nobody asked for a part."""
+        if kind is not None:
+            self._publish = None
+        self.close()
+
+
+def _split(location: str) -> tuple[str, str]:
+    name, _, path = location.partition(":")[2].lstrip("/").partition("/")
+    if not name:
+        raise InvalidArgument("A memory URI has a name: memory://name/path", file=location)
+    return name, path.strip("/")
