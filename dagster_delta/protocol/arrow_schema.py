@@ -1,0 +1,228 @@
+"""The types of a Delta schema as Arrow types, and back.
+
+Spec: Schema Serialization Format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.errors import SchemaMismatch
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+
+__all__ = [
+    "COMMENT_KEY",
+    "VARIANT_STORAGE",
+    "from_arrow_field",
+    "from_arrow_schema",
+    "from_arrow_type",
+    "to_arrow_field",
+    "to_arrow_schema",
+    "to_arrow_type",
+]
+
+COMMENT_KEY = b"comment"
+"""Key of a column comment in Arrow field metadata."""
+
+VARIANT_STORAGE = pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary())])
+"""A variant as it is stored: its value and its dictionary of names, both encoded."""
+
+_ARROW_TYPES = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "variant": VARIANT_STORAGE,
+    "void": pa.null(),
+}
+
+_MAX_DECIMAL_PRECISION = 38
+
+
+def to_arrow_type(data_type: DataType) -> Any:
+    """The pyarrow.DataType that holds values of a Delta type."""
+    match data_type:
+        case PrimitiveType(name):
+            return _ARROW_TYPES[name]
+        case DecimalType(precision, scale):
+            return pa.decimal128(precision, scale)
+        case ArrayType(element_type, contains_null):
+            return pa.list_(pa.field("element", to_arrow_type(element_type), contains_null))
+        case MapType(key_type, value_type, value_contains_null):
+            return pa.map_(
+                pa.field("key", to_arrow_type(key_type), nullable=False),
+                pa.field("value", to_arrow_type(value_type), value_contains_null),
+            )
+        case StructType(fields):
+            return pa.struct([to_arrow_field(each) for each in fields])
+
+
+def to_arrow_field(field: StructField) -> Any:
+    """The pyarrow.Field of a Delta field, under its logical name and with its comment."""
+    metadata = None if field.comment is None else {COMMENT_KEY: field.comment.encode()}
+    return pa.field(field.name, to_arrow_type(field.data_type), field.nullable, metadata)
+
+
+def to_arrow_schema(schema: StructType) -> Any:
+    """The pyarrow.Schema of a Delta schema, under logical names, with nullability and comments."""
+    return pa.schema([to_arrow_field(each) for each in schema])
+
+
+def from_arrow_schema(schema: Any) -> StructType:
+    """The Delta schema that takes every value of a pyarrow.Schema.
+
+    Types without a counterpart come back as the narrowest one that holds them: `uint32` as `long`,
+    `uint64` as `decimal(20,0)`. Variants come back as their storage struct.
+
+    Raises:
+        SchemaMismatch: a column has a type that no Delta type holds; the column is named.
+    """
+    return StructType(tuple(from_arrow_field(each) for each in schema))
+
+
+def from_arrow_field(field: Any, path: tuple[str, ...] = ()) -> StructField:
+    """The Delta field of a pyarrow.Field.
+
+    Args:
+        field: the Arrow field; its comment is kept, other metadata is not.
+        path: logical path of the parent, for the message of an error.
+
+    Raises:
+        SchemaMismatch: no Delta type holds its values.
+    """
+    comment = (field.metadata or {}).get(COMMENT_KEY)
+    return StructField(
+        field.name,
+        from_arrow_type(field.type, (*path, field.name)),
+        field.nullable,
+        {} if comment is None else {"comment": comment.decode()},
+    )
+
+
+def from_arrow_type(arrow_type: Any, path: tuple[str, ...] = ()) -> DataType:
+    """The Delta type that holds every value of a pyarrow.DataType.
+
+    Args:
+        arrow_type: the Arrow type.
+        path: logical path of the column, for the message of an error.
+
+    Raises:
+        SchemaMismatch: there is none.
+    """
+    if name := _PRIMITIVES.get(arrow_type):
+        return PrimitiveType(name)
+    for matches, convert in _PARAMETRIC:
+        if matches(arrow_type) and (data_type := convert(arrow_type, path)) is not None:
+            return data_type
+    column = ".".join(path)
+    raise SchemaMismatch(
+        f"column {column} has the Arrow type {arrow_type}, which no Delta type holds; cast or drop "
+        "it before writing",
+        column=column,
+    )
+
+
+_PRIMITIVES = {
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.string_view(): "string",
+    pa.int64(): "long",
+    pa.int32(): "integer",
+    pa.int16(): "short",
+    pa.int8(): "byte",
+    pa.uint32(): "long",
+    pa.uint16(): "integer",
+    pa.uint8(): "short",
+    pa.float64(): "double",
+    pa.float32(): "float",
+    pa.float16(): "float",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.binary_view(): "binary",
+    pa.date32(): "date",
+    pa.date64(): "date",
+    pa.null(): "void",
+}
+
+_VARIANT_EXTENSIONS = frozenset({"arrow.parquet.variant", "parquet.variant"})
+
+
+def _from_decimal(arrow_type: Any, _path: tuple[str, ...]) -> DataType | None:
+    precision, scale = arrow_type.precision, arrow_type.scale
+    if precision <= _MAX_DECIMAL_PRECISION and 0 <= scale <= precision:
+        return DecimalType(precision, scale)
+    return None
+
+
+def _from_list(arrow_type: Any, path: tuple[str, ...]) -> DataType:
+    element = arrow_type.value_field
+    return ArrayType(from_arrow_type(element.type, (*path, "element")), element.nullable)
+
+
+def _from_map(arrow_type: Any, path: tuple[str, ...]) -> DataType:
+    return MapType(
+        from_arrow_type(arrow_type.key_type, (*path, "key")),
+        from_arrow_type(arrow_type.item_type, (*path, "value")),
+        arrow_type.item_field.nullable,
+    )
+
+
+def _from_extension(arrow_type: Any, path: tuple[str, ...]) -> DataType:
+    if arrow_type.extension_name in _VARIANT_EXTENSIONS:
+        return PrimitiveType("variant")
+    return from_arrow_type(arrow_type.storage_type, path)
+
+
+def _is_list(arrow_type: Any) -> bool:
+    return any(
+        matches(arrow_type)
+        for matches in (
+            pa.types.is_list,
+            pa.types.is_large_list,
+            pa.types.is_fixed_size_list,
+            pa.types.is_list_view,
+            pa.types.is_large_list_view,
+        )
+    )
+
+
+_PARAMETRIC: tuple[
+    tuple[Callable[[Any], bool], Callable[[Any, tuple[str, ...]], DataType | None]], ...
+] = (
+    (
+        pa.types.is_timestamp,
+        lambda each, _: PrimitiveType("timestamp" if each.tz else "timestamp_ntz"),
+    ),
+    (pa.types.is_uint64, lambda _each, _path: DecimalType(20, 0)),
+    (pa.types.is_decimal, _from_decimal),
+    (pa.types.is_fixed_size_binary, lambda _each, _path: PrimitiveType("binary")),
+    (pa.types.is_map, _from_map),
+    (_is_list, _from_list),
+    (
+        pa.types.is_struct,
+        lambda each, path: StructType(tuple(from_arrow_field(child, path) for child in each)),
+    ),
+    (pa.types.is_dictionary, lambda each, path: from_arrow_type(each.value_type, path)),
+    (pa.types.is_run_end_encoded, lambda each, path: from_arrow_type(each.value_type, path)),
+    (lambda each: isinstance(each, pa.BaseExtensionType), _from_extension),
+)
