@@ -1,0 +1,213 @@
+"""Which partitions one write or read is about, as plain values that know nothing of a table.
+
+Dagster hands an IO manager partition keys in any order, with gaps, and for multi-partitions in
+any combination. A bounding range over them would touch partitions nobody asked for, so the keys
+are kept as they are: a union of boxes, each the product of some keys of every dimension.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from dagster import (
+    MultiPartitionKey,
+    MultiPartitionsDefinition,
+    PartitionsDefinition,
+    TimeWindowPartitionsDefinition,
+)
+
+from dagster_delta.errors import InvalidArgument
+
+__all__ = ["DimensionSlice", "PartitionSelection", "Window", "select_partitions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The time of one partition, half open: `start <= t < end`; both carry the time zone of the
+    partitions definition.
+
+    Order windows by `start.timestamp()`: datetimes of one zone compare by wall clock, which stands
+    for two instants in the hour that a clock change repeats.
+    """
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DimensionSlice:
+    """Some partitions of one dimension."""
+
+    column: str
+    """The column (or dotted path) that `partition_expr` names for this dimension."""
+    keys: tuple[str, ...]
+    """Partition keys, without repeats; in time order where they are time windows."""
+    windows: tuple[Window, ...] | None = None
+    """The window of each key, or None where the dimension is not partitioned by time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSelection:
+    """Some partitions of one asset: the union of boxes, each a product of its slices."""
+
+    keys: tuple[str, ...]
+    """The partition keys as Dagster spells them, sorted, without repeats."""
+    boxes: tuple[tuple[DimensionSlice, ...], ...]
+    """Every box holds the dimensions in the same order. No boxes select no row at all."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns the asset is partitioned on, in the order of its dimensions."""
+        return tuple(each.column for each in self.boxes[0]) if self.boxes else ()
+
+
+def select_partitions(
+    partitions_def: PartitionsDefinition[Any],
+    keys: Iterable[str],
+    partition_expr: str | Mapping[str, str] | None,
+    *,
+    asset: str,
+    metadata_keys: Iterable[str] = (),
+) -> PartitionSelection:
+    """The partitions behind a set of partition keys.
+
+    Args:
+        partitions_def: how the asset is partitioned.
+        keys: any of its keys, in any order, repeats allowed.
+        partition_expr: the column that holds the partition; for multi-partitions a mapping from
+            dimension to column.
+        asset: name of the asset, for error messages.
+        metadata_keys: keys of the asset's metadata, to point at a misspelt `partition_expr`.
+
+    Raises:
+        InvalidArgument: `partition_expr` is missing, or does not fit the dimensions.
+    """
+    if partition_expr is None:
+        raise InvalidArgument(_missing_expression(partitions_def, asset, metadata_keys))
+    distinct = sorted(set(keys))
+    if isinstance(partitions_def, MultiPartitionsDefinition):
+        return _select_multi(partitions_def, distinct, partition_expr, asset)
+    column = _single_column(partition_expr, asset)
+    boxes = ((_slice(partitions_def, distinct, column),),) if distinct else ()
+    return PartitionSelection(tuple(distinct), boxes)
+
+
+def _missing_expression(
+    partitions_def: PartitionsDefinition[Any], asset: str, metadata_keys: Iterable[str]
+) -> str:
+    if isinstance(partitions_def, MultiPartitionsDefinition):
+        names = {each.name: f"column_of_{each.name}" for each in partitions_def.partitions_defs}
+        example = f'metadata={{"partition_expr": {names!r}}}'.replace("'", '"')
+    else:
+        example = 'metadata={"partition_expr": "your_column"}'
+    close = difflib.get_close_matches("partition_expr", list(metadata_keys), n=1, cutoff=0.8)
+    hint = f" Did you mean it by the metadata key {close[0]!r}?" if close else ""
+    return (
+        f"asset {asset} is partitioned, but its metadata has no 'partition_expr', so nothing says "
+        f"which column holds the partition; set {example} on the asset.{hint}"
+    )
+
+
+def _single_column(partition_expr: str | Mapping[str, str], asset: str) -> str:
+    if isinstance(partition_expr, str):
+        return partition_expr
+    if len(partition_expr) == 1:
+        return next(iter(partition_expr.values()))
+    raise InvalidArgument(
+        f"asset {asset} has one partition dimension, but its 'partition_expr' maps "
+        f"{len(partition_expr)} of them ({', '.join(partition_expr)}); give one column name"
+    )
+
+
+def _select_multi(
+    partitions_def: MultiPartitionsDefinition,
+    keys: Sequence[str],
+    partition_expr: str | Mapping[str, str],
+    asset: str,
+) -> PartitionSelection:
+    dimensions = {each.name: each.partitions_def for each in partitions_def.partitions_defs}
+    columns = _multi_columns(partition_expr, tuple(dimensions), asset)
+    parsed = [_multi_key(partitions_def, key).keys_by_dimension for key in keys]
+    boxes = tuple(
+        tuple(
+            _slice(dimensions[name], side, columns[name])
+            for name, side in zip(dimensions, sides, strict=True)
+        )
+        for sides in _boxes([tuple(key[name] for name in dimensions) for key in parsed])
+    )
+    return PartitionSelection(tuple(str(key) for key in keys), boxes)
+
+
+def _multi_columns(
+    partition_expr: str | Mapping[str, str], dimensions: tuple[str, ...], asset: str
+) -> Mapping[str, str]:
+    if isinstance(partition_expr, str):
+        raise InvalidArgument(
+            f"asset {asset} has the partition dimensions {', '.join(dimensions)}, but its "
+            f"'partition_expr' is the single column {partition_expr!r}; map every dimension to "
+            "its column"
+        )
+    missing = [name for name in dimensions if not partition_expr.get(name)]
+    unknown = [name for name in partition_expr if name not in dimensions]
+    if missing or unknown:
+        problems = [f"no column for {name!r}" for name in missing]
+        problems += [f"no such dimension {name!r}" for name in unknown]
+        raise InvalidArgument(
+            f"the 'partition_expr' of asset {asset} does not fit its partition dimensions "
+            f"({', '.join(dimensions)}): {'; '.join(problems)}"
+        )
+    return partition_expr
+
+
+def _multi_key(partitions_def: MultiPartitionsDefinition, key: str) -> MultiPartitionKey:
+    if isinstance(key, MultiPartitionKey):
+        return key
+    return partitions_def.get_partition_key_from_str(key)
+
+
+def _boxes(cells: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], ...]]:
+    """The fewest products (found greedily) whose union is exactly these cells.
+
+    Cells that agree on everything but the last coordinate are joined first, then the groups that
+    cover the same set of last coordinates: a rectangle becomes one box, and a ragged set never
+    grows into its bounding rectangle.
+    """
+    if not cells:
+        return []
+    if len(cells[0]) == 1:
+        return [(tuple(cell[0] for cell in cells),)]
+    rests_by_first: dict[str, list[tuple[str, ...]]] = {}
+    for first, *rest in cells:
+        rests_by_first.setdefault(first, []).append(tuple(rest))
+    firsts_by_rest: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for first, rests in rests_by_first.items():
+        firsts_by_rest.setdefault(tuple(sorted(set(rests))), []).append(first)
+    return [
+        (tuple(firsts), *box)
+        for rests, firsts in firsts_by_rest.items()
+        for box in _boxes(list(rests))
+    ]
+
+
+def _slice(
+    partitions_def: PartitionsDefinition[Any], keys: Iterable[str], column: str
+) -> DimensionSlice:
+    distinct = sorted(set(keys))
+    if not isinstance(partitions_def, TimeWindowPartitionsDefinition):
+        return DimensionSlice(column, tuple(distinct))
+    timed = sorted(
+        ((_window(partitions_def, key), key) for key in distinct),
+        key=lambda pair: pair[0].start.timestamp(),
+    )
+    return DimensionSlice(
+        column, tuple(key for _, key in timed), tuple(window for window, _ in timed)
+    )
+
+
+def _window(partitions_def: TimeWindowPartitionsDefinition, key: str) -> Window:
+    window = partitions_def.time_window_for_partition_key(key)
+    return Window(window.start, window.end)
