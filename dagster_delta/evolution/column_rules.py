@@ -1,0 +1,120 @@
+"""What a column of a table may be called, be of, and be partitioned by.
+
+Spec: Column Mapping; Schema Serialization Format.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    PrimitiveType,
+    StructType,
+    walk_fields,
+)
+from dagster_delta.protocol.table_properties import ColumnMappingMode
+
+__all__ = ["check_column_names", "check_column_types", "resolve_partition_columns"]
+
+# Files of unmapped tables carry the logical names, and Parquet readers of Spark refuse these.
+_UNMAPPED_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
+
+
+def check_column_types(schema: StructType) -> None:
+    """Refuse a schema without columns, or with one that has no type.
+
+    Raises:
+        InvalidArgument: the message names the column.
+    """
+    if not schema.fields:
+        raise InvalidArgument("a table has at least one column, and the schema has none")
+    for path, field in walk_fields(schema):
+        if _holds_void(field.data_type):
+            column = ".".join(path)
+            raise InvalidArgument(
+                f"column {column} holds nothing but nulls and has no type; give it the type it "
+                "should have",
+                column=column,
+            )
+
+
+def _holds_void(data_type: DataType) -> bool:
+    match data_type:
+        case ArrayType(element_type):
+            return _holds_void(element_type)
+        case MapType(key_type, value_type):
+            return _holds_void(key_type) or _holds_void(value_type)
+        case _:
+            return data_type == PrimitiveType("void")
+
+
+def resolve_partition_columns(schema: StructType, names: Sequence[str]) -> tuple[str, ...]:
+    """The partition columns as the schema spells them.
+
+    Raises:
+        InvalidArgument: one is not in the schema, is nested or is named twice, or no column is left
+            for the data files.
+    """
+    if isinstance(names, str):
+        raise InvalidArgument(f"partition_by is a list of columns; write [{names!r}]")
+    resolved: list[str] = []
+    for name in names:
+        field = schema.get(name)
+        if field is None:
+            raise InvalidArgument(
+                f"partition_by names {name!r}, and the columns are {', '.join(schema.names)}",
+                column=name,
+            )
+        if isinstance(field.data_type, StructType | ArrayType | MapType) or (
+            field.data_type == PrimitiveType("variant")
+        ):
+            raise InvalidArgument(
+                f"a table cannot be partitioned by {name}, which is of type {field.data_type}; "
+                "choose a column of a simple type",
+                column=name,
+            )
+        if field.name in resolved:
+            raise InvalidArgument(f"partition_by names {name!r} twice", column=name)
+        resolved.append(field.name)
+    if len(resolved) == len(schema):
+        raise InvalidArgument(
+            "partition_by names every column, and data files need at least one; leave one out"
+        )
+    return tuple(resolved)
+
+
+def check_column_names(
+    schema: StructType, mode: ColumnMappingMode, *, known: StructType | None = None
+) -> None:
+    """Refuse names that are taken twice, or that files of an unmapped table cannot carry.
+
+    Args:
+        schema: logical schema.
+        mode: mapping mode of the table.
+        known: schema whose names stand in the table already and pass.
+
+    Raises:
+        InvalidArgument: the message names the column and what would allow it.
+    """
+    old = frozenset(path for path, _ in walk_fields(known)) if known else frozenset()
+    seen: set[tuple[str, ...]] = set()
+    for path, field in walk_fields(schema):
+        column = ".".join(path)
+        folded = tuple(step.casefold() for step in path)
+        if folded in seen:
+            raise InvalidArgument(f"there are two columns {column}", column=column)
+        seen.add(folded)
+        if not field.name:
+            raise InvalidArgument("a column has no name", column=column)
+        if mode == "none" and path not in old and not _UNMAPPED_NAME.fullmatch(field.name):
+            raise InvalidArgument(
+                f"the column name {field.name!r} holds one of ' ,;{{}}()=', a tab or a line end; "
+                "rename the column, or create the table with the property "
+                "delta.columnMapping.mode = name",
+                column=column,
+            )

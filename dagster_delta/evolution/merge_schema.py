@@ -1,0 +1,231 @@
+"""What a write may do to the schema of its table: nothing, grow it, or replace it.
+
+Spec: Column Metadata; Type Widening (writer requirements).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from dagster_delta.errors import SchemaMismatch
+from dagster_delta.evolution.schema_diff import ColumnDifference, diff_schemas
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.type_widening import TYPE_CHANGES_KEY, TypeChange, is_widening
+
+__all__ = ["as_nullable", "check_strict", "merge_schemas"]
+
+_INTEGERS = frozenset({"byte", "short", "integer", "long"})
+
+
+def check_strict(table: StructType, data: StructType, *, option: str) -> None:
+    """Refuse data with columns that the table lacks, or without one that it needs.
+
+    Types are not compared here: values are cast under ANSI store assignment when they are written.
+
+    Args:
+        table: schema of the table.
+        data: schema of what is to be written.
+        option: the argument that would allow the change, for the message.
+
+    Raises:
+        SchemaMismatch: the message shows all differences and names the option.
+    """
+    diff = diff_schemas(table, data)
+    if diff.added:
+        raise SchemaMismatch(
+            f"the data have columns that the table lacks ({_names(diff.added)}); drop them, or "
+            f"pass {option} to change the table:\n{diff}",
+            column=diff.added[0].column,
+        )
+    _check_required(table, diff.missing)
+
+
+def _check_required(table: StructType, missing: tuple[ColumnDifference, ...]) -> None:
+    required = [each for each in missing if not _field_at(table, each.path).nullable]
+    if required:
+        raise SchemaMismatch(
+            f"the data lack columns that may not be null ({_names(required)}); add them",
+            column=required[0].column,
+        )
+
+
+def _field_at(schema: StructType, path: tuple[str, ...]) -> StructField:
+    node: DataType = schema
+    found: StructField | None = None
+    for step in path:
+        match node:
+            case StructType():
+                found = node.field(step)
+                node = found.data_type
+            case ArrayType(element_type):
+                node = element_type
+            case MapType(key_type, value_type):
+                node = key_type if step == "key" else value_type
+    if found is None:
+        raise SchemaMismatch("the path is empty")
+    return found
+
+
+def _names(differences: tuple[ColumnDifference, ...] | list[ColumnDifference]) -> str:
+    return ", ".join(each.column for each in differences)
+
+
+@dataclass(frozen=True, slots=True)
+class _Widening:
+    """What the table allows to happen to the types of its columns."""
+
+    enabled: bool
+    to_timestamp_ntz: bool
+
+    def applies(self, table: DataType, data: DataType) -> bool:
+        if not self.enabled or not is_widening(table, data):
+            return False
+        match table, data:
+            case PrimitiveType(source), PrimitiveType(target):
+                if source in _INTEGERS:
+                    # An integer never turns into a double by itself: that takes an ALTER.
+                    return target in _INTEGERS
+                return target != "timestamp_ntz" or self.to_timestamp_ntz
+            case DecimalType(), DecimalType():
+                return True
+            case _:
+                return False
+
+
+def merge_schemas(
+    table: StructType,
+    data: StructType,
+    *,
+    partition_columns: tuple[str, ...] = (),
+    widen_types: bool = False,
+    widen_dates: bool = False,
+) -> StructType:
+    """The table's schema, grown by the columns of the data that it lacks.
+
+    New columns come last in their struct, nullable, with their comment as their only metadata; they
+    have no ids yet where the table maps its columns. Columns that the data lack stay.
+
+    Args:
+        table: schema of the table.
+        data: schema of what is to be written.
+        partition_columns: logical names; their types never change.
+        widen_types: whether `delta.enableTypeWidening` lets byte to long, float to double and
+            decimals grow to the type of the data; each change is recorded in the field.
+        widen_dates: whether dates may become timestamps without a zone as well.
+
+    Raises:
+        SchemaMismatch: a new column has no type of its own, or a column that may not be null is
+            not in the data.
+    """
+    diff = diff_schemas(table, data)
+    _check_required(table, diff.missing)
+    for each in diff.added:
+        if each.data_type is not None:
+            _check_typed(each.data_type, each.column)
+    widening = _Widening(widen_types, widen_dates)
+    fixed = frozenset(name.casefold() for name in partition_columns)
+    fields = []
+    for field in table:
+        theirs = data.get(field.name)
+        frozen = field.name.casefold() in fixed
+        fields.append(field if theirs is None or frozen else _merge_field(field, theirs, widening))
+    return StructType((*fields, *_new_fields(table, data)))
+
+
+def _new_fields(table: StructType, data: StructType) -> Iterator[StructField]:
+    for field in data:
+        if table.get(field.name) is None:
+            yield _as_new(field)
+
+
+def _merge_field(table: StructField, data: StructField, widening: _Widening) -> StructField:
+    changes: list[TypeChange] = []
+    merged = _merge_types(table.data_type, data.data_type, widening, (), changes)
+    if not changes:
+        return table if merged == table.data_type else replace(table, data_type=merged)
+    recorded = table.metadata.get(TYPE_CHANGES_KEY)
+    history = recorded if isinstance(recorded, list | tuple) else ()
+    metadata = {
+        **table.metadata,
+        TYPE_CHANGES_KEY: [*history, *(change.to_json() for change in changes)],
+    }
+    return replace(table, data_type=merged, metadata=metadata)
+
+
+def _merge_types(
+    table: DataType,
+    data: DataType,
+    widening: _Widening,
+    path: tuple[str, ...],
+    changes: list[TypeChange],
+) -> DataType:
+    """The merged type; type changes below the nearest struct field are appended to `changes`."""
+    match table, data:
+        case StructType(), StructType():
+            fields = []
+            for field in table:
+                theirs = data.get(field.name)
+                fields.append(field if theirs is None else _merge_field(field, theirs, widening))
+            return StructType((*fields, *_new_fields(table, data)))
+        case ArrayType(table_element), ArrayType(data_element):
+            element = _merge_types(
+                table_element, data_element, widening, (*path, "element"), changes
+            )
+            return replace(table, element_type=element)
+        case MapType(table_key, table_value), MapType(data_key, data_value):
+            key = _merge_types(table_key, data_key, widening, (*path, "key"), changes)
+            value = _merge_types(table_value, data_value, widening, (*path, "value"), changes)
+            return replace(table, key_type=key, value_type=value)
+        case _ if widening.applies(table, data):
+            changes.append(TypeChange(table, data, ".".join(path) or None))
+            return data
+        case _:
+            return table
+
+
+def _check_typed(data_type: DataType, column: str) -> None:
+    match data_type:
+        case PrimitiveType("void"):
+            raise SchemaMismatch(
+                f"column {column} holds nothing but nulls and has no type; cast it to the type it "
+                "should have, or drop it",
+                column=column,
+            )
+        case StructType(fields):
+            for each in fields:
+                _check_typed(each.data_type, f"{column}.{each.name}")
+        case ArrayType(element_type):
+            _check_typed(element_type, f"{column}.element")
+        case MapType(key_type, value_type):
+            _check_typed(key_type, f"{column}.key")
+            _check_typed(value_type, f"{column}.value")
+        case _:
+            return
+
+
+def _as_new(field: StructField) -> StructField:
+    comment = field.comment
+    metadata: dict[str, object] = {} if comment is None else {"comment": comment}
+    return StructField(field.name, as_nullable(field.data_type), nullable=True, metadata=metadata)
+
+
+def as_nullable(data_type: DataType) -> DataType:
+    """The type with nulls allowed at every depth, and no metadata but comments."""
+    match data_type:
+        case StructType(fields):
+            return StructType(tuple(_as_new(each) for each in fields))
+        case ArrayType(element_type):
+            return ArrayType(as_nullable(element_type), contains_null=True)
+        case MapType(key_type, value_type):
+            return MapType(as_nullable(key_type), as_nullable(value_type), value_contains_null=True)
+        case _:
+            return data_type

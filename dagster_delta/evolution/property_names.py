@@ -1,0 +1,113 @@
+"""Which properties a caller may give a table, and in which spelling.
+
+Spec: Change Metadata (configuration); Column Mapping (maxColumnId is internal).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.required_protocol import FEATURE_PREFIX
+from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
+
+__all__ = ["normalize_properties"]
+
+_SETTABLE = (
+    "delta.appendOnly",
+    "delta.autoOptimize",
+    "delta.autoOptimize.autoCompact",
+    "delta.autoOptimize.optimizeWrite",
+    "delta.checkpoint.writeStatsAsJson",
+    "delta.checkpoint.writeStatsAsStruct",
+    "delta.checkpointInterval",
+    "delta.checkpointPolicy",
+    "delta.checkpointRetentionDuration",
+    "delta.columnMapping.mode",
+    "delta.compatibility.symlinkFormatManifest.enabled",
+    "delta.dataSkippingNumIndexedCols",
+    "delta.dataSkippingStatsColumns",
+    "delta.deletedFileRetentionDuration",
+    "delta.enableChangeDataFeed",
+    "delta.enableDeletionVectors",
+    "delta.enableExpiredLogCleanup",
+    "delta.enableFullRetentionRollback",
+    "delta.enableIcebergCompatV1",
+    "delta.enableIcebergCompatV2",
+    "delta.enableInCommitTimestamps",
+    "delta.enableRowTracking",
+    "delta.enableTypeWidening",
+    "delta.isolationLevel",
+    "delta.logRetentionDuration",
+    "delta.minReaderVersion",
+    "delta.minWriterVersion",
+    "delta.parquet.compression.codec",
+    "delta.randomPrefixLength",
+    "delta.randomizeFilePrefixes",
+    "delta.setTransactionRetentionDuration",
+    "delta.targetFileSize",
+    "delta.tuneFileSizesForRewrites",
+    "delta.universalFormat.enabledFormats",
+)
+
+_SPELLINGS = {each.lower(): each for each in _SETTABLE}
+
+_INTERNAL = frozenset(
+    {
+        "delta.columnmapping.maxcolumnid",
+        "delta.incommittimestampenablementversion",
+        "delta.incommittimestampenablementtimestamp",
+        "delta.rowtracking.materializedrowidcolumnname",
+        "delta.rowtracking.materializedrowcommitversioncolumnname",
+        "delta.rowids.physicalcolumnname",
+    }
+)
+
+
+def normalize_properties(properties: Mapping[str, object]) -> dict[str, str]:
+    """The properties as text, known keys in their proper spelling.
+
+    Names outside `delta.` are the user's own and pass as they are; booleans and numbers are spelled
+    as other engines spell them.
+
+    Raises:
+        InvalidArgument: a `delta.` name is unknown or internal, or a value has no meaning.
+    """
+    normal = {_key(key): _text(key, value) for key, value in properties.items()}
+    TableProperties.parse(normal).validate()
+    return normal
+
+
+def _key(key: str) -> str:
+    lowered = key.lower()
+    if not lowered.startswith("delta."):
+        return key
+    for prefix in (CONSTRAINT_PREFIX, FEATURE_PREFIX):
+        if lowered.startswith(prefix):
+            return prefix + key[len(prefix) :]
+    if lowered in _INTERNAL:
+        raise InvalidArgument(
+            f"the table property {key} is kept by the writers themselves and cannot be set; "
+            "leave it out"
+        )
+    spelling = _SPELLINGS.get(lowered)
+    if spelling is None:
+        close = difflib.get_close_matches(lowered, _SPELLINGS, n=1)
+        hint = f"did you mean {_SPELLINGS[close[0]]}?" if close else "see the list of properties"
+        raise InvalidArgument(f"there is no table property {key}; {hint}")
+    return spelling
+
+
+def _text(key: str, value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return value
+        case int():
+            return str(value)
+        case _:
+            raise InvalidArgument(
+                f"the table property {key} is text, a number or a boolean, not {value!r}"
+            )

@@ -1,0 +1,185 @@
+"""The least protocol that a schema and a set of properties need.
+
+Spec: Table Features for New and Existing Tables; Writer Version Requirements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.actions import Protocol
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    PrimitiveType,
+    StructType,
+    walk_fields,
+)
+from dagster_delta.protocol.table_features import (
+    TABLE_FEATURES_READER_VERSION,
+    TABLE_FEATURES_WRITER_VERSION,
+    TableFeature,
+    effective_features,
+    find_feature,
+)
+from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
+
+__all__ = ["FEATURE_PREFIX", "minimal_protocol", "required_features", "upgrade_protocol"]
+
+FEATURE_PREFIX = "delta.feature."
+"""`delta.feature.<name> = supported` lists a feature by hand."""
+
+_BY_TYPE = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+
+_BY_FIELD_METADATA = {
+    "delta.invariants": "invariants",
+    "delta.generationExpression": "generatedColumns",
+    "delta.identity.": "identityColumns",
+    "CURRENT_DEFAULT": "allowColumnDefaults",
+    "delta.typeChanges": "typeWidening",
+}
+
+_NEEDED_BY = {
+    "rowTracking": "domainMetadata",
+    "clustering": "domainMetadata",
+    "icebergCompatV1": "columnMapping",
+    "icebergCompatV2": "columnMapping",
+}
+
+
+def required_features(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
+    """Names of the features that a table with this schema and these properties uses.
+
+    Args:
+        schema: logical schema.
+        properties: table properties, `delta.feature.<name>` among them.
+
+    Raises:
+        InvalidArgument: a property has no meaning, or names a feature that is unknown.
+    """
+    names = {*_by_schema(schema), *_by_properties(properties), *_by_hand(properties)}
+    names |= {_NEEDED_BY[name] for name in names if name in _NEEDED_BY}
+    return frozenset(names)
+
+
+def _by_schema(schema: StructType) -> Iterable[str]:
+    for _, field in walk_fields(schema):
+        for name in _primitive_names(field.data_type):
+            if name in _BY_TYPE:
+                yield _BY_TYPE[name]
+        for prefix, feature in _BY_FIELD_METADATA.items():
+            if any(key.startswith(prefix) for key in field.metadata):
+                yield feature
+
+
+def _primitive_names(data_type: DataType) -> Iterable[str]:
+    match data_type:
+        case PrimitiveType(name):
+            yield name
+        case ArrayType(element_type):
+            yield from _primitive_names(element_type)
+        case MapType(key_type, value_type):
+            yield from _primitive_names(key_type)
+            yield from _primitive_names(value_type)
+        case _:
+            return
+
+
+def _by_properties(configuration: Mapping[str, str]) -> Iterable[str]:
+    properties = TableProperties.parse(configuration)
+    uses = {
+        "appendOnly": properties.append_only,
+        "checkConstraints": any(key.startswith(CONSTRAINT_PREFIX) for key in configuration),
+        "changeDataFeed": properties.enable_change_data_feed,
+        "columnMapping": properties.column_mapping_mode != "none",
+        "deletionVectors": properties.enable_deletion_vectors,
+        "typeWidening": properties.enable_type_widening,
+        "rowTracking": properties.enable_row_tracking,
+        "inCommitTimestamp": properties.enable_in_commit_timestamps,
+        "v2Checkpoint": properties.checkpoint_policy == "v2",
+        "icebergCompatV1": properties.enable_iceberg_compat_v1,
+        "icebergCompatV2": properties.enable_iceberg_compat_v2,
+    }
+    return (name for name, used in uses.items() if used)
+
+
+def _by_hand(configuration: Mapping[str, str]) -> Iterable[str]:
+    for key, value in configuration.items():
+        if not key.startswith(FEATURE_PREFIX):
+            continue
+        feature = find_feature(key.removeprefix(FEATURE_PREFIX))
+        if feature is None:
+            raise InvalidArgument(f"{key} names a table feature that this library does not know")
+        if value not in ("supported", "enabled"):
+            raise InvalidArgument(f"{key} is 'supported' or absent, not {value!r}")
+        yield feature.name
+
+
+def minimal_protocol(features: Iterable[str]) -> Protocol:
+    """The lowest protocol under which a table may use these features.
+
+    Legacy versions where they suffice, since the oldest clients know them; else feature lists that
+    hold these features and no other.
+    """
+    rows = _rows(features)
+    if all(row.legacy_writer_version is not None for row in rows):
+        return Protocol(
+            min_reader_version=max((row.legacy_reader_version or 1 for row in rows), default=1),
+            # Version 2 is what every writer of today starts from.
+            min_writer_version=max((row.legacy_writer_version or 2 for row in rows), default=2),
+        )
+    return _listed_protocol(rows)
+
+
+def upgrade_protocol(protocol: Protocol, features: Iterable[str]) -> Protocol:
+    """The protocol that also supports these features: the same one where it does already.
+
+    What a legacy version implied is listed after the upgrade. Spec: the client must assume that a
+    feature has been used.
+    """
+    supported = effective_features(protocol)
+    missing = frozenset(features) - supported
+    if not missing:
+        return protocol
+    uses_lists = protocol.min_writer_version >= TABLE_FEATURES_WRITER_VERSION
+    if not uses_lists and all(r.legacy_writer_version is not None for r in _rows(missing)):
+        least = minimal_protocol(missing)
+        return Protocol(
+            min_reader_version=max(protocol.min_reader_version, least.min_reader_version),
+            min_writer_version=max(protocol.min_writer_version, least.min_writer_version),
+        )
+    upgraded = _listed_protocol(_rows(supported | missing))
+    return Protocol(
+        min_reader_version=max(protocol.min_reader_version, upgraded.min_reader_version),
+        min_writer_version=TABLE_FEATURES_WRITER_VERSION,
+        # The table's own spelling of a feature stays; aliases would otherwise be listed twice.
+        reader_features=_extend(protocol.reader_features, upgraded.reader_features),
+        writer_features=_extend(protocol.writer_features, upgraded.writer_features),
+    )
+
+
+def _rows(features: Iterable[str]) -> tuple[TableFeature, ...]:
+    found = (find_feature(name) for name in sorted(features))
+    return tuple(row for row in found if row is not None)
+
+
+def _listed_protocol(rows: Iterable[TableFeature]) -> Protocol:
+    rows = tuple(rows)
+    reader = tuple(row.name for row in rows if row.is_reader_feature)
+    return Protocol(
+        min_reader_version=TABLE_FEATURES_READER_VERSION if reader else 1,
+        min_writer_version=TABLE_FEATURES_WRITER_VERSION,
+        reader_features=reader or None,
+        writer_features=tuple(row.name for row in rows),
+    )
+
+
+def _extend(
+    listed: tuple[str, ...] | None, wanted: tuple[str, ...] | None
+) -> tuple[str, ...] | None:
+    if wanted is None:
+        return listed
+    present = {row.name if (row := find_feature(name)) else name for name in listed or ()}
+    return (*(listed or ()), *(name for name in wanted if name not in present))

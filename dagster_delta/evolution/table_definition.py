@@ -1,0 +1,234 @@
+"""Protocol and metadata of a table that is created, replaced or evolved by a write.
+
+Spec: Change Metadata; Column Mapping (writer requirements); Table Features for New and Existing
+Tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.column_rules import (
+    check_column_names,
+    check_column_types,
+    resolve_partition_columns,
+)
+from dagster_delta.evolution.property_names import normalize_properties
+from dagster_delta.evolution.required_protocol import (
+    FEATURE_PREFIX,
+    minimal_protocol,
+    required_features,
+    upgrade_protocol,
+)
+from dagster_delta.protocol.actions import Format, Metadata, Protocol
+from dagster_delta.protocol.column_mapping import assign_column_mapping
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.table_properties import TableProperties
+
+__all__ = ["TableDefinition", "define_table", "with_schema"]
+
+_MAX_COLUMN_ID_KEY = "delta.columnMapping.maxColumnId"
+
+_TABLE_LOCAL_METADATA = ("delta.columnMapping.", "delta.typeChanges", "parquet.field.")
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """What a user says about a table."""
+
+    schema: StructType
+    """Logical schema, partition columns included."""
+    partition_by: Sequence[str] = ()
+    """Logical names of the partition columns, in directory order."""
+    properties: Mapping[str, object] | None = None
+    """Table properties."""
+    name: str | None = None
+    description: str | None = None
+
+
+def define_table(
+    definition: TableDefinition,
+    *,
+    table_id: str,
+    created_time_ms: int,
+    new_name: Callable[[], str],
+    replaces: TableConfiguration | None = None,
+) -> TableConfiguration:
+    """The configuration of a new table, under the lowest protocol that it needs.
+
+    A table that is replaced keeps its id, its creation time and at least its protocol: older
+    versions stay readable by time travel.
+
+    Args:
+        definition: what the user says.
+        table_id: UUID of the table; ignored where one is replaced.
+        created_time_ms: milliseconds since the epoch; ignored where a table is replaced.
+        new_name: makes physical column names that no other column ever had.
+        replaces: configuration of the table that stands there already.
+
+    Raises:
+        InvalidArgument: a column name, a partition column or a property makes no sense.
+    """
+    properties = normalize_properties(definition.properties or {})
+    schema = _clean(definition.schema)
+    check_column_types(schema)
+    partition_columns = resolve_partition_columns(schema, definition.partition_by)
+    protocol = _protocol(schema, properties, replaces)
+    configuration = {
+        key: value for key, value in properties.items() if not _is_protocol_property(key)
+    }
+    mode = TableProperties.parse(configuration).column_mapping_mode
+    check_column_names(schema, mode)
+    if mode != "none":
+        floor = _max_column_id(replaces.metadata.configuration) if replaces else 0
+        schema, highest = assign_column_mapping(
+            schema, mode, max_column_id=floor, new_name=new_name
+        )
+        configuration[_MAX_COLUMN_ID_KEY] = str(highest)
+    old = replaces.metadata if replaces else None
+    return TableConfiguration(
+        protocol,
+        Metadata(
+            id=old.id if old else table_id,
+            name=definition.name,
+            description=definition.description,
+            format=Format(),
+            schema_string=schema.to_json(),
+            partition_columns=partition_columns,
+            created_time_ms=old.created_time_ms if old else created_time_ms,
+            configuration=configuration,
+        ),
+    )
+
+
+def with_schema(
+    configuration: TableConfiguration,
+    schema: StructType,
+    *,
+    partition_columns: Sequence[str] | None = None,
+    new_name: Callable[[], str],
+) -> TableConfiguration:
+    """The configuration of a table under another logical schema.
+
+    New fields of a mapped table get ids and physical names; the protocol grows by what new types
+    need. Returns the configuration itself where nothing changes.
+
+    Args:
+        configuration: protocol and metadata in force.
+        schema: new logical schema.
+        partition_columns: logical names, where the partitioning changes too.
+        new_name: makes physical column names that no other column ever had.
+
+    Raises:
+        InvalidArgument: a new column name or partition column makes no sense.
+    """
+    mode = configuration.column_mapping_mode
+    metadata = configuration.metadata
+    properties = dict(metadata.configuration)
+    check_column_types(schema)
+    check_column_names(schema, mode, known=configuration.schema)
+    if mode != "none":
+        schema, highest = assign_column_mapping(
+            schema, mode, max_column_id=_max_column_id(properties), new_name=new_name
+        )
+        properties[_MAX_COLUMN_ID_KEY] = str(highest)
+    names = resolve_partition_columns(
+        schema, metadata.partition_columns if partition_columns is None else partition_columns
+    )
+    if schema == configuration.schema and names == tuple(metadata.partition_columns):
+        return configuration
+    return TableConfiguration(
+        upgrade_protocol(configuration.protocol, required_features(schema, {})),
+        msgspec.structs.replace(
+            metadata,
+            schema_string=schema.to_json(),
+            partition_columns=names,
+            configuration=properties,
+        ),
+    )
+
+
+def _clean(schema: StructType) -> StructType:
+    """The schema without what belongs to the table it was taken from: ids, history of types."""
+    cleaned = _clean_type(schema)
+    return cleaned if isinstance(cleaned, StructType) else schema
+
+
+def _clean_type(data_type: DataType) -> DataType:
+    match data_type:
+        case StructType(fields):
+            return StructType(tuple(_clean_field(each) for each in fields))
+        case ArrayType(element_type):
+            return replace(data_type, element_type=_clean_type(element_type))
+        case MapType(key_type, value_type):
+            return replace(
+                data_type, key_type=_clean_type(key_type), value_type=_clean_type(value_type)
+            )
+        case _:
+            return data_type
+
+
+def _clean_field(field: StructField) -> StructField:
+    metadata = {
+        key: value
+        for key, value in field.metadata.items()
+        if not key.startswith(_TABLE_LOCAL_METADATA)
+    }
+    return replace(field, data_type=_clean_type(field.data_type), metadata=metadata)
+
+
+def _is_protocol_property(key: str) -> bool:
+    return key.startswith(FEATURE_PREFIX) or key in (
+        "delta.minReaderVersion",
+        "delta.minWriterVersion",
+    )
+
+
+def _protocol(
+    schema: StructType, properties: Mapping[str, str], replaces: TableConfiguration | None
+) -> Protocol:
+    features = required_features(schema, properties)
+    if replaces is not None:
+        return upgrade_protocol(replaces.protocol, features)
+    least = minimal_protocol(features)
+    reader, writer = (
+        _asked_version(properties, f"delta.min{kind}Version") for kind in ("Reader", "Writer")
+    )
+    if reader <= least.min_reader_version and writer <= least.min_writer_version:
+        return least
+    reader, writer = max(reader, least.min_reader_version), max(writer, least.min_writer_version)
+    if (reader, writer) not in ((1, 3), (1, 4), (2, 5), (2, 6), (1, 7), (3, 7)):
+        raise InvalidArgument(
+            f"delta.minReaderVersion {reader} with delta.minWriterVersion {writer} is no protocol; "
+            "use 1 with 2, 3, 4 or 7, 2 with 5 or 6, or 3 with 7"
+        )
+    if writer < 7:
+        return Protocol(min_reader_version=reader, min_writer_version=writer)
+    listed = upgrade_protocol(
+        Protocol(min_reader_version=1, min_writer_version=7, writer_features=()), features
+    )
+    if reader == 3 and listed.min_reader_version < 3:
+        return msgspec.structs.replace(listed, min_reader_version=3, reader_features=())
+    return listed
+
+
+def _asked_version(properties: Mapping[str, str], key: str) -> int:
+    text = properties.get(key, "1")
+    if not text.isdecimal():
+        raise InvalidArgument(f"the table property {key} is a whole number, not {text!r}")
+    return int(text)
+
+
+def _max_column_id(configuration: Mapping[str, str]) -> int:
+    return TableProperties.parse(configuration).column_mapping_max_column_id
