@@ -15,7 +15,7 @@ Spec: Delta Log Entries (writers must never overwrite an entry).
 
 from __future__ import annotations
 
-# ruff: noqa: PTH108, PTH116
+# ruff: noqa: PTH108, PTH112, PTH116
 # os rather than pathlib: these calls are most of a small commit, and Path objects slow them down.
 import errno
 import os
@@ -181,10 +181,13 @@ class LocalStore:
         Not memory-mapped: that reads Parquet no faster, and a file that is cut short under a
         mapping (a network mount, a full disk) kills the process instead of raising.
         """
+        target = self._readable(path)
         try:
-            return pa.OSFile(self._readable(path), "rb")
+            return pa.OSFile(target, "rb")
         except OSError as error:
-            raise self._missing_or_failure(error, path) from error
+            # pyarrow does not tell a directory by the kind of the error.
+            cause = IsADirectoryError() if os.path.isdir(target) else error
+            raise self._missing_or_failure(cause, path) from error
 
     def open_output(self, path: str) -> Any:
         """A `pyarrow.NativeFile`; the file appears under its name when it is closed."""

@@ -1,0 +1,215 @@
+"""Tables on any other storage that fsspec opens, to read.
+
+Writing is refused. A commit must never overwrite another, and fsspec has no operation that promises
+it: where a file system offers one (`if_generation_match` on Google Cloud, `If-None-Match` on
+Azure), it will be used once it was proved against the real service.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
+from dagster_delta.storage.locations import (
+    check_relative_path,
+    foreign_scheme,
+    join_path,
+    scheme_of,
+)
+from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
+
+__all__ = ["FsspecStore"]
+
+# Where each file system keeps the time of the last modification.
+_TIMES = ("mtime", "modified", "LastModified", "last_modified", "updated", "created")
+
+
+class FsspecStore:
+    """A read-only `ObjectStore` over a file system of fsspec.
+
+    Args:
+        location: a URI of any protocol that fsspec knows, as it is spelt there.
+        options: passed to the file system as they are.
+
+    Raises:
+        InvalidArgument: fsspec knows no such protocol, or the file system refuses the options.
+        StorageFailure: the package that serves the protocol is not installed.
+    """
+
+    def __init__(self, location: str, options: Mapping[str, Any] | None = None) -> None:
+        self._root = location.rstrip("/")
+        self._scheme = scheme_of(location) or ""
+        self._location = StoreLocation(uri=self._root, options=dict(options or {}))
+        self._file_system = _open_file_system(self._scheme, location, self._location.options)
+        self._base = str(self._file_system._strip_protocol(location)).rstrip("/")  # noqa: SLF001
+
+    def __repr__(self) -> str:
+        return f"FsspecStore({self._root!r})"
+
+    @property
+    def location(self) -> StoreLocation:
+        """The URI of the root, and the options."""
+        return self._location
+
+    @property
+    def supports_put_if_absent(self) -> bool:
+        """False: see the module."""
+        return False
+
+    def read(self, path: str) -> bytes:
+        """The whole object. Raises FileNotFoundError or StorageFailure."""
+        with self._requests(path):
+            return bytes(self._file_system.cat_file(self._find(path)))
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`, fewer at the end. Raises as `read` does."""
+        with self._requests(path):
+            return bytes(
+                self._file_system.cat_file(self._find(path), start=offset, end=offset + length)
+            )
+
+    def head(self, path: str) -> ObjectMeta | None:
+        """Size and time of the object, or None where it is absent."""
+        try:
+            with self._requests(path):
+                found = self._file_system.info(self._find(path))
+        except FileNotFoundError:
+            return None
+        return None if found["type"] == "directory" else _object_meta(path, found)
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
+        """The objects directly in `directory` named `>= start`, in name order.
+
+        The whole directory is listed: fsspec cannot begin in the middle.
+        """
+        try:
+            with self._requests(directory):
+                found = self._file_system.ls(self._inside(directory), detail=True, refresh=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        files = {info["name"].rpartition("/")[2]: info for info in found if info["type"] == "file"}
+        for name in sorted(name for name in files if name >= start):
+            yield _object_meta(join_path(directory, name), files[name])
+
+    def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
+        """Every object under `directory`."""
+        base = self._inside(directory)
+        try:
+            with self._requests(directory):
+                found = self._file_system.find(base, detail=True)
+        except FileNotFoundError:
+            return
+        for name, info in found.items():
+            yield _object_meta(name[len(self._base) :].lstrip("/"), info)
+
+    def put_if_absent(self, path: str, data: bytes) -> None:  # noqa: ARG002
+        """Refused. Raises ConditionalPutUnsupported."""
+        self._refuse(path)
+
+    def put(self, path: str, data: bytes) -> None:  # noqa: ARG002
+        """Refused. Raises ConditionalPutUnsupported."""
+        self._refuse(path)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Refused. Raises ConditionalPutUnsupported."""
+        for path in paths:
+            self._refuse(path)
+
+    def open_input(self, path: str) -> Any:
+        """The object as a random-access `pyarrow.NativeFile`. Raises as `read` does."""
+        from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+        with self._requests(path):
+            files = PyFileSystem(FSSpecHandler(self._file_system))
+            return files.open_input_file(self._find(path))
+
+    def open_output(self, path: str) -> Any:
+        """Refused. Raises ConditionalPutUnsupported."""
+        self._refuse(path)
+
+    def local_path(self, path: str) -> None:
+        """None: nothing is on a file system of this machine."""
+
+    def resolve_uri(self, path: str) -> str:
+        """The URI in the scheme of the root; an absolute URI as it is."""
+        if scheme_of(path) is not None:
+            return path
+        return f"{self._root}/{check_relative_path(path)}".rstrip("/")
+
+    def _inside(self, path: str) -> str:
+        return join_path(self._base, check_relative_path(path)).rstrip("/")
+
+    def _find(self, path: str) -> str:
+        scheme = scheme_of(path)
+        if scheme is None:
+            return self._inside(path)
+        protocols = self._file_system.protocol
+        known = {protocols} if isinstance(protocols, str) else set(protocols)
+        if scheme != self._scheme and scheme not in known:
+            raise foreign_scheme(path, scheme, table=self._root)
+        return str(self._file_system._strip_protocol(path))  # noqa: SLF001
+
+    @contextmanager
+    def _requests(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path) from None
+        except (StorageFailure, InvalidArgument):
+            raise
+        except Exception as error:  # noqa: BLE001
+            # Each file system raises kinds of its own. Only the name of the kind is told: the
+            # text may hold a signed URL or a connection string.
+            raise StorageFailure(
+                f"The storage failed or refused: {type(error).__name__}; check the location and "
+                "the credentials",
+                table=self._root,
+                file=path,
+            ) from None
+
+    def _refuse(self, path: str) -> NoReturn:
+        raise ConditionalPutUnsupported(
+            f"Tables on {self._scheme}:// are read-only: no operation there is known to create an "
+            "object only if it is absent, so writers could overwrite each other's commits. Write "
+            "on a local disk or on S3",
+            table=self._root,
+            file=path,
+        )
+
+
+def _open_file_system(scheme: str, location: str, options: Mapping[str, Any]) -> Any:
+    import fsspec
+
+    try:
+        # A listing that was kept would hide the commits of other writers.
+        return fsspec.filesystem(scheme, use_listings_cache=False, **options)
+    except ImportError as error:
+        raise StorageFailure(
+            f"Storage of the kind {scheme}:// needs a package that is not installed: {error}",
+            table=location,
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise InvalidArgument(
+            f"The location or its storage options make no sense to fsspec "
+            f"({type(error).__name__}); check the scheme {scheme}:// and the option names",
+            table=location,
+        ) from None
+
+
+def _object_meta(path: str, info: Mapping[str, Any]) -> ObjectMeta:
+    moment = next((info[name] for name in _TIMES if info.get(name) is not None), None)
+    return ObjectMeta(path, int(info.get("size") or 0), _milliseconds(moment))
+
+
+def _milliseconds(moment: object) -> int:
+    """Milliseconds since the epoch; 0 where the storage does not tell."""
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment)
+    if isinstance(moment, datetime):
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return round(aware.timestamp() * 1000)
+    return round(moment * 1000) if isinstance(moment, int | float) else 0

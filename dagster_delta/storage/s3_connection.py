@@ -1,0 +1,145 @@
+"""Clients of one S3 account: botocore for the log, the AWS SDK inside Arrow for data files.
+
+A log is many small requests whose exact answers matter (412 is not 409 is not a timeout), which
+botocore gives as they are. Data files are large, and Arrow reads and writes them without Python in
+the way. Both act as the same identity: Arrow gets the credentials that botocore found, again
+whenever botocore has refreshed them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from typing import Any
+from urllib.parse import urlsplit
+
+from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.storage.s3_options import S3Settings
+
+__all__ = ["S3Connection", "connect"]
+
+
+class S3Connection:
+    """The clients for one account and endpoint. Thread-safe.
+
+    Args:
+        settings: what the storage options said.
+
+    Raises:
+        StorageFailure: the S3 client is not installed.
+        InvalidArgument: the profile or the endpoint makes no sense.
+    """
+
+    def __init__(self, settings: S3Settings) -> None:
+        self._settings = settings
+        self._session = _session(settings)
+        self.client = _create_client(self._session, settings)
+        """A `botocore` client of S3."""
+        self._file_system: tuple[object, Any] | None = None
+        self._lock = threading.Lock()
+        self.buckets_probed: dict[str, bool] = {}
+        """Bucket → whether it was seen to honour conditional puts."""
+
+    @property
+    def is_aws(self) -> bool:
+        """Whether requests go to AWS itself rather than to another provider."""
+        host = urlsplit(self.client.meta.endpoint_url).hostname or ""
+        return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+    def file_system(self) -> Any:
+        """A `pyarrow.fs.S3FileSystem` with the credentials of this moment."""
+        credentials = None if self._settings.anonymous else self._session.get_credentials()
+        frozen = None if credentials is None else credentials.get_frozen_credentials()
+        with self._lock:
+            if self._file_system is None or self._file_system[0] != frozen:
+                self._file_system = (frozen, self._create_file_system(frozen))
+            return self._file_system[1]
+
+    def _create_file_system(self, credentials: Any) -> Any:
+        try:
+            from pyarrow.fs import S3FileSystem
+        except ImportError as error:
+            raise StorageFailure(
+                "This build of pyarrow has no S3 support; install the full package"
+            ) from error
+        arguments: dict[str, Any] = {"region": self.client.meta.region_name}
+        if credentials is None:
+            arguments["anonymous"] = True
+        else:
+            arguments["access_key"] = credentials.access_key
+            arguments["secret_key"] = credentials.secret_key
+            arguments["session_token"] = credentials.token
+        if not self.is_aws:
+            endpoint = urlsplit(self.client.meta.endpoint_url)
+            arguments["scheme"] = endpoint.scheme
+            arguments["endpoint_override"] = endpoint.netloc + endpoint.path.rstrip("/")
+            arguments["force_virtual_addressing"] = self._settings.virtual_hosted
+        if self._settings.ca_bundle is not None:
+            arguments["tls_ca_file_path"] = self._settings.ca_bundle
+        try:
+            # A file of one part is then one request instead of three.
+            return S3FileSystem(**arguments, allow_delayed_open=True)
+        except TypeError:  # pyarrow 18 does not know it
+            return S3FileSystem(**arguments)
+
+
+@functools.lru_cache(maxsize=16)
+def connect(settings: S3Settings) -> S3Connection:
+    """The connection of these settings; a client takes 30 ms to make, so it is kept."""
+    return S3Connection(settings)
+
+
+def _session(settings: S3Settings) -> Any:
+    try:
+        import botocore.session
+    except ImportError as error:
+        raise StorageFailure(
+            "Tables on S3 need the S3 client: pip install 'dagster-delta-protocol[s3]'"
+        ) from error
+    session = botocore.session.Session(profile=settings.profile)
+    if settings.access_key is not None:
+        session.set_credentials(settings.access_key, settings.secret_key, settings.session_token)
+    return session
+
+
+def _create_client(session: Any, settings: S3Settings) -> Any:
+    from botocore import UNSIGNED
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    endpoint = (
+        settings.endpoint
+        or os.environ.get("AWS_ENDPOINT_URL_S3")
+        or os.environ.get("AWS_ENDPOINT_URL")
+    )
+    config: dict[str, Any] = {
+        "retries": {"mode": "standard", "max_attempts": 5},
+        "max_pool_connections": 64,
+        "connect_timeout": 10,
+        "read_timeout": 60,
+    }
+    if settings.virtual_hosted:
+        config["s3"] = {"addressing_style": "virtual"}
+    elif endpoint is not None:
+        # Other providers seldom have a host name per bucket, and many do not know the newer
+        # checksums.
+        config["s3"] = {"addressing_style": "path"}
+        config["request_checksum_calculation"] = "when_required"
+        config["response_checksum_validation"] = "when_required"
+    if settings.anonymous:
+        config["signature_version"] = UNSIGNED
+    region = settings.region or session.get_config_variable("region") or "us-east-1"
+    try:
+        return session.create_client(
+            "s3",
+            region_name=region,
+            endpoint_url=endpoint,
+            config=Config(**config),
+            verify=settings.ca_bundle,
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise InvalidArgument(
+            f"The S3 options or the AWS configuration make no sense ({type(error).__name__}); "
+            "check the profile, the region and the endpoint"
+        ) from None

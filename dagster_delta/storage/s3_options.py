@@ -1,0 +1,138 @@
+"""What the storage options of an S3 table mean, whichever integration their names come from.
+
+| Setting | Names, in any case, with or without `aws_` | fsspec / s3fs names |
+|---|---|---|
+| access key | `access_key_id` | `key` |
+| secret key | `secret_access_key` | `secret` |
+| session token | `session_token` | `token` |
+| AWS profile | `profile` | `profile` |
+| region | `region`, `default_region`, `region_name` | `region_name` ¹ |
+| endpoint, if not AWS | `endpoint_url`, `endpoint` | `endpoint_url` ¹ |
+| no signature | `skip_signature` | `anon` |
+| bucket in the host name | `virtual_hosted_style_request` | `config_kwargs.s3.addressing_style` |
+| CA bundle ² | `ca_bundle` | `verify` ¹ |
+| conditional put | `conditional_put`: `etag` or `disabled` | |
+
+¹ also inside `client_kwargs`. ² A path; certificates are always checked.
+
+What no option says comes from the environment and the AWS configuration files, by the rules of the
+AWS SDK. An `http://` endpoint needs no `allow_http`. Options of other integrations that have no
+meaning here (locking providers, copy-if-not-exists, unsafe renames) are ignored: commits are made
+by conditional puts or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagster_delta.errors import InvalidArgument
+
+__all__ = ["S3Settings", "parse_s3_options"]
+
+_NAMES = {
+    "access_key_id": "access_key",
+    "key": "access_key",
+    "secret_access_key": "secret_key",
+    "secret": "secret_key",
+    "session_token": "session_token",
+    "token": "session_token",
+    "profile": "profile",
+    "region": "region",
+    "default_region": "region",
+    "region_name": "region",
+    "endpoint_url": "endpoint",
+    "endpoint": "endpoint",
+    "skip_signature": "anonymous",
+    "anon": "anonymous",
+    "virtual_hosted_style_request": "virtual_hosted",
+    "ca_bundle": "ca_bundle",
+    "verify": "ca_bundle",
+    "conditional_put": "conditional_put",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Settings:
+    """How to reach the storage and as whom. None leaves it to the environment."""
+
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    profile: str | None = None
+    region: str | None = None
+    endpoint: str | None = field(default=None, repr=False)
+    """URL of a provider other than AWS. It may hold credentials, so it is not shown."""
+    anonymous: bool = False
+    virtual_hosted: bool = False
+    ca_bundle: str | None = None
+    """Path of the certificates to trust instead of the system's."""
+    conditional_put: str | None = None
+    """`etag`: the provider is known to honour `If-None-Match`; `disabled`: it does not."""
+
+
+def parse_s3_options(options: Mapping[str, Any]) -> S3Settings:
+    """The settings that the options mean.
+
+    Raises:
+        InvalidArgument: a value makes no sense. The message names the option, never its value.
+    """
+    found: dict[str, Any] = {}
+    for name, value in _flattened(options):
+        setting = _NAMES.get(name.lower().removeprefix("aws_"))
+        if setting is not None and value is not None and value != "":
+            found[setting] = _parse_value(setting, value, option=name)
+    settings = S3Settings(**found)
+    if (settings.access_key is None) != (settings.secret_key is None):
+        raise InvalidArgument(
+            "The storage options hold only one of access key and secret key; give both, or "
+            "neither to use the credentials of the environment"
+        )
+    return settings
+
+
+def _flattened(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    # The nested names come first, so that the plain ones win.
+    config = _mapping(options, "config_kwargs")
+    style = _mapping(config, "s3").get("addressing_style")
+    pairs = [("virtual_hosted_style_request", style == "virtual")] if style is not None else []
+    pairs += _mapping(options, "client_kwargs").items()
+    return pairs + list(options.items())
+
+
+def _mapping(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = options.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"The storage option {name!r} is a mapping")
+    return value
+
+
+def _parse_value(setting: str, value: object, *, option: str) -> object:
+    if setting in {"anonymous", "virtual_hosted"}:
+        return _parse_bool(value, option)
+    if setting == "ca_bundle" and str(value).lower() in _BOOLEANS:
+        if not _parse_bool(value, option):
+            raise InvalidArgument(
+                f"Certificates are always checked; give the path of a CA bundle as {option!r}"
+            )
+        return None
+    if setting == "conditional_put":
+        if str(value).lower() not in {"etag", "disabled"}:
+            raise InvalidArgument(f"The storage option {option!r} is 'etag' or 'disabled'")
+        return str(value).lower()
+    if not isinstance(value, str):
+        raise InvalidArgument(f"The storage option {option!r} is a string")
+    return value
+
+
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def _parse_bool(value: object, option: str) -> bool:
+    parsed = _BOOLEANS.get(str(value).lower())
+    if parsed is None:
+        raise InvalidArgument(f"The storage option {option!r} is true or false")
+    return parsed

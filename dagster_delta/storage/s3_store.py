@@ -1,0 +1,336 @@
+"""Tables on S3 and on storage that speaks its language.
+
+A commit is one conditional put (`If-None-Match: *`): the storage decides which of two writers wins,
+and no lock table is needed. AWS honours it. Of other providers some refuse it, which is reported,
+and some overwrite in silence, which would lose commits: so a bucket of another provider is probed
+before the first commit of a process (two small puts under a hidden name in `_delta_log` and a
+delete). The option `conditional_put` skips that: `etag` vouches for the provider, `disabled` makes
+its tables read-only. What the other options mean stands in `s3_options`.
+
+Spec: Delta Log Entries (writers must never overwrite an entry).
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
+from dagster_delta.storage.locations import (
+    check_relative_path,
+    foreign_scheme,
+    join_path,
+    scheme_of,
+)
+from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
+from dagster_delta.storage.s3_connection import connect
+from dagster_delta.storage.s3_options import parse_s3_options
+
+__all__ = ["S3Store"]
+
+_SCHEMES = frozenset({"s3", "s3a", "s3n"})
+_DELETES_PER_REQUEST = 1000
+_CONFLICT_ATTEMPTS = 8
+_READ_ATTEMPTS = 3
+
+
+class S3Store:
+    """An `ObjectStore` over a prefix of a bucket.
+
+    Args:
+        location: `s3://bucket/prefix`; `s3a` and `s3n` mean the same. Not percent-decoded.
+        options: see `s3_options`.
+
+    Raises:
+        InvalidArgument: the URI has no bucket, or an option makes no sense.
+        StorageFailure: the S3 client is not installed.
+    """
+
+    def __init__(self, location: str, options: Mapping[str, Any] | None = None) -> None:
+        self._scheme = scheme_of(location) or "s3"
+        self._bucket, prefix = _split(location)
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._root = f"{self._scheme}://{self._bucket}/{prefix}".rstrip("/")
+        self._location = StoreLocation(uri=self._root, options=dict(options or {}))
+        settings = parse_s3_options(options or {})
+        self._conditional_put = settings.conditional_put
+        self._connection = connect(settings)
+        self._client = self._connection.client
+
+    def __repr__(self) -> str:
+        return f"S3Store({self._root!r})"
+
+    @property
+    def location(self) -> StoreLocation:
+        """The URI of the root, and the options."""
+        return self._location
+
+    @property
+    def supports_put_if_absent(self) -> bool:
+        """Whether nothing is known against it; an unknown provider is probed when it matters."""
+        seen = self._connection.buckets_probed.get(self._bucket, True)
+        return seen and self._conditional_put != "disabled"
+
+    def read(self, path: str) -> bytes:
+        """The whole object in one request. Raises FileNotFoundError or StorageFailure."""
+        return self._get(path, {})
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`, fewer at the end. Raises as `read` does."""
+        if length <= 0:
+            return b""
+        return self._get(path, {"Range": f"bytes={offset}-{offset + length - 1}"})
+
+    def head(self, path: str) -> ObjectMeta | None:
+        """Size and time of the object, or None where it is absent."""
+        bucket, key = self._find(path)
+        try:
+            with self._requests(path):
+                found = self._client.head_object(Bucket=bucket, Key=key)
+        except FileNotFoundError:
+            return None
+        return ObjectMeta(path, found["ContentLength"], _milliseconds(found["LastModified"]))
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
+        """The objects directly in `directory` named `>= start`, in name order."""
+        folder = join_path(check_relative_path(directory), "")
+        # S3 begins after the name it is given; this is the longest one that is surely before.
+        request = {"Delimiter": "/", "StartAfter": f"{self._prefix}{folder}{start[:-1]}"}
+        for meta in self._list(folder, request if start else {"Delimiter": "/"}):
+            if meta.path[len(folder) :] >= start:
+                yield meta
+
+    def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
+        """Every object under `directory`."""
+        return self._list(join_path(check_relative_path(directory), ""), {})
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create the object whole, or leave what is there untouched.
+
+        A reply that was lost is asked for again by the client, so `FileExistsError` may speak of
+        the very object that this call created.
+
+        Raises:
+            FileExistsError: an object is there.
+            ConditionalPutUnsupported: the provider refuses conditional puts or ignores them.
+            StorageFailure: no answer, or another one; the object may exist.
+        """
+        key = self._key(path)
+        self._require_conditional_puts()
+        for attempt in range(_CONFLICT_ATTEMPTS):
+            status = self._put_conditionally(key, path, data)
+            if status == 200:
+                return
+            if status == 412:
+                raise FileExistsError(errno.EEXIST, "An object is already there", path)
+            # 409: another conditional put of this key is under way, and neither is decided yet.
+            time.sleep(random.uniform(0, min(1.0, 0.05 * 2**attempt)))  # noqa: S311
+        raise StorageFailure(
+            "Other writers kept the object busy, and every attempt was told to come back; retry",
+            table=self._root,
+            file=path,
+        )
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace the object."""
+        with self._requests(path):
+            self._client.put_object(Bucket=self._bucket, Key=self._key(path), Body=data)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove the objects, a thousand a request; absent ones are fine."""
+        keys = [self._key(path) for path in paths]
+        for first in range(0, len(keys), _DELETES_PER_REQUEST):
+            batch = [{"Key": key} for key in keys[first : first + _DELETES_PER_REQUEST]]
+            with self._requests(""):
+                answer = self._client.delete_objects(
+                    Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True}
+                )
+            for refused in answer.get("Errors", ()):
+                raise StorageFailure(
+                    f"The storage refused to delete an object: {refused.get('Code')}",
+                    table=self._root,
+                    file=str(refused.get("Key", "")).removeprefix(self._prefix),
+                )
+
+    def open_input(self, path: str) -> Any:
+        """The object as a `pyarrow.NativeFile` that fetches the ranges it is asked for."""
+        bucket, key = self._find(path)
+        try:
+            return self._connection.file_system().open_input_file(f"{bucket}/{key}")
+        except FileNotFoundError:
+            raise self._missing(path) from None
+        except OSError as error:
+            raise self._failure(_arrow_reason(error), path) from error
+
+    def open_output(self, path: str) -> Any:
+        """A `pyarrow.NativeFile`; the object appears when it is closed, errors included.
+
+        Raises:
+            StorageFailure: the storage refused; it may do so as late as in `close`, as OSError.
+        """
+        try:
+            file_system = self._connection.file_system()
+            return file_system.open_output_stream(f"{self._bucket}/{self._key(path)}")
+        except OSError as error:
+            raise self._failure(_arrow_reason(error), path) from error
+
+    def local_path(self, path: str) -> None:
+        """None: nothing is on a file system."""
+
+    def resolve_uri(self, path: str) -> str:
+        """The URI in the scheme of the root; an absolute URI as it is."""
+        if scheme_of(path) is not None:
+            return path
+        bucket, key = self._find(path)
+        return f"{self._scheme}://{bucket}/{key}".rstrip("/")
+
+    def _key(self, path: str) -> str:
+        return self._prefix + check_relative_path(path)
+
+    def _find(self, path: str) -> tuple[str, str]:
+        scheme = scheme_of(path)
+        if scheme is None:
+            # A path with a leading slash is how some writers name a file of the same bucket.
+            return self._bucket, path[1:] if path.startswith("/") else self._key(path)
+        if scheme not in _SCHEMES:
+            raise foreign_scheme(path, scheme, table=self._root)
+        return _split(path)
+
+    def _get(self, path: str, headers: Mapping[str, str]) -> bytes:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        bucket, key = self._find(path)
+        with self._requests(path):
+            for attempt in range(1, _READ_ATTEMPTS + 1):
+                try:
+                    found = self._client.get_object(Bucket=bucket, Key=key, **headers)
+                    with found["Body"] as body:
+                        return bytes(body.read())
+                except ClientError as error:
+                    if _status(error) == 416:  # the range starts at or after the end
+                        return b""
+                    raise
+                except BotoCoreError:
+                    # The client retries requests by itself, but not a body that broke off.
+                    if attempt == _READ_ATTEMPTS:
+                        raise
+        raise AssertionError
+
+    def _list(self, folder: str, request: Mapping[str, str]) -> Iterator[ObjectMeta]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=self._prefix + folder, **request
+        )
+        with self._requests(folder):
+            for page in pages:
+                for found in page.get("Contents", ()):
+                    key = found["Key"]
+                    # Consoles mark an empty "directory" by an object with its name.
+                    if not key.endswith("/"):
+                        yield ObjectMeta(
+                            key[len(self._prefix) :],
+                            found["Size"],
+                            _milliseconds(found["LastModified"]),
+                        )
+
+    def _put_conditionally(self, key: str, path: str, data: bytes) -> int:
+        """200 where the object was created, 412 where one was there, 409 where that is open."""
+        from botocore.exceptions import ClientError, ParamValidationError
+
+        with self._requests(path):
+            try:
+                self._client.put_object(Bucket=self._bucket, Key=key, Body=data, IfNoneMatch="*")
+            except ParamValidationError:
+                raise self._unsupported("The installed botocore is too old for it") from None
+            except ClientError as error:
+                if _status(error) in {409, 412}:
+                    return _status(error)
+                if _status(error) == 501 or _code(error) == "NotImplemented":
+                    self._connection.buckets_probed[self._bucket] = False
+                    raise self._unsupported("The provider refuses it") from None
+                raise
+        return 200
+
+    def _require_conditional_puts(self) -> None:
+        if self._conditional_put == "disabled":
+            raise self._unsupported("The storage option 'conditional_put' is 'disabled'")
+        if self._connection.is_aws or self._conditional_put == "etag":
+            return
+        honoured = self._connection.buckets_probed.get(self._bucket)
+        if honoured is None:
+            honoured = self._probe()
+            self._connection.buckets_probed[self._bucket] = honoured
+        if not honoured:
+            raise self._unsupported("The provider overwrites objects all the same")
+
+    def _probe(self) -> bool:
+        path = f"_delta_log/.{secrets.token_hex(8)}.tmp"
+        key = self._key(path)
+        try:
+            self._put_conditionally(key, path, b"")
+            return self._put_conditionally(key, path, b"") in {409, 412}
+        finally:
+            with suppress(StorageFailure), self._requests(path):
+                self._client.delete_object(Bucket=self._bucket, Key=key)
+
+    @contextmanager
+    def _requests(self, path: str) -> Iterator[None]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            yield
+        except ClientError as error:
+            if _code(error) in {"NoSuchKey", "404"}:
+                raise self._missing(path) from None
+            raise self._failure(f"{_code(error)} (HTTP {_status(error)})", path) from error
+        except BotoCoreError as error:
+            # Only its name: the text of some holds the endpoint, which may hold credentials.
+            raise self._failure(type(error).__name__, path) from None
+
+    def _missing(self, path: str) -> FileNotFoundError:
+        return FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path)
+
+    def _failure(self, reason: str, path: str) -> StorageFailure:
+        return StorageFailure(
+            f"The storage failed or refused: {reason}; check the bucket, the credentials, the "
+            "region and the endpoint",
+            table=self._root,
+            file=path,
+        )
+
+    def _unsupported(self, reason: str) -> ConditionalPutUnsupported:
+        return ConditionalPutUnsupported(
+            "Tables here are read-only: a commit is a put that must fail where the object exists "
+            f"(If-None-Match: *). {reason}",
+            table=self._root,
+        )
+
+
+def _split(location: str) -> tuple[str, str]:
+    bucket, _, key = location.partition(":")[2].lstrip("/").partition("/")
+    if not bucket:
+        raise InvalidArgument("An S3 URI has a bucket: s3://bucket/path", file=location)
+    return bucket, key.strip("/")
+
+
+def _status(error: Any) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code", "unknown"))
+
+
+def _milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def _arrow_reason(error: OSError) -> str:
+    # "When …: AWS Error NAME during OPERATION operation: …": the rest may quote the request.
+    text = str(error)
+    return text.partition("AWS Error ")[2].partition(":")[0] or type(error).__name__

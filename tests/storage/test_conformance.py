@@ -1,0 +1,92 @@
+"""Every store does what the port says."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from dagster_delta.errors import ConditionalPutUnsupported
+from dagster_delta.storage import ObjectStore, open_store
+from dagster_delta.storage.fsspec_store import FsspecStore
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.testing.faulty_store import FaultyStore
+from dagster_delta.testing.store_conformance import ReadConformance, StoreConformance
+
+
+class TestLocalStore(StoreConformance):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ObjectStore:
+        return open_store(tmp_path / "a table%20#")
+
+
+class TestLocalStoreThatWaitsForTheDisk(StoreConformance):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ObjectStore:
+        return open_store((tmp_path / "a table%20#").as_uri(), {"fsync": "true"})
+
+    test_a_long_listing_is_complete = None  # slow, and nothing new
+    test_delete_takes_more_than_one_request_holds = None
+
+
+class TestMemoryStore(StoreConformance):
+    shared_between_processes = False
+
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return MemoryStore()
+
+
+class TestSharedMemoryStore(StoreConformance):
+    shared_between_processes = False
+
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return open_store(f"memory://{uuid.uuid4().hex}/some/table")
+
+
+class TestFaultlessFaultyStore(StoreConformance):
+    shared_between_processes = False
+
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return FaultyStore(MemoryStore())
+
+
+class TestS3Store(StoreConformance):
+    @pytest.fixture
+    def store(self, s3_bucket: str, s3_options: dict[str, str]) -> ObjectStore:
+        return open_store(f"s3://{s3_bucket}/some/table", s3_options)
+
+
+class TestS3StoreAtTheRootOfABucket(ReadConformance):
+    @pytest.fixture
+    def store(self, s3_bucket: str, s3_options: dict[str, str]) -> ObjectStore:
+        return open_store(f"s3a://{s3_bucket}", s3_options)
+
+
+class TestFsspecStore(ReadConformance):
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return FsspecStore(f"memory://{uuid.uuid4().hex}/some/table")
+
+    def fill(self, store: ObjectStore, path: str, data: bytes) -> None:
+        import fsspec
+
+        fsspec.filesystem("memory").pipe_file(store.resolve_uri(path), data)
+
+    def reopen(self, store: ObjectStore) -> ObjectStore:
+        return FsspecStore(store.location.uri, store.location.options)
+
+    def test_writing_is_refused_by_protocol(self, store: ObjectStore) -> None:
+        assert not store.supports_put_if_absent
+        with pytest.raises(ConditionalPutUnsupported, match="memory://"):
+            store.put_if_absent("a", b"")
+        with pytest.raises(ConditionalPutUnsupported, match="memory://"):
+            store.put("a", b"")
+        with pytest.raises(ConditionalPutUnsupported, match="memory://"):
+            store.open_output("a")
+        with pytest.raises(ConditionalPutUnsupported, match="memory://"):
+            store.delete(["a"])
+        assert list(store.list_recursive()) == []
