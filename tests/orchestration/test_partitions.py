@@ -81,7 +81,7 @@ def test_static_keys_take_the_type_of_the_column(column_type, keys, expected):
     ["integer", "date", "timestamp", "timestamp_ntz", "boolean", "decimal", "double", "binary"],
 )
 def test_a_static_key_that_is_no_value_of_the_column_is_refused_by_name(column_type):
-    with pytest.raises(InvalidArgument, match="'red'.*column") as caught:
+    with pytest.raises(InvalidArgument, match=r"'red'.*column") as caught:
         predicate(COLORS, ["red"], column_type)
     assert caught.value.column == "c"
 
@@ -273,7 +273,7 @@ def test_joined_hours_cover_exactly_their_instants(hours):
     covered = {
         hour
         for hour in range(24 * 3)
-        if any(low <= datetime(2013, 1, 1 + hour // 24, hour % 24) < high for low, high in ranges)  # noqa: DTZ001
+        if any(low <= datetime(2013, 1, 1 + hour // 24, hour % 24) < high for low, high in ranges)
     }
     assert covered == hours
 

@@ -1,0 +1,222 @@
+"""The resources that an asset or op asks for: a Delta table, and a Spark session.
+
+This is where a deployment picks its storage and its Spark; everything below takes them as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from dagster import ConfigurableResource
+from pydantic import ConfigDict, Field
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_delta.protocol.schema import StructType
+    from dagster_delta.table.delta_table import DeltaTable
+
+__all__ = ["DeltaTableResource", "SparkSessionResource"]
+
+
+class SparkSessionResource(ConfigurableResource["SparkSession"]):
+    """The Spark session of this process: started when first asked for, then shared.
+
+    A session that runs already is used as it is, which is how to hand one in; to build one in
+    another way, override `create_session`.
+
+    Examples:
+        SparkSessionResource()                                      # local, all cores
+        SparkSessionResource(master="local[4]", conf={"spark.driver.memory": "8g"})
+        SparkSessionResource(master="spark://host:7077")
+        SparkSessionResource(remote="sc://host:15002")              # Spark Connect
+    """
+
+    master: str = Field(
+        default="local[*]", description="Spark master: local[*], spark://…, yarn, k8s://…"
+    )
+    remote: str | None = Field(
+        default=None,
+        repr=False,
+        description="Spark Connect server (sc://…), used instead of a master. It may hold a token.",
+        json_schema_extra={"dagster__is_secret": True},
+    )
+    app_name: str = Field(default="dagster", description="Name of the application.")
+    conf: dict[str, str] = Field(
+        default={},
+        repr=False,
+        description="Spark settings. Those of a running session's JVM take no effect any more.",
+    )
+
+    @property
+    def session(self) -> SparkSession:
+        """The session, started if there is none yet.
+
+        Raises:
+            InvalidArgument: a local Spark finds no Java that it runs on.
+        """
+        return self.create_session()
+
+    def create_session(self) -> SparkSession:
+        """Start or get the session. Override it to hand in a session of your own."""
+        from dagster_delta.engines.spark_session import local_spark_session
+
+        if self.remote is not None:
+            return self._configure(self._builder().remote(self.remote)).getOrCreate()
+        cores = _local_cores(self.master)
+        if cores is not None:
+            return local_spark_session(self.app_name, self.conf, cores=cores)
+        # The Python of the workers has to be the driver's in version, and `python3` may be any.
+        os.environ.setdefault(
+            "PYSPARK_PYTHON", self.conf.get("spark.pyspark.python", sys.executable)
+        )
+        settings = {"spark.sql.session.timeZone": "UTC", **self.conf}
+        builder = self._configure(self._builder().master(self.master), settings)
+        return builder.getOrCreate()
+
+    def _builder(self) -> SparkSession.Builder:
+        from pyspark.sql import SparkSession
+
+        return SparkSession.Builder().appName(self.app_name)
+
+    def _configure(
+        self, builder: SparkSession.Builder, settings: Mapping[str, str] | None = None
+    ) -> SparkSession.Builder:
+        for name, value in (self.conf if settings is None else settings).items():
+            builder = builder.config(name, value)
+        return builder
+
+
+def _local_cores(master: str) -> int | str | None:
+    """The `n` or `*` of `local[n]`, 1 for `local`, or None where the master is not local."""
+    if master == "local":
+        return 1
+    if not (master.startswith("local[") and master.endswith("]")):
+        return None
+    cores = master.removeprefix("local[").removesuffix("]")
+    if cores == "*":
+        return cores
+    if not cores.isdecimal():
+        raise InvalidArgument(
+            f"the Spark master {master!r} is not local[*] or local[n] with a number of threads"
+        )
+    return int(cores)
+
+
+class DeltaTableResource(ConfigurableResource["DeltaTable"]):
+    """One Delta table, to open in any asset or op.
+
+    The table is named by its `uri`, or by `root_uri`, `schema` and `name` as `DeltaIOManager` lays
+    tables out.
+
+    Examples:
+        @dg.asset
+        def busiest(flights: DeltaTableResource) -> None:
+            flights.table().snapshot().scan(where="month = 7").to_pandas()
+
+        dg.Definitions(resources={"flights": DeltaTableResource(uri="s3://lake/raw/flights")})
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    uri: str | None = Field(default=None, description="Location of the table.")
+    url: str | None = Field(
+        default=None, description="The same, by the name that earlier integrations use."
+    )
+    root_uri: str | None = Field(default=None, description="Location that holds many tables.")
+    schema_: str | None = Field(
+        default=None, alias="schema", description="Directory between the root and the table."
+    )
+    name: str | None = Field(default=None, description="Name of the table under the root.")
+    version: int | None = Field(
+        default=None, description="Version that `table()` opens; not set: the latest."
+    )
+    storage_options: AnyStorageOptions = Field(
+        default=LocalStorageOptions(),
+        discriminator="provider",
+        description="How to reach the storage.",
+    )
+
+    @property
+    def table_uri(self) -> str:
+        """Location of the table.
+
+        Raises:
+            InvalidArgument: neither `uri` nor `root_uri` with `name` is set.
+        """
+        if self.uri or self.url:
+            return str(self.uri or self.url)
+        if self.root_uri and self.name:
+            parts = [self.root_uri.rstrip("/"), *filter(None, [self.schema_]), self.name]
+            return "/".join(parts)
+        raise InvalidArgument(
+            "a DeltaTableResource needs the location of its table: set uri, or root_uri and name"
+        )
+
+    def table(self, version: int | None = None) -> DeltaTable:
+        """The table, opened.
+
+        Args:
+            version: version to open, over the one of the resource.
+
+        Raises:
+            TableNotFound: there is no table yet; `create` makes one.
+        """
+        from dagster_delta.table.delta_table import DeltaTable
+
+        return DeltaTable(
+            self.table_uri,
+            storage_options=self.storage_options.to_options(),
+            version=self.version if version is None else version,
+        )
+
+    def load(self) -> DeltaTable:
+        """The same as `table()`, by the name that earlier integrations use."""
+        return self.table()
+
+    def exists(self) -> bool:
+        """Whether there is a Delta table at the location."""
+        from dagster_delta.table.delta_table import DeltaTable
+
+        return DeltaTable.is_delta_table(
+            self.table_uri, storage_options=self.storage_options.to_options()
+        )
+
+    def create(
+        self,
+        schema: StructType | Any,
+        *,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        mode: Literal["error", "ignore", "replace"] = "error",
+        description: str | None = None,
+    ) -> DeltaTable:
+        """The table, created.
+
+        Args:
+            schema: a `StructType` or a `pyarrow.Schema`.
+            partition_by: physical partition columns.
+            properties: table properties.
+            mode: what to do where a table is there already.
+            description: what the table holds.
+
+        Raises:
+            TableAlreadyExists: the mode is `error` and there is one.
+        """
+        from dagster_delta.table.delta_table import DeltaTable
+
+        return DeltaTable.create(
+            self.table_uri,
+            schema,
+            partition_by=partition_by,
+            properties=dict(properties or {}),
+            description=description,
+            mode=mode,
+            storage_options=self.storage_options.to_options(),
+        )

@@ -1,0 +1,163 @@
+"""Where tables lie and as whom to reach them, as typed configuration whose secrets stay secret.
+
+Secret fields are left out of every `repr`, log line and error. Give them as `dg.EnvVar("NAME")`:
+Dagster then shows the name of the variable where its own pages show the configuration of a
+resource, and would show a literal as it stands.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from dagster import Config
+from pydantic import ConfigDict, Field
+
+__all__ = [
+    "AnyStorageOptions",
+    "AzureStorageOptions",
+    "FsspecStorageOptions",
+    "GcsStorageOptions",
+    "LocalStorageOptions",
+    "S3StorageOptions",
+    "StorageOptions",
+]
+
+
+def _secret(description: str) -> Any:
+    return Field(
+        default=None,
+        repr=False,
+        description=description,
+        json_schema_extra={"dagster__is_secret": True},
+    )
+
+
+class StorageOptions(Config):
+    """What every kind of storage has in common."""
+
+    # Pydantic would quote the offending input, a mistyped secret say, in its errors.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    extra: dict[str, Any] = Field(
+        default={}, repr=False, description="Further options, handed on as they are."
+    )
+
+    option_names: ClassVar[dict[str, str]] = {}
+    """Field name to the name of the storage option, where they differ."""
+
+    def to_options(self) -> dict[str, Any]:
+        """The storage options that `DeltaTable` takes. They hold the secrets in plain text."""
+        options = {
+            self.option_names.get(name, name): value
+            for name, value in self
+            if name not in {"provider", "extra"} and value is not None
+        }
+        return {**options, **self.extra}
+
+
+class LocalStorageOptions(StorageOptions):
+    """Tables on a local or mounted disk."""
+
+    provider: Literal["local"] = "local"
+
+
+class S3StorageOptions(StorageOptions):
+    """Tables on S3, or on storage that speaks its language.
+
+    What is not set comes from the environment and the AWS configuration files.
+    """
+
+    provider: Literal["s3"] = "s3"
+
+    access_key_id: str | None = _secret("Access key.")
+    secret_access_key: str | None = _secret("Secret key.")
+    session_token: str | None = _secret("Session token of temporary credentials.")
+    token: str | None = _secret("Session token, by the name that earlier integrations use.")
+    profile: str | None = Field(default=None, description="Profile of the AWS configuration.")
+    region: str | None = Field(default=None, description="Region of the bucket.")
+    endpoint: str | None = Field(
+        default=None, repr=False, description="URL of a provider other than AWS."
+    )
+    virtual_hosted_style_request: bool | None = Field(
+        default=None, description="Name the bucket in the host name instead of the path."
+    )
+    skip_signature: bool | None = Field(
+        default=None, description="Do not sign requests: public buckets."
+    )
+    ca_bundle: str | None = Field(
+        default=None, description="Path of certificates to trust instead of the system's."
+    )
+    conditional_put: Literal["probe", "etag", "disabled"] = Field(
+        default="probe",
+        description="etag: the provider is known to honour If-None-Match; disabled: it does not, "
+        "and its tables are read-only; probe: find out before the first commit.",
+    )
+
+    def to_options(self) -> dict[str, Any]:
+        """The storage options that `DeltaTable` takes. They hold the secrets in plain text."""
+        options = super().to_options()
+        if options["conditional_put"] == "probe":
+            del options["conditional_put"]
+        return options
+
+
+class GcsStorageOptions(StorageOptions):
+    """Tables on Google Cloud Storage."""
+
+    provider: Literal["gcs"] = "gcs"
+
+    option_names: ClassVar[dict[str, str]] = {
+        "service_account": "token",
+        "service_account_key": "token",
+        "application_credentials": "token",
+        "endpoint": "endpoint_url",
+    }
+
+    service_account: str | None = Field(
+        default=None, description="Path of the service account file."
+    )
+    service_account_key: str | None = _secret("The serialised service account key.")
+    application_credentials: str | None = Field(
+        default=None, description="Path of the application default credentials."
+    )
+    project: str | None = Field(default=None, description="Project to bill.")
+    endpoint: str | None = Field(default=None, description="URL of another endpoint.")
+
+    def to_options(self) -> dict[str, Any]:
+        """The storage options that `DeltaTable` takes. They hold the secrets in plain text."""
+        options = super().to_options()
+        if self.service_account_key is not None:
+            options["token"] = json.loads(self.service_account_key)
+        return options
+
+
+class AzureStorageOptions(StorageOptions):
+    """Tables on Azure Blob Storage or Data Lake Storage Gen 2."""
+
+    provider: Literal["azure"] = "azure"
+
+    option_names: ClassVar[dict[str, str]] = {"sas_key": "sas_token"}
+
+    account_name: str | None = Field(default=None, description="Storage account.")
+    account_key: str | None = _secret("Master key of the account.")
+    sas_key: str | None = _secret("Shared access signature.")
+    connection_string: str | None = _secret("Connection string of the account.")
+    client_id: str | None = Field(default=None, description="Client id of a service principal.")
+    client_secret: str | None = _secret("Client secret of a service principal.")
+    tenant_id: str | None = Field(default=None, description="Tenant of a service principal.")
+
+
+class FsspecStorageOptions(StorageOptions):
+    """Tables on anything else that fsspec reaches: `extra` holds its options."""
+
+    provider: Literal["fsspec"] = "fsspec"
+
+
+AnyStorageOptions: TypeAlias = (
+    LocalStorageOptions
+    | S3StorageOptions
+    | GcsStorageOptions
+    | AzureStorageOptions
+    | FsspecStorageOptions
+)

@@ -1,0 +1,131 @@
+"""Asset metadata overrides the IO manager, and what it cannot mean is an error."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import dagster as dg
+import pytest
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.asset_options import (
+    AssetOptions,
+    InputOptions,
+    read_asset_options,
+    read_input_options,
+)
+
+
+def read(metadata, **defaults) -> AssetOptions:
+    return read_asset_options(metadata, AssetOptions(**defaults), asset="flights")
+
+
+class EarlierWriteMode(str, Enum):  # noqa: UP042 - as earlier integrations define it
+    append = "append"
+
+
+def test_without_metadata_the_defaults_hold():
+    assert read({}, mode="append", schema="s") == AssetOptions(mode="append", schema="s")
+
+
+def test_metadata_wins_over_the_defaults():
+    options = read({"mode": "append", "schema_mode": "merge", "schema": "s"}, mode="overwrite")
+    assert (options.mode, options.schema_mode, options.schema) == ("append", "merge", "s")
+
+
+def test_the_namespaced_spelling_means_the_same():
+    assert read({"delta/partition_expr": "day"}) == read({"partition_expr": "day"})
+
+
+def test_metadata_values_are_unwrapped():
+    assert read({"mode": dg.MetadataValue.text("append")}).mode == "append"
+
+
+def test_enumerations_of_earlier_integrations_are_accepted():
+    assert read({"mode": EarlierWriteMode.append}).mode == "append"
+
+
+def test_overwrite_schema_is_the_schema_mode_overwrite():
+    assert read({"overwrite_schema": True}).schema_mode == "overwrite"
+
+
+def test_properties_and_custom_metadata_are_merged_key_by_key():
+    options = read(
+        {"table_configuration": {"b": "2", "delta.appendOnly": True}},
+        properties={"a": "1", "b": "1"},
+    )
+    assert options.properties == {"a": "1", "b": "2", "delta.appendOnly": "true"}
+
+
+def test_one_column_may_stand_without_a_list():
+    assert read({"partition_by": "day"}).partition_by == ("day",)
+
+
+def test_no_partition_columns_at_all_can_be_asked_for():
+    assert read({"partition_by": []}).partition_by == ()
+
+
+def test_an_unknown_key_of_our_namespace_is_an_error_with_a_suggestion():
+    with pytest.raises(InvalidArgument, match=r"flights.*did you mean 'delta/partition_expr'"):
+        read({"delta/partition_exp": "day"})
+
+
+def test_foreign_metadata_is_left_alone():
+    assert read({"owner": "x", "dagster/column_schema": object(), "engine": "v8"}) == AssetOptions()
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"mode": "upsert"},
+        {"schema_mode": True},
+        {"partition_expr": 7},
+        {"partition_expr": ""},
+        {"partition_by": 7},
+        {"table_configuration": "delta.appendOnly"},
+        {"delta/engine": "duckdb"},
+    ],
+)
+def test_a_value_the_option_does_not_take_is_an_error_that_names_key_and_asset(metadata):
+    (key,) = metadata
+    with pytest.raises(InvalidArgument, match=f"{key}.*flights"):
+        read(metadata)
+
+
+def test_two_spellings_that_differ_are_an_error():
+    with pytest.raises(InvalidArgument, match=r"root_name.*table_name"):
+        read({"root_name": "a", "table_name": "b"})
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "uri"),
+    [
+        ({}, ["flights"], "s3://lake/public/flights"),
+        ({}, ["raw", "flights"], "s3://lake/raw/flights"),
+        ({}, ["eu", "raw", "flights"], "s3://lake/raw/flights"),
+        ({"schema": "s"}, ["raw", "flights"], "s3://lake/s/flights"),
+        ({"schema": ""}, ["raw", "flights"], "s3://lake/flights"),
+        ({"table_name": "t"}, ["raw", "flights"], "s3://lake/raw/t"),
+    ],
+)
+def test_tables_lie_where_earlier_io_managers_keep_them(options, key, uri):
+    found = AssetOptions(**options).table_uri("s3://lake/", dg.AssetKey(key), "result")
+    assert found == uri
+
+
+def test_an_op_output_is_named_by_itself():
+    assert AssetOptions().table_uri("/lake", None, "result") == "/lake/public/result"
+
+
+def test_input_metadata_names_columns_filter_and_version():
+    options = read_input_options(
+        {"columns": ["a", "b"], "predicate": "a > 1", "table_version": "3"},
+        InputOptions(),
+        asset="flights",
+    )
+    assert options == InputOptions(columns=("a", "b"), where="a > 1", version=3)
+
+
+def test_a_negative_version_is_an_error():
+    with pytest.raises(InvalidArgument, match="not negative"):
+        read_input_options({"version": -1}, InputOptions(), asset="flights")

@@ -1,0 +1,111 @@
+"""Secrets are handed to the storage, and to nobody else."""
+
+from __future__ import annotations
+
+import json
+
+import dagster as dg
+import pytest
+from pydantic import ValidationError
+
+from dagster_delta.orchestration.resources import DeltaTableResource
+from dagster_delta.orchestration.storage_options import (
+    AzureStorageOptions,
+    FsspecStorageOptions,
+    GcsStorageOptions,
+    LocalStorageOptions,
+    S3StorageOptions,
+    StorageOptions,
+)
+from dagster_delta.storage.s3_options import parse_s3_options
+
+SECRET = "hush-hush"
+
+WITH_SECRETS = [
+    S3StorageOptions(
+        access_key_id=SECRET, secret_access_key=SECRET, session_token=SECRET, endpoint=SECRET
+    ),
+    S3StorageOptions(token=SECRET, extra={"client_kwargs": {"verify": SECRET}}),
+    GcsStorageOptions(service_account_key=json.dumps({"key": SECRET})),
+    AzureStorageOptions(
+        account_key=SECRET, sas_key=SECRET, connection_string=SECRET, client_secret=SECRET
+    ),
+    FsspecStorageOptions(extra={"password": SECRET}),
+]
+
+
+@pytest.mark.parametrize("options", WITH_SECRETS, ids=lambda each: type(each).__name__)
+def test_no_secret_is_shown(options: StorageOptions):
+    resource = DeltaTableResource(uri="s3://b/t", storage_options=options)
+    for shown in (repr(options), str(options), repr(resource), str(resource), f"{options}"):
+        assert SECRET not in shown
+    assert SECRET in str(options.to_options())
+
+
+def test_a_mistyped_secret_is_not_quoted_in_the_error():
+    with pytest.raises(ValidationError) as caught:
+        S3StorageOptions(secret_access_key=[SECRET])
+    assert SECRET not in str(caught.value)
+
+
+def test_a_mistyped_secret_inside_a_resource_is_not_quoted_in_the_error():
+    with pytest.raises(ValidationError) as caught:
+        DeltaTableResource(uri="s3://b/t", storage_options={"s3": {"secret_access_key": [SECRET]}})
+    assert SECRET not in str(caught.value)
+
+
+def test_secret_fields_are_marked_for_dagster():
+    schema = S3StorageOptions.to_fields_dict()
+    assert schema["secret_access_key"].is_secret
+    assert not schema["region"].is_secret
+
+
+def test_a_secret_from_the_environment_reaches_the_storage_and_no_definition(monkeypatch):
+    monkeypatch.setenv("LAKE_SECRET", SECRET)
+    seen = {}
+
+    @dg.asset
+    def probe(table: DeltaTableResource) -> None:
+        seen.update(table.storage_options.to_options())
+        assert SECRET not in repr(table)
+
+    resource = DeltaTableResource(
+        uri="s3://b/t",
+        storage_options=S3StorageOptions(
+            access_key_id="id", secret_access_key=dg.EnvVar("LAKE_SECRET")
+        ),
+    )
+    assert dg.materialize([probe], resources={"table": resource}).success
+    assert seen == {"access_key_id": "id", "secret_access_key": SECRET}
+
+
+def test_s3_options_are_understood_by_the_store():
+    options = S3StorageOptions(
+        access_key_id="a",
+        secret_access_key="b",
+        token="c",
+        region="r",
+        endpoint="http://localhost:9000",
+        skip_signature=True,
+        virtual_hosted_style_request=True,
+        conditional_put="etag",
+    )
+    settings = parse_s3_options(options.to_options())
+    assert (settings.access_key, settings.secret_key, settings.session_token) == ("a", "b", "c")
+    assert (settings.region, settings.endpoint) == ("r", "http://localhost:9000")
+    assert settings.anonymous
+    assert settings.virtual_hosted
+    assert settings.conditional_put == "etag"
+
+
+def test_probing_for_conditional_puts_is_what_the_store_does_when_it_is_told_nothing():
+    assert S3StorageOptions().to_options() == {}
+
+
+def test_options_take_the_names_of_the_file_system():
+    azure = AzureStorageOptions(account_name="a", sas_key="s")
+    assert azure.to_options() == {"account_name": "a", "sas_token": "s"}
+    assert GcsStorageOptions(service_account="/key.json").to_options() == {"token": "/key.json"}
+    assert GcsStorageOptions(service_account_key='{"a": 1}').to_options() == {"token": {"a": 1}}
+    assert FsspecStorageOptions(extra={"host": "h"}).to_options() == {"host": "h"}
+    assert LocalStorageOptions().to_options() == {}
