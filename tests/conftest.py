@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.reference.jars import resolve_jars
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 GOLDEN_TABLES = Path(
     os.environ.get("GOLDEN_TABLES", Path(__file__).parents[2] / "shared" / "tables")
 )
+
+# A deadline is an assertion on time: it fails on a busy machine and says nothing about the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
