@@ -1,0 +1,310 @@
+"""Casting values as Spark's ANSI store assignment does: what fits is stored, the rest is an error.
+
+Three things follow from reading Spark's rules closely, and hold here too: a fraction is cut off
+when a double is stored as an integer, a double beyond the range of a float becomes infinite, and a
+decimal is rounded half up when its scale shrinks. Time zone conversions use UTC, the zone of the
+embedded engine's session: a timestamp without a zone is read as UTC. Times finer than a microsecond
+are floored to it.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+
+__all__ = ["Cast", "can_store", "failing_values", "floor_to_microseconds", "value_cast"]
+
+Cast = Callable[[Any], Any]
+"""From a `pyarrow.Array` to one of the target type. Raises `pyarrow.ArrowInvalid`."""
+
+_INTEGERS: dict[str, Any] = {
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+}
+_FLOATS: dict[str, Any] = {"float": pa.float32(), "double": pa.float64()}
+_TIMES: dict[str, Any] = {
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_UTC_MICROSECONDS = pa.timestamp("us", "UTC")
+
+
+def can_store(source: Any, target: DataType) -> bool:
+    """Whether values of the Arrow type `source` may be stored in an atomic column of `target`."""
+    try:
+        value_cast(source, target)
+    except TypeError:
+        return False
+    return True
+
+
+def value_cast(source: Any, target: DataType) -> Cast:
+    """The cast from an (unencoded, atomic) Arrow type to the Arrow form of an atomic Delta type.
+
+    Raises:
+        TypeError: store assignment does not allow this pair of types.
+    """
+    cast = _find_cast(source, target)
+    if cast is None:
+        raise TypeError(f"{source} cannot be stored as {target}")
+    return cast
+
+
+def failing_values(array: Any, cast: Cast, limit: int = 5) -> list[object]:
+    """Up to `limit` values that `cast` refuses, found by halving."""
+    try:
+        cast(array)
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        if len(array) == 1:
+            return [_render(array[0])]
+    else:
+        return []
+    middle = len(array) // 2
+    found = failing_values(array.slice(0, middle), cast, limit)
+    if len(found) < limit:
+        found += failing_values(array.slice(middle), cast, limit - len(found))
+    return found
+
+
+def floor_to_microseconds(array: Any) -> Any:
+    """A timestamp array of any unit and zone as UTC microseconds, finer times floored."""
+    try:
+        return array.cast(_UTC_MICROSECONDS)
+    except pa.ArrowInvalid:
+        if array.type.unit != "ns":
+            raise
+        naive = array.cast(pa.timestamp("ns"))
+        floored = pc.floor_temporal(naive, unit="microsecond")
+        return floored.cast(_UTC_MICROSECONDS)
+
+
+def _render(scalar: Any) -> object:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError, UnicodeDecodeError):
+        # Dates and times outside the years of Python's datetime.
+        return str(scalar)
+
+
+def _find_cast(source: Any, target: DataType) -> Cast | None:
+    types = pa.types
+    if isinstance(target, DecimalType):
+        return _to_decimal(source, target)
+    if not isinstance(target, PrimitiveType):
+        return None
+    if types.is_null(source):
+        return _null_cast(target.name)
+    if target.name in _INTEGERS:
+        return _to_integer(source, _INTEGERS[target.name])
+    if target.name in _FLOATS:
+        return _to_float(source, _FLOATS[target.name])
+    if target.name in _TIMES:
+        return _to_time(source, _TIMES[target.name])
+    if target.name == "string":
+        return _to_string(source)
+    if target.name == "boolean" and types.is_boolean(source):
+        return _identity
+    if target.name == "binary" and _is_binary(source):
+        return lambda array: array.cast(pa.binary())
+    return None
+
+
+def _identity(array: Any) -> Any:
+    return array
+
+
+def _null_cast(name: str) -> Cast | None:
+    others = {"string": pa.string(), "binary": pa.binary(), "boolean": pa.bool_()}
+    arrow_type = {**_INTEGERS, **_FLOATS, **_TIMES, **others, "void": pa.null()}.get(name)
+    if arrow_type is None:
+        return None
+    return lambda array: pa.nulls(len(array), arrow_type)
+
+
+def _is_binary(source: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(source)
+        or types.is_large_binary(source)
+        or types.is_fixed_size_binary(source)
+        or types.is_binary_view(source)
+    )
+
+
+def _is_text(source: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(source) or types.is_large_string(source) or types.is_string_view(source)
+    )
+
+
+# Numbers
+
+
+def _to_integer(source: Any, target: Any) -> Cast | None:
+    types = pa.types
+    if types.is_integer(source):
+        return _identity if source == target else lambda array: array.cast(target)
+    if types.is_floating(source):
+        return lambda array: _truncate_floats(array, target)
+    if types.is_decimal(source):
+        options = pc.CastOptions(target_type=target, allow_decimal_truncate=True)
+        return lambda array: pc.cast(array, options=options)
+    return None
+
+
+def _truncate_floats(array: Any, target: Any) -> Any:
+    truncated = pc.trunc(array.cast(pa.float64()))
+    bound = 2.0 ** (target.bit_width - 1)
+    fits = pc.and_(pc.greater_equal(truncated, -bound), pc.less(truncated, bound))
+    if pc.all(fits, min_count=0).as_py() is False:
+        raise pa.ArrowInvalid("a number is outside the range of the integer type")
+    return truncated.cast(target)
+
+
+def _to_float(source: Any, target: Any) -> Cast | None:
+    types = pa.types
+    if source == target:
+        return _identity
+    if types.is_integer(source):
+        # Spark stores the nearest float; only an out-of-range value would be an error, and no
+        # integer is out of the range of a float.
+        return lambda array: array.cast(target, safe=False)
+    if types.is_floating(source) or types.is_decimal(source):
+        return lambda array: array.cast(target)
+    return None
+
+
+def _to_decimal(source: Any, target: DecimalType) -> Cast | None:
+    types = pa.types
+    arrow_type = pa.decimal128(target.precision, target.scale)
+    if source == arrow_type:
+        return _identity
+    if types.is_null(source):
+        return lambda array: pa.nulls(len(array), arrow_type)
+    if types.is_integer(source):
+        return lambda array: array.cast(pa.decimal128(20, 0)).cast(arrow_type)
+    if types.is_decimal(source):
+        if target.scale >= source.scale:
+            return lambda array: array.cast(arrow_type)
+        return lambda array: _round_decimals(array, arrow_type)
+    if types.is_floating(source):
+        return lambda array: _decimals_from_floats(array, arrow_type)
+    return None
+
+
+def _round_decimals(array: Any, target: Any) -> Any:
+    # Rounding may need one more digit than the source type has.
+    wide = array.cast(pa.decimal256(76, array.type.scale))
+    rounded = pc.round(wide, target.scale, round_mode="half_towards_infinity")
+    return rounded.cast(target)
+
+
+def _decimals_from_floats(array: Any, target: Any) -> Any:
+    """Round the shortest decimal text of each double, as Spark does, not its binary value."""
+    unit = decimal.Decimal(1).scaleb(-target.scale)
+    context = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
+
+    def convert(value: float | None) -> decimal.Decimal | None:
+        if value is None:
+            return None
+        try:
+            return decimal.Decimal(repr(value)).quantize(unit, context=context)
+        except decimal.InvalidOperation as error:
+            raise pa.ArrowInvalid(f"{value} is no decimal number") from error
+
+    return pa.array([convert(each) for each in array.cast(pa.float64()).to_pylist()], target)
+
+
+# Dates and times
+
+
+def _to_time(source: Any, target: Any) -> Cast | None:
+    types = pa.types
+    if source == target:
+        return _identity
+    if types.is_date(source):
+        days: Cast = _days_from_milliseconds if types.is_date64(source) else _identity
+        return lambda array: days(array).cast(target)
+    if types.is_timestamp(source):
+        if types.is_date32(target):
+            return lambda array: array.cast(pa.timestamp(source.unit)).cast(target)
+        return lambda array: floor_to_microseconds(array).cast(target)
+    return None
+
+
+def _days_from_milliseconds(array: Any) -> Any:
+    return array.cast(pa.int64()).cast(pa.timestamp("ms")).cast(pa.date32())
+
+
+# Text
+
+
+def _to_string(source: Any) -> Cast | None:
+    types = pa.types
+    if types.is_string(source):
+        return _identity
+    if _is_text(source) or _is_binary(source) or types.is_integer(source):
+        return lambda array: array.cast(pa.string())
+    if types.is_boolean(source) or types.is_date32(source):
+        return lambda array: array.cast(pa.string())
+    if types.is_date64(source):
+        return lambda array: _days_from_milliseconds(array).cast(pa.string())
+    if types.is_decimal(source):
+        return _format_each(lambda value: format(value, "f"))
+    if types.is_floating(source):
+        return _text_from_floats
+    if types.is_timestamp(source):
+        return _text_from_timestamps
+    return None
+
+
+def _format_each(format_value: Callable[[Any], str]) -> Cast:
+    def cast(array: Any) -> Any:
+        values = array.to_pylist()
+        return pa.array([None if v is None else format_value(v) for v in values], pa.string())
+
+    return cast
+
+
+def _text_from_floats(array: Any) -> Any:
+    # The shortest digits that give the same float back depend on its width.
+    digits = array.cast(pa.float32() if array.type.bit_width == 16 else array.type)
+    texts = digits.cast(pa.string()).to_pylist()
+    return pa.array([None if each is None else _java_float(each) for each in texts], pa.string())
+
+
+def _java_float(text: str) -> str:
+    """A float as the JVM spells it: `1.0E10`, `0.001`, `NaN`, `Infinity`."""
+    value = float(text)
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0:
+        return "-0.0" if text.startswith("-") else "0.0"
+    sign, digits, exponent = decimal.Decimal(text).normalize().as_tuple()
+    assert isinstance(exponent, int)  # noqa: S101  only NaN and Infinity have a letter here
+    figures = "".join(map(str, digits))
+    prefix = "-" if sign else ""
+    power = len(figures) + exponent - 1
+    if -3 <= power < 7:
+        plain = format(decimal.Decimal((0, digits, exponent)), "f")
+        return prefix + (plain if "." in plain else plain + ".0")
+    return f"{prefix}{figures[0]}.{figures[1:] or '0'}E{power}"
+
+
+def _text_from_timestamps(array: Any) -> Any:
+    naive = floor_to_microseconds(array).cast(pa.timestamp("us"))
+    texts = naive.cast(pa.string())
+    texts = pc.replace_substring_regex(texts, r"\.0+$", "")
+    return pc.replace_substring_regex(texts, r"(\.\d*[1-9])0+$", r"\1")

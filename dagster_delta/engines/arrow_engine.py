@@ -1,0 +1,111 @@
+"""The embedded engine: rows as Arrow record batches, in this process, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.constraint_violations import refuse_violations
+from dagster_delta.engines.data_input import to_reader
+from dagster_delta.engines.engine import Constraint, ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.parquet_reader import read_files
+from dagster_delta.engines.parquet_writer import write_data_files
+from dagster_delta.engines.store_assignment import assign_batches
+from dagster_delta.protocol.arrow_schema import from_arrow_schema, to_arrow_schema
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["ArrowEngine", "check_constraints"]
+
+
+class ArrowEngine:
+    """Reads plans into record batches, and writes anything `to_reader` takes."""
+
+    def read(self, plan: ReadPlan) -> pa.RecordBatchReader:
+        """The rows of the plan as a `pyarrow.RecordBatchReader`, decoded as it is consumed.
+
+        Raises:
+            DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
+            UnsupportedExpression: the last one at once, the others where the rows would come.
+        """
+        schema = to_arrow_schema(plan.schema)
+        if plan.where is None:
+            batches = read_files(plan.store, plan.files, plan.configuration, plan.columns)
+        else:
+            plan.where.check_embeddable()
+            batches = _read_filtered(plan)
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def schema_of(self, data: object) -> StructType:
+        """The logical schema of a value that is about to be written.
+
+        Raises:
+            SchemaMismatch: a column has a type that no Delta type holds.
+            InvalidArgument: the value is no tabular data.
+        """
+        schema = getattr(data, "schema", None)
+        return from_arrow_schema(
+            schema if isinstance(schema, pa.Schema) else to_reader(data).schema
+        )
+
+    def write(self, data: object, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
+        """Write the rows of `data` as data files.
+
+        Raises:
+            SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch, InvalidArgument.
+        """
+        schema = spec.configuration.schema
+        batches = assign_batches(to_reader(data), schema, table=spec.location.uri)
+        checked = check_constraints(
+            batches, spec.constraints, schema=schema, table=spec.location.uri
+        )
+        return write_data_files(checked, to_arrow_schema(schema), spec, store)
+
+
+def _read_filtered(plan: ReadPlan) -> Iterator[Any]:
+    assert plan.where is not None  # noqa: S101  the caller has looked
+    referenced = {plan.configuration.schema.field(path[0]).name for path in plan.where.references}
+    # A set has no order of its own, and the order of columns must not change from run to run.
+    extra = sorted(referenced.difference(plan.columns))
+    read_columns = [*plan.columns, *extra]
+    fields = StructType(tuple(plan.configuration.schema.field(name) for name in read_columns))
+    batches = read_files(plan.store, plan.files, plan.configuration, read_columns)
+    for batch in plan.where.filter(batches, to_arrow_schema(fields)):
+        if batch.num_rows:
+            yield batch.select(list(plan.columns)) if extra else batch
+
+
+def check_constraints(
+    batches: Iterable[pa.RecordBatch],
+    constraints: tuple[Constraint, ...],
+    *,
+    schema: StructType,
+    table: str,
+) -> Iterator[pa.RecordBatch]:
+    """The same batches, once every row in them satisfies every constraint.
+
+    Args:
+        batches: record batches of the table's logical schema.
+        constraints: what to check.
+        schema: logical schema of the table.
+        table: URI of the table, for errors.
+
+    Raises:
+        ConstraintViolation, PartitionMismatch: with the offending rows of the first batch that
+            has any, counted, and a few of them as examples.
+        UnsupportedExpression: the embedded engine cannot evaluate a constraint exactly.
+    """
+    if not constraints:
+        yield from batches
+        return
+    from dagster_delta.engines.sql_expressions import parse_expression
+
+    parsed = [parse_expression(each.sql, schema) for each in constraints]
+    for each in parsed:
+        each.check_embeddable()
+    for batch in batches:
+        results = [each.evaluate(batch) for each in parsed]
+        refuse_violations(constraints, results, batch, table=table)
+        yield batch

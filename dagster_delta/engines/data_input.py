@@ -1,0 +1,91 @@
+"""Turning what a caller hands in into one stream of Arrow record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.errors import InvalidArgument
+
+__all__ = ["to_reader"]
+
+_CHUNK_ROWS = 131_072
+
+
+def to_reader(data: object) -> pa.RecordBatchReader:
+    """A `pyarrow.RecordBatchReader` over the rows of `data`, copying as little as possible.
+
+    Args:
+        data: a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner; a pandas
+            DataFrame (named index levels become columns, an unnamed index is dropped, NaN is null);
+            a polars DataFrame or LazyFrame; or anything that exports the Arrow C stream.
+
+    Raises:
+        InvalidArgument: `data` is none of these, or pandas values that no Arrow type holds.
+    """
+    if isinstance(data, pa.RecordBatchReader):
+        return data
+    if isinstance(data, pa.Table):
+        return data.to_reader(max_chunksize=_CHUNK_ROWS)
+    if isinstance(data, pa.RecordBatch):
+        return pa.RecordBatchReader.from_batches(data.schema, [data])
+    convert = _CONVERTERS.get(type(data).__module__.partition(".")[0])
+    reader = convert(data) if convert is not None else None
+    if reader is not None:
+        return reader
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data)
+    if hasattr(data, "__arrow_c_array__"):
+        batch = pa.record_batch(data)
+        return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    raise InvalidArgument(
+        f"cannot write a {type(data).__module__}.{type(data).__qualname__}: pass a pyarrow table, "
+        "batch, reader or dataset, a pandas, polars or Spark frame, or any object with "
+        "__arrow_c_stream__"
+    )
+
+
+def _from_pyarrow(data: Any) -> Any:
+    """The rows of a Dataset or a Scanner, found by what they can do: the module is slow to load."""
+    if hasattr(data, "scanner"):
+        data = data.scanner()
+    return data.to_reader() if hasattr(data, "to_reader") else None
+
+
+def _from_pandas(data: Any) -> Any:
+    if not hasattr(data, "columns"):
+        return None
+    named = [name for name in data.index.names if name is not None]
+    frame = data.reset_index(level=named) if named else data
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise InvalidArgument(f"the pandas frame has no Arrow form: {error}") from error
+    return table.replace_schema_metadata(None).to_reader(max_chunksize=_CHUNK_ROWS)
+
+
+def _from_polars(data: Any) -> Any:
+    if not hasattr(data, "collect_batches"):
+        return None if hasattr(data, "__arrow_c_stream__") else _from_old_polars(data)
+    schema = pa.RecordBatchReader.from_stream(data.limit(0).collect()).schema
+
+    def batches() -> Iterator[Any]:
+        for frame in data.collect_batches(chunk_size=_CHUNK_ROWS, maintain_order=True):
+            yield from pa.RecordBatchReader.from_stream(frame).cast(schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _from_old_polars(data: Any) -> Any:
+    if not hasattr(data, "collect"):
+        return None
+    return pa.RecordBatchReader.from_stream(data.collect(engine="streaming"))
+
+
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "pyarrow": _from_pyarrow,
+    "pandas": _from_pandas,
+    "polars": _from_polars,
+}

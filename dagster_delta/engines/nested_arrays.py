@@ -1,0 +1,142 @@
+"""Taking nested Arrow arrays apart and putting them together again.
+
+Slices, null lists with hidden elements and null structs with hidden children make this easy to get
+wrong; here is the one place that deals with them. All arrays are `pyarrow.Array`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = [
+    "is_list_like",
+    "list_elements",
+    "map_entries",
+    "null_mask",
+    "plain_array",
+    "plain_type",
+    "rebuild_list",
+    "rebuild_map",
+    "rebuild_struct",
+    "rename_nested",
+]
+
+
+def is_list_like(data_type: Any) -> bool:
+    """Whether an Arrow type is one of the five list types (a map is not)."""
+    return bool(
+        pa.types.is_list(data_type)
+        or pa.types.is_large_list(data_type)
+        or pa.types.is_fixed_size_list(data_type)
+        or pa.types.is_list_view(data_type)
+        or pa.types.is_large_list_view(data_type)
+    )
+
+
+def plain_type(data_type: Any) -> Any:
+    """The type of the values once dictionaries, runs and extension types are taken off."""
+    while True:
+        if isinstance(data_type, pa.BaseExtensionType):
+            data_type = data_type.storage_type
+        elif pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type):
+            data_type = data_type.value_type
+        else:
+            return data_type
+
+
+def plain_array(array: Any) -> Any:
+    """The array of `plain_type`: dictionaries decoded, runs expanded, extensions unwrapped."""
+    while True:
+        if isinstance(array.type, pa.BaseExtensionType):
+            array = array.storage
+        elif pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        elif pa.types.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        else:
+            return array
+
+
+def null_mask(array: Any) -> Any:
+    """A mask for the constructors of nested arrays, or None where nothing is null."""
+    return array.is_null() if array.null_count else None
+
+
+def list_elements(array: Any) -> Any:
+    """The elements of all non-null lists, one after the other."""
+    return pc.list_flatten(array)
+
+
+def map_entries(array: Any) -> tuple[Any, Any]:
+    """Keys and values of all non-null maps, one after the other."""
+    entries = pc.list_flatten(_as_list_of_entries(array))
+    keys, values = entries.flatten()
+    return keys, values
+
+
+def rebuild_list(array: Any, elements: Any, data_type: Any) -> Any:
+    """A list array shaped like `array` over new `elements` (as `list_elements` ordered them)."""
+    return pa.ListArray.from_arrays(
+        _offsets(array), elements, type=data_type, mask=null_mask(array)
+    )
+
+
+def rebuild_map(array: Any, keys: Any, values: Any, data_type: Any) -> Any:
+    """A map array shaped like `array` (a map, or a list of entries) over new keys and values."""
+    shape = _as_list_of_entries(array) if pa.types.is_map(array.type) else array
+    return pa.MapArray.from_arrays(
+        _offsets(shape), keys, values, type=data_type, mask=null_mask(array)
+    )
+
+
+def rebuild_struct(array: Any, children: list[Any], data_type: Any) -> Any:
+    """A struct array as long and as null as `array` over new children."""
+    if not children:
+        return pa.StructArray.from_buffers(data_type, len(array), [_validity(array)])
+    return pa.StructArray.from_arrays(children, fields=list(data_type), mask=null_mask(array))
+
+
+def rename_nested(array: Any, data_type: Any) -> Any:
+    """The same values as `data_type`, which differs in the names of struct fields at most."""
+    if array.type == data_type:
+        return array
+    if pa.types.is_struct(data_type):
+        children = [
+            rename_nested(child, field.type)
+            for child, field in zip(array.flatten(), data_type, strict=True)
+        ]
+        return rebuild_struct(array, children, data_type)
+    if pa.types.is_map(data_type):
+        keys, values = map_entries(array)
+        return rebuild_map(
+            array,
+            rename_nested(keys, data_type.key_type),
+            rename_nested(values, data_type.item_type),
+            data_type,
+        )
+    if pa.types.is_list(data_type):
+        elements = rename_nested(list_elements(array), data_type.value_type)
+        return rebuild_list(array, elements, data_type)
+    return array.cast(data_type)
+
+
+def _as_list_of_entries(array: Any) -> Any:
+    entry = pa.struct([array.type.key_field, array.type.item_field])
+    return array.cast(pa.list_(entry))
+
+
+def _offsets(array: Any) -> Any:
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = np.zeros(len(array) + 1, dtype=np.int32)
+    np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
+    return pa.array(offsets)
+
+
+def _validity(array: Any) -> Any:
+    if not array.null_count:
+        return None
+    return pc.is_valid(array).buffers()[1]

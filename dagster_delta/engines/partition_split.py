@@ -1,0 +1,70 @@
+"""Splitting record batches by the values of their partition columns, without sorting the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_delta.protocol.partition_values import serialize_partition_value
+from dagster_delta.protocol.schema import DataType
+
+__all__ = ["PartitionKey", "split_by_partition"]
+
+PartitionKey = tuple[str | None, ...]
+"""Serialised partition values in the order of the partition columns."""
+
+
+_MAX_CODE = 2**62
+
+
+def split_by_partition(
+    batch: pa.RecordBatch, partition_columns: list[tuple[int, DataType]]
+) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
+    """The rows of each partition in the batch, in their own order, with all columns.
+
+    Args:
+        batch: a `pyarrow.RecordBatch`.
+        partition_columns: position and type of each partition column; empty: one partition.
+    """
+    if not partition_columns:
+        yield (), batch
+        return
+    if not batch.num_rows:
+        return
+    encoded = [_encode(batch.column(index), kind) for index, kind in partition_columns]
+    codes, size = encoded[0][0], len(encoded[0][1])
+    for more_codes, values in encoded[1:]:
+        size *= len(values)
+        if size > _MAX_CODE:
+            distinct, codes = np.unique(codes, return_inverse=True)
+            size = len(distinct) * len(values)
+        codes = codes * len(values) + more_codes
+    first = codes[0]
+    if (codes == first).all():
+        yield tuple(values[row_codes[0]] for row_codes, values in encoded), batch
+        return
+    order = np.argsort(codes, kind="stable")
+    bounds = np.flatnonzero(np.diff(codes[order])) + 1
+    for rows in np.split(order, bounds):
+        key = tuple(values[row_codes[rows[0]]] for row_codes, values in encoded)
+        # Taking each group on its own, rather than slicing one big take, lets go of the batch: a
+        # small partition that waits in memory must not hold all the others there.
+        yield key, batch.take(pa.array(rows))
+
+
+def _encode(column: Any, data_type: DataType) -> tuple[Any, list[str | None]]:
+    """A code per row, and the serialised value of each code.
+
+    Values that serialise alike (null and "") get one code, or one partition would be two.
+    """
+    dictionary = column.dictionary_encode(null_encoding="encode")
+    texts = [
+        serialize_partition_value(each, data_type) for each in dictionary.dictionary.to_pylist()
+    ]
+    distinct = list(dict.fromkeys(texts))
+    code_of = {text: code for code, text in enumerate(distinct)}
+    translation = np.array([code_of[text] for text in texts], dtype=np.int64)
+    return translation[dictionary.indices.to_numpy(zero_copy_only=False)], distinct
