@@ -12,7 +12,6 @@ import ctypes
 import errno
 import functools
 import os
-import secrets
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -156,7 +155,7 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
 
 def _temporary_beside(target: str) -> str:
     # In the same directory, because neither links nor renames cross file systems.
-    return f"{os.path.dirname(target)}/.{secrets.token_hex(8)}.tmp"
+    return f"{os.path.dirname(target)}/.{os.urandom(8).hex()}.tmp"
 
 
 def _write_and_close(descriptor: int, data: bytes, *, fsync: bool) -> None:

@@ -204,7 +204,7 @@ class _ObjectInProgress(pa.BufferOutputStream):  # type: ignore[misc]
 
 
 def _split(location: str) -> tuple[str, str]:
-    name, _, path = location.partition(":")[2].lstrip("/").partition("/")
+    name, _, path = location.partition("://")[2].partition("/")
     if not name:
         raise InvalidArgument("A memory URI has a name: memory://name/path", file=location)
     return name, path.strip("/")

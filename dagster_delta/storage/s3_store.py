@@ -17,7 +17,7 @@ import random
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -209,8 +209,10 @@ class S3Store:
         with self._requests(path):
             for attempt in range(1, _READ_ATTEMPTS + 1):
                 try:
-                    found = self._client.get_object(Bucket=bucket, Key=key, **headers)
-                    with found["Body"] as body:
+                    body = self._client.get_object(Bucket=bucket, Key=key, **headers)["Body"]
+                    # Not `with`: that would give the raw stream, which checks no length and
+                    # raises errors of its own.
+                    with closing(body):
                         return bytes(body.read())
                 except ClientError as error:
                     if _status(error) == 416:  # the range starts at or after the end
@@ -312,7 +314,7 @@ class S3Store:
 
 
 def _split(location: str) -> tuple[str, str]:
-    bucket, _, key = location.partition(":")[2].lstrip("/").partition("/")
+    bucket, _, key = location.partition("://")[2].partition("/")
     if not bucket:
         raise InvalidArgument("An S3 URI has a bucket: s3://bucket/path", file=location)
     return bucket, key.strip("/")

@@ -26,9 +26,6 @@ class TestLocalStoreThatWaitsForTheDisk(StoreConformance):
     def store(self, tmp_path: Path) -> ObjectStore:
         return open_store((tmp_path / "a table%20#").as_uri(), {"fsync": "true"})
 
-    test_a_long_listing_is_complete = None  # slow, and nothing new
-    test_delete_takes_more_than_one_request_holds = None
-
 
 class TestMemoryStore(StoreConformance):
     shared_between_processes = False

@@ -1,0 +1,122 @@
+"""URIs and paths: what is decoded, what is not, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_delta.errors import InvalidArgument, StorageFailure
+from dagster_delta.storage import open_store
+from dagster_delta.storage.local_store import LocalStore
+from dagster_delta.storage.locations import check_relative_path, local_root, scheme_of
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.storage.s3_store import S3Store
+
+NAMES = st.text(
+    st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20
+).filter(lambda name: name not in {".", ".."})
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
+RELATIVE_PATHS = PATHS.filter(lambda path: scheme_of(path) is None)
+
+
+@settings(deadline=None)
+@given(PATHS)
+def test_a_file_uri_names_the_path_it_was_made_from(path: str) -> None:
+    absolute = "/" + path
+    assert local_root(Path(absolute).as_uri()) == absolute
+    assert local_root(absolute) == absolute
+
+
+@settings(deadline=None)
+@given(RELATIVE_PATHS)
+def test_a_uri_of_a_local_store_resolves_to_the_path_it_was_made_from(path: str) -> None:
+    store = LocalStore("/some table/100%25")
+    assert store.local_path(store.resolve_uri(path)) == store.local_path(path)
+    assert store.local_path(path) == f"/some table/100%25/{path}"
+
+
+@settings(deadline=None)
+@given(RELATIVE_PATHS)
+def test_a_uri_of_a_memory_store_resolves_to_the_object_it_was_made_from(path: str) -> None:
+    store = MemoryStore()
+    store.put(path, path.encode())
+    assert store.read(store.resolve_uri(path)) == path.encode()
+    assert [meta.path for meta in store.list_recursive()] == [path]
+
+
+@settings(deadline=None)
+@given(RELATIVE_PATHS, st.sampled_from(["s3", "s3a"]))
+def test_a_uri_of_an_s3_store_resolves_to_the_key_it_was_made_from(path: str, scheme: str) -> None:
+    store = S3Store(f"{scheme}://bucket/a/table", {"anon": True})
+    assert store.resolve_uri(path).startswith(f"{scheme}://bucket/a/table/")
+    assert store._find(store.resolve_uri(path)) == store._find(path)
+
+
+@settings(deadline=None)
+@given(st.lists(NAMES, max_size=3), st.lists(NAMES, max_size=3))
+def test_a_path_that_climbs_is_refused_wherever_it_climbs(
+    before: list[str], after: list[str]
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"climb|root of the table"):
+        check_relative_path("/".join([*before, "..", *after]))
+
+
+@pytest.mark.parametrize(
+    ("location", "root"),
+    [
+        ("/data/a%20b", "/data/a%20b"),
+        ("/data/table/", "/data/table"),
+        ("/data/x/../table", "/data/table"),
+        ("file:/data/a%20b", "/data/a b"),
+        ("file:///data/a%20b/", "/data/a b"),
+        ("FILE:///data/%C3%BC%23", "/data/ü#"),
+        ("file://localhost/data/t", "/data/t"),
+        ("file:///data/100%2525", "/data/100%25"),
+        ("a:b/c", f"{Path.cwd()}/a:b/c"),
+    ],
+)
+def test_a_local_location_is_read_as_its_form_says(location: str, root: str) -> None:
+    store = open_store(location)
+    assert isinstance(store, LocalStore)
+    assert store.location.uri == root
+
+
+def test_a_relative_path_and_a_tilde_are_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/of/nobody")
+    assert open_store("a/b").location.uri == os.path.join(os.getcwd(), "a/b")
+    assert open_store("~/a").location.uri == "/home/of/nobody/a"
+    assert open_store(Path("a")).location.uri == os.path.join(os.getcwd(), "a")
+
+
+def test_a_file_uri_of_another_host_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="fileserver"):
+        open_store("file://fileserver/share/table")
+
+
+@pytest.mark.parametrize("location", ["s3://", "s3:///key", "memory://", "memory:/"])
+def test_a_uri_without_its_bucket_or_name_is_refused(location: str) -> None:
+    with pytest.raises(InvalidArgument):
+        open_store(location)
+
+
+def test_a_protocol_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="nosuchprotocol"):
+        open_store("nosuchprotocol://x/y")
+
+
+def test_a_protocol_whose_package_is_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec
+
+    def missing(*_: object, **__: object) -> None:
+        raise ImportError("Please install gcsfs")
+
+    monkeypatch.setattr(fsspec, "filesystem", missing)
+    with pytest.raises(StorageFailure, match="gcsfs"):
+        open_store("gs://bucket/table")

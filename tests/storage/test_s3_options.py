@@ -1,0 +1,116 @@
+"""Options of every integration mean the same, and none is ever shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.storage.s3_options import S3Settings, parse_s3_options
+
+WHOLE = S3Settings(
+    access_key="AK",
+    secret_key="SK",
+    session_token="ST",
+    region="eu-west-1",
+    endpoint="https://s3.example.com",
+)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {
+            "AWS_ACCESS_KEY_ID": "AK",
+            "AWS_SECRET_ACCESS_KEY": "SK",
+            "AWS_SESSION_TOKEN": "ST",
+            "AWS_REGION": "eu-west-1",
+            "AWS_ENDPOINT_URL": "https://s3.example.com",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_S3_ALLOW_UNSAFE_RENAME": "true",
+        },
+        {
+            "aws_access_key_id": "AK",
+            "aws_secret_access_key": "SK",
+            "aws_session_token": "ST",
+            "aws_default_region": "eu-west-1",
+            "aws_endpoint": "https://s3.example.com",
+        },
+        {
+            "access_key_id": "AK",
+            "secret_access_key": "SK",
+            "session_token": "ST",
+            "region": "eu-west-1",
+            "endpoint": "https://s3.example.com",
+        },
+        {
+            "key": "AK",
+            "secret": "SK",
+            "token": "ST",
+            "endpoint_url": "https://s3.example.com",
+            "client_kwargs": {"region_name": "eu-west-1"},
+        },
+        {
+            "key": "AK",
+            "secret": "SK",
+            "token": "ST",
+            "region": "eu-west-1",
+            "endpoint_url": "https://s3.example.com",
+            "client_kwargs": {"endpoint_url": "https://loses.to.the.plain.one", "verify": True},
+        },
+    ],
+    ids=["environment", "lower case", "bare", "s3fs", "s3fs with both"],
+)
+def test_every_integration_spells_the_same_settings(options: dict[str, Any]) -> None:
+    assert parse_s3_options(options) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, S3Settings()),
+        ({"key": None, "AWS_REGION": ""}, S3Settings()),
+        ({"anon": True}, S3Settings(anonymous=True)),
+        ({"AWS_SKIP_SIGNATURE": "true"}, S3Settings(anonymous=True)),
+        ({"AWS_SKIP_SIGNATURE": "false"}, S3Settings()),
+        (
+            {"config_kwargs": {"s3": {"addressing_style": "virtual"}}},
+            S3Settings(virtual_hosted=True),
+        ),
+        ({"config_kwargs": {"s3": {"addressing_style": "path"}}}, S3Settings()),
+        ({"AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "TRUE"}, S3Settings(virtual_hosted=True)),
+        ({"client_kwargs": {"verify": "/ca.pem"}}, S3Settings(ca_bundle="/ca.pem")),
+        ({"AWS_CONDITIONAL_PUT": "etag"}, S3Settings(conditional_put="etag")),
+        ({"profile": "lake"}, S3Settings(profile="lake")),
+        ({"something": "else", "use_ssl": False}, S3Settings()),
+    ],
+)
+def test_an_option_means_what_the_table_says(options: dict[str, Any], settings: S3Settings) -> None:
+    assert parse_s3_options(options) == settings
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"secret": "s3cr3t"},
+        {"AWS_ACCESS_KEY_ID": "s3cr3t"},
+        {"anon": "s3cr3t"},
+        {"key": 7, "secret": "s3cr3t"},
+        {"client_kwargs": "s3cr3t"},
+        {"conditional_put": "s3cr3t"},
+        {"client_kwargs": {"verify": False}, "token": "s3cr3t"},
+    ],
+)
+def test_what_makes_no_sense_is_refused_without_showing_it(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_s3_options(options)
+    assert "s3cr3t" not in str(caught.value)
+    assert "s3cr3t" not in repr(caught.value.__dict__)
+
+
+def test_settings_do_not_show_secrets() -> None:
+    shown = repr(WHOLE)
+    assert "eu-west-1" in shown
+    for secret in ("AK", "SK", "ST", "example.com"):
+        assert secret not in shown

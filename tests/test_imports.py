@@ -1,0 +1,52 @@
+"""What an import costs: nothing that the caller may not need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("dagster", "pyspark", "duckdb", "polars", "pandas", "sqlglot", "fsspec", "botocore")
+
+
+def _loaded(statement: str) -> set[str]:
+    """The top-level packages that a fresh process has loaded after `statement`."""
+    script = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return {name.partition(".")[0] for name in json.loads(done.stdout)}
+
+
+def _protocol_modules() -> str:
+    return (
+        "import importlib, pkgutil, dagster_delta.protocol as protocol\n"
+        "for module in pkgutil.iter_modules(protocol.__path__, 'dagster_delta.protocol.'):\n"
+        "    importlib.import_module(module.name)"
+    )
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import dagster_delta",
+        "from dagster_delta.storage import open_store; open_store('table')",
+        "from dagster_delta.storage import open_store; open_store('memory://table')",
+        "import dagster_delta.engines.engine",
+        "import dagster_delta.testing",
+    ],
+)
+def test_an_import_loads_nothing_that_the_caller_may_not_need(statement: str) -> None:
+    assert _loaded(statement).isdisjoint(HEAVY)
+
+
+def test_the_whole_protocol_loads_nothing_heavy() -> None:
+    loaded = _loaded(_protocol_modules())
+    assert "dagster_delta" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_the_package_alone_does_not_even_load_arrow() -> None:
+    assert "pyarrow" not in _loaded("import dagster_delta")
