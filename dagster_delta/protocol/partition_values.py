@@ -122,7 +122,8 @@ def _parse_timestamps(values: Any, arrow_type: Any) -> Any:
 
 def _parse_booleans(values: Any) -> Any:
     lowered = pc.utf8_lower(values)
-    if not pc.all(pc.is_in(lowered, pa.array(["true", "false", None]))).as_py():
+    known = pc.is_in(lowered, pa.array(["true", "false", None]))
+    if not pc.all(known, min_count=0).as_py():
         raise pa.ArrowInvalid("neither true nor false")
     return pc.equal(lowered, "true")
 
