@@ -195,7 +195,7 @@ class TableConfiguration:
             raise
 
     def _check_schema(self) -> None:
-        _ = self.partition_schema
+        _ = self.schema, self.partition_schema
         if self.supports("typeWidening"):
             type_widening.check_type_changes(self.schema)
         if self.column_mapping_mode != "none":
