@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ class FaultyStore:
         """Whether the simulated process is dead; each further call raises `SimulatedCrash`."""
         self._before_call = before_call
         self._pending = {fault: fault.occurrence for fault in faults}
+        # Commits are read by several threads at once.
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"FaultyStore({self.inner!r})"
@@ -148,7 +151,6 @@ class FaultyStore:
             raise SimulatedCrash
         if self._before_call is not None:
             self._before_call(operation, path)
-        self.calls[operation] += 1
         kind = self._strike(operation, path)
         if kind == "crash_before":
             self.crashed = True
@@ -165,11 +167,13 @@ class FaultyStore:
 
     def _strike(self, operation: Operation, path: str) -> str | None:
         struck = None
-        for fault, remaining in list(self._pending.items()):
-            if fault.operation != operation or fault.path_contains not in path:
-                continue
-            self._pending[fault] = remaining - 1
-            if remaining == 1:
-                del self._pending[fault]
-                struck = struck or fault.kind
+        with self._lock:
+            self.calls[operation] += 1
+            for fault, remaining in list(self._pending.items()):
+                if fault.operation != operation or fault.path_contains not in path:
+                    continue
+                self._pending[fault] = remaining - 1
+                if remaining == 1:
+                    del self._pending[fault]
+                    struck = struck or fault.kind
         return struck
