@@ -203,7 +203,8 @@ def _serialize_decimal(value: Decimal | int, precision: int, scale: int) -> str:
     _sign, digits, exponent = exact.as_tuple()
     if not isinstance(exponent, int):
         raise InvalidOperation("not a finite number")
-    text = format(abs(exact), "f")
+    # `abs` would round to the 28 digits of the decimal context.
+    text = format(exact.copy_abs(), "f")
     whole, _, fraction = text.partition(".")
     if fraction[scale:].strip("0") or len(whole.lstrip("0")) > precision - scale or not digits:
         raise InvalidOperation("it does not fit")

@@ -103,6 +103,7 @@ def test_written_value_is_read_back(typed: tuple[DataType, object]) -> None:
         (Decimal(0), "decimal(10,2)", "0.00"),
         (Decimal("1E-18"), "decimal(38,18)", "0.000000000000000001"),
         (Decimal(7), "decimal(3,0)", "7"),
+        (Decimal(10**37 + 1), "decimal(38,0)", "10000000000000000000000000000000000001"),
         (dt.date(1, 1, 1), "date", "0001-01-01"),
         (dt.datetime(2020, 1, 1, 8, 0), "timestamp_ntz", "2020-01-01 08:00:00"),
         (dt.datetime(2020, 1, 1, 8, 0, 10), "timestamp_ntz", "2020-01-01 08:00:10"),
@@ -221,10 +222,12 @@ def test_column_is_parsed_row_by_row_in_any_layout(layout: str) -> None:
     assert parsed.to_pylist() == [2, None, 1, None, 2]
 
 
-def test_empty_column_keeps_its_type() -> None:
-    parsed = parse_partition_column(pa.array([], pa.string()), of("timestamp"))
-    assert parsed.type == pa.timestamp("us", "UTC")
-    assert len(parsed) == 0
+@pytest.mark.parametrize("name", [*PARTITIONABLE_NAMES, "decimal(38,18)"])
+@pytest.mark.parametrize("texts", [[], [None], ["", None]])
+def test_column_without_values_is_parsed(name: str, texts: list[str | None]) -> None:
+    parsed = parse_partition_column(pa.array(texts, pa.string()), of(name))
+    assert parsed.type == to_arrow_type(of(name))
+    assert parsed.to_pylist() == [None] * len(texts)
 
 
 @given(st.lists(st.one_of(st.none(), st.dates().map(str)), max_size=20))
