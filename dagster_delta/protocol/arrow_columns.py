@@ -1,0 +1,82 @@
+"""Arrow columns from Python lists, by their buffers.
+
+`pyarrow.array` imports pandas, where that is installed, the first time it sees a Python value, and
+that takes longer than opening most tables.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["boolean_column", "index_column", "integer_column", "map_column", "string_column"]
+
+STRING_MAP = pa.map_(pa.string(), pa.string())
+
+
+def string_column(values: Sequence[str | None]) -> Any:
+    """A `pa.StringArray` of the values, which hold less than 2 GiB of text together."""
+    encoded = [b"" if value is None else value.encode() for value in values]
+    offsets = array("i", accumulate(map(len, encoded), initial=0))
+    buffers = [_validity(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(values), buffers)
+
+
+def integer_column(values: Sequence[int | None], data_type: Any = None) -> Any:
+    """A `pa.Int64Array`, or one of `data_type` (int32 or int64)."""
+    data_type = pa.int64() if data_type is None else data_type
+    validity = _validity(values)
+    numbers = values if validity is None else [0 if value is None else value for value in values]
+    data = array("q" if data_type.bit_width == 64 else "i", numbers)
+    return pa.Array.from_buffers(data_type, len(values), [validity, pa.py_buffer(data)])
+
+
+def index_column(values: Iterable[int]) -> Any:
+    """A `pa.Int64Array` without nulls."""
+    data = array("q", values)
+    return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
+
+
+def boolean_column(values: Sequence[bool | None]) -> Any:
+    """A `pa.BooleanArray`."""
+    bits = _bitmap(bytes(bool(value) for value in values))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [_validity(values), bits])
+
+
+def map_column(values: Sequence[Mapping[str, str | None] | None]) -> Any:
+    """A `pa.MapArray` of string to string."""
+    if not any(values) and None not in values:
+        return _empty_maps(len(values))
+    maps = [value or {} for value in values]
+    offsets = array("i", accumulate(map(len, maps), initial=0))
+    keys = string_column(list(chain.from_iterable(maps)))
+    items = string_column(list(chain.from_iterable(each.values() for each in maps)))
+    entries = pa.StructArray.from_arrays(
+        [keys, items], fields=[STRING_MAP.key_field, STRING_MAP.item_field]
+    )
+    buffers = [_validity(values), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(STRING_MAP, len(values), buffers, children=[entries])
+
+
+def _empty_maps(length: int) -> Any:
+    none = string_column([])
+    entries = pa.StructArray.from_arrays(
+        [none, none], fields=[STRING_MAP.key_field, STRING_MAP.item_field]
+    )
+    offsets = pa.py_buffer(bytes(4 * (length + 1)))
+    return pa.Array.from_buffers(STRING_MAP, length, [None, offsets], children=[entries])
+
+
+def _validity(values: Sequence[object]) -> Any:
+    if None not in values:
+        return None
+    return _bitmap(bytes(value is not None for value in values))
+
+
+def _bitmap(flags: bytes) -> Any:
+    flag_bytes = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(flags)])
+    return flag_bytes.cast(pa.bool_()).buffers()[1]

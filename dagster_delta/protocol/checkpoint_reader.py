@@ -1,0 +1,389 @@
+"""Parquet files of a checkpoint, read column by column.
+
+Only what is asked for is decoded, in batches, so that a checkpoint of a million files costs the
+memory of the columns in use. Writers differ in what they leave out and in how they spell types:
+whatever is missing reads as null.
+
+Spec: Checkpoints; Checkpoint Schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dagster_delta.errors import CorruptLog
+from dagster_delta.protocol.actions import (
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    SetTransaction,
+    SidecarFile,
+)
+from dagster_delta.protocol.commit_file import LenientDomainMetadata, LenientMetadata
+from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
+
+__all__ = ["ADD_SOURCES", "REMOVE_SOURCES", "CheckpointPart", "TableActions"]
+
+ADD_SOURCES: Mapping[str, str] = {
+    "path": "path",
+    "partition_values": "partitionValues",
+    "size_bytes": "size",
+    "modification_time_ms": "modificationTime",
+    "stats": "stats",
+    "deletion_vector": "deletionVector",
+    "base_row_id": "baseRowId",
+    "default_row_commit_version": "defaultRowCommitVersion",
+    "tags": "tags",
+    "clustering_provider": "clusteringProvider",
+}
+"""Where each column of LIVE_FILE_SCHEMA stands in the `add` struct."""
+
+REMOVE_SOURCES: Mapping[str, str] = {
+    "path": "path",
+    "deletion_timestamp_ms": "deletionTimestamp",
+    "data_change": "dataChange",
+    "extended_file_metadata": "extendedFileMetadata",
+    "partition_values": "partitionValues",
+    "size_bytes": "size",
+    "stats": "stats",
+    "tags": "tags",
+    "deletion_vector": "deletionVector",
+    "base_row_id": "baseRowId",
+    "default_row_commit_version": "defaultRowCommitVersion",
+}
+"""Where each column of TOMBSTONE_SCHEMA stands in the `remove` struct."""
+
+_DELETION_VECTOR_FIELDS = {
+    "storage_type": "storageType",
+    "path_or_inline_dv": "pathOrInlineDv",
+    "offset": "offset",
+    "size_in_bytes": "sizeInBytes",
+    "cardinality": "cardinality",
+}
+
+# The column whose presence makes a row an action of that kind.
+_MARKERS = {
+    "protocol": "minReaderVersion",
+    "metaData": "id",
+    "txn": "appId",
+    "domainMetadata": "domain",
+    "sidecar": "path",
+}
+
+_BATCH_ROWS = 65_536
+# Column chunks are streamed: a checkpoint often has one row group, as large as the table.
+_READ_BUFFER_BYTES = 1024 * 1024
+
+
+
+@dataclass(slots=True)
+class TableActions:
+    """The actions of a checkpoint that are not about files."""
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: dict[str, SetTransaction] = field(default_factory=dict)
+    domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
+    sidecars: list[SidecarFile] = field(default_factory=list)
+
+    def take(self, other: TableActions) -> None:
+        """Add the actions of another file of the same checkpoint."""
+        self.protocol = other.protocol or self.protocol
+        self.metadata = other.metadata or self.metadata
+        self.txns |= other.txns
+        self.domain_metadata |= other.domain_metadata
+        self.sidecars += other.sidecars
+
+
+class CheckpointPart:
+    """One Parquet file of a checkpoint: the classic file, a part, a V2 manifest or a sidecar.
+
+    Args:
+        open_input: opens the file anew, as a `pyarrow.NativeFile`.
+        path: relative to the table root, for errors.
+    """
+
+    def __init__(self, open_input: Callable[[], Any], path: str) -> None:
+        self._open_input = open_input
+        self.path = path
+
+    @cached_property
+    def _metadata(self) -> Any:
+        with self._corruption_named(), self._open_input() as source:
+            return pq.read_metadata(source)
+
+    @cached_property
+    def schema(self) -> Any:
+        """The `pa.Schema` of the file."""
+        with self._corruption_named():
+            return self._metadata.schema.to_arrow_schema()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the file, of whatever kind of action."""
+        return int(self._metadata.num_rows)
+
+    def has(self, *path: str) -> bool:
+        """Whether the file has a column at this path of names."""
+        data_type = self.schema
+        for name in path:
+            if not isinstance(data_type, pa.Schema) and not pa.types.is_struct(data_type):
+                return False
+            if data_type.get_field_index(name) < 0:
+                return False
+            data_type = data_type.field(name).type
+        return True
+
+    def read_table_actions(self) -> TableActions:
+        """Protocol, metadata, transactions, domains and sidecars.
+
+        Raises:
+            CorruptLog: the file is damaged, or an action misses what it must have.
+        """
+        found = TableActions()
+        kinds = {kind for kind in _MARKERS if self.has(kind, _MARKERS[kind])}
+        for kind, action in self._rows_of(kinds):
+            with self._corruption_named():
+                _take_table_action(found, kind, action)
+        return found
+
+    def _rows_of(self, kinds: set[str]) -> Iterator[tuple[str, Any]]:
+        expected = {kind: self._num_actions(kind) for kind in kinds}
+        wanted = {kind for kind in kinds if expected[kind] != 0}
+        if not wanted:
+            return
+        for batch in self._batches(sorted(wanted)):
+            markers = {
+                kind: pc.is_valid(pc.struct_field(batch.column(kind), _MARKERS[kind]))
+                for kind in wanted
+            }
+            for kind, present in markers.items():
+                column = batch.column(kind).filter(present)
+                for action in column.to_pylist():
+                    yield kind, _plain(action, column.type)
+                remaining = expected[kind]
+                if remaining is not None:
+                    expected[kind] = remaining - len(column)
+            # There are a handful among a million rows, often at the very beginning.
+            if all(remaining == 0 for remaining in expected.values()):
+                return
+
+    def _num_actions(self, kind: str) -> int | None:
+        # Number of rows of a kind as the footer counts them; None where it does not.
+        path, total = f"{kind}.{_MARKERS[kind]}", 0
+        for group in range(self._metadata.num_row_groups):
+            columns = self._metadata.row_group(group)
+            statistics = next(
+                column.statistics
+                for column in map(columns.column, range(columns.num_columns))
+                if column.path_in_schema == path
+            )
+            if statistics is None or not statistics.has_null_count:
+                return None
+            total += columns.num_rows - statistics.null_count
+        return total
+
+    def add_rows(self) -> tuple[Any, Any]:
+        """Which rows are adds, and their paths.
+
+        Returns:
+            A `pa.BooleanArray` over all rows, and a `pa.ChunkedArray` over the adds.
+        """
+        if not self.has("add", "path"):
+            return pa.nulls(self.num_rows, pa.bool_()).fill_null(False), _empty(pa.string())
+        masks, paths = [], []
+        for batch in self._batches(["add.path"]):
+            path = conform(pc.struct_field(batch.column("add"), "path"), pa.string())
+            present = path.is_valid()
+            masks.append(present)
+            paths.append(path.filter(present) if path.null_count else path)
+        return _joined(masks, pa.bool_()), pa.chunked_array(paths, pa.string())
+
+    def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
+        """Columns of LIVE_FILE_SCHEMA, each as a `pa.ChunkedArray`, null where the file lacks them.
+
+        Args:
+            keep: `pa.BooleanArray` over all rows of the file: which to read.
+        """
+        types = {name: LIVE_FILE_SCHEMA.field(name).type for name in columns}
+        sources = {name: ADD_SOURCES[name] for name in columns}
+        return self._read_action("add", sources, types, lambda _batch, at, n: keep.slice(at, n))
+
+    def read_removes(self) -> Any:
+        """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
+        if not self.has("remove", "path"):
+            return TOMBSTONE_SCHEMA.empty_table()
+        types = {item.name: item.type for item in TOMBSTONE_SCHEMA}
+        columns = self._read_action("remove", REMOVE_SOURCES, types, _is_remove)
+        return pa.Table.from_arrays(list(columns.values()), schema=TOMBSTONE_SCHEMA)
+
+    def read_parsed_statistics(self, paths: Sequence[Sequence[str]] | None, keep: Any) -> Any:
+        """`add.stats_parsed` with only the leaves at these paths, or None where there is none.
+
+        Args:
+            paths: below `stats_parsed`; None for all of it.
+            keep: `pa.BooleanArray` over all rows of the file: which to read.
+
+        Returns:
+            A `pa.ChunkedArray` of structs.
+        """
+        prefix = ("add", "stats_parsed")
+        wanted = [prefix] if paths is None else [(*prefix, *path) for path in paths]
+        wanted = [path for path in wanted if self.has(*path)]
+        if not wanted:
+            return None
+        chunks, start = [], 0
+        for batch in self._batches([".".join(path) for path in wanted]):
+            parsed = pc.struct_field(batch.column("add"), "stats_parsed")
+            chunks.append(parsed.filter(keep.slice(start, len(batch))))
+            start += len(batch)
+        return pa.chunked_array(chunks) if chunks else None
+
+    def _read_action(
+        self,
+        action: str,
+        sources: Mapping[str, str],
+        types: Mapping[str, Any],
+        keep: Callable[[Any, int, int], Any],
+    ) -> dict[str, Any]:
+        present = [name for name in sources if self.has(action, sources[name])]
+        chunks: dict[str, list[Any]] = {name: [] for name in sources}
+        num_rows = start = 0
+        projection = [f"{action}.{sources[name]}" for name in present] or [f"{action}.path"]
+        for batch in self._batches(projection):
+            structs = batch.column(action)
+            mask = keep(structs, start, len(batch))
+            start += len(batch)
+            whole = not mask.null_count and mask.true_count == len(mask)
+            num_rows += len(mask) if whole else mask.true_count
+            for name in present:
+                values = pc.struct_field(structs, sources[name])
+                values = values if whole else values.filter(mask)
+                chunks[name].append(conform(values, types[name]))
+        return {
+            name: pa.chunked_array(chunks[name], types[name])
+            if name in present
+            else pa.chunked_array([pa.nulls(num_rows, types[name])])
+            for name in sources
+        }
+
+    def _batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        if self.num_rows == 0:
+            return
+        with self._corruption_named(), self._open_input() as source:
+            file = pq.ParquetFile(source, metadata=self._metadata, buffer_size=_READ_BUFFER_BYTES)
+            yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns))
+
+    def _corruption_named(self) -> _NamesCorruption:
+        return _NamesCorruption(self.path)
+
+
+class _NamesCorruption:
+    """Turns what Parquet and typed decoding raise over damaged bytes into CorruptLog."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | msgspec.MsgspecError):
+            raise CorruptLog(
+                f"The checkpoint cannot be read ({error}): the file is cut or damaged; restore it "
+                "from a copy, or open an older version",
+                file=self._path,
+            ) from error
+
+
+def conform(values: Any, data_type: Any) -> Any:
+    """The column as `data_type`, however the writer of the checkpoint spelled its type.
+
+    Args:
+        values: a `pa.Array`.
+        data_type: string, boolean, an integer, map of strings, or DELETION_VECTOR_TYPE.
+    """
+    if values.type == data_type and not pa.types.is_struct(data_type):
+        return values
+    if pa.types.is_dictionary(values.type):
+        return conform(values.dictionary_decode(), data_type)
+    if pa.types.is_struct(data_type):
+        return _conform_deletion_vector(values, data_type)
+    if pa.types.is_map(data_type):
+        return _conform_map(values, data_type)
+    return values.cast(data_type)
+
+
+def _conform_deletion_vector(values: Any, data_type: Any) -> Any:
+    children = [
+        conform(pc.struct_field(values, _DELETION_VECTOR_FIELDS[item.name]), item.type)
+        if values.type.get_field_index(_DELETION_VECTOR_FIELDS[item.name]) >= 0
+        else pa.nulls(len(values), item.type)
+        for item in data_type
+    ]
+    # Some writers fill a struct of nulls where there is no vector.
+    absent = children[0].is_null()
+    return pa.StructArray.from_arrays(children, fields=list(data_type), mask=absent)
+
+
+def _conform_map(values: Any, data_type: Any) -> Any:
+    if not pa.types.is_map(values.type):
+        return pa.nulls(len(values), data_type)
+    offsets = values.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    keys = conform(values.keys.slice(first, last - first), data_type.key_type)
+    items = conform(values.items.slice(first, last - first), data_type.item_type)
+    entries = pa.StructArray.from_arrays(
+        [keys, items], fields=[data_type.key_field, data_type.item_field]
+    )
+    relative = pc.subtract(offsets, pa.scalar(first, pa.int32()))
+    validity = values.is_valid().buffers()[1] if values.null_count else None
+    buffers = [validity, relative.buffers()[1]]
+    return pa.Array.from_buffers(data_type, len(values), buffers, children=[entries])
+
+
+def _is_remove(structs: Any, _start: int, _length: int) -> Any:
+    return pc.is_valid(pc.struct_field(structs, "path"))
+
+
+def _joined(chunks: Sequence[Any], data_type: Any) -> Any:
+    return pa.chunked_array(chunks, data_type).combine_chunks()
+
+
+def _empty(data_type: Any) -> Any:
+    return pa.chunked_array([], data_type)
+
+
+def _take_table_action(found: TableActions, kind: str, action: Any) -> None:
+    match kind:
+        case "protocol":
+            found.protocol = msgspec.convert(action, Protocol)
+        case "metaData":
+            found.metadata = msgspec.convert(action, LenientMetadata).strict()
+        case "txn":
+            txn = msgspec.convert(action, SetTransaction)
+            found.txns[txn.app_id] = txn
+        case "domainMetadata":
+            domain = msgspec.convert(action, LenientDomainMetadata).strict()
+            found.domain_metadata[domain.domain] = domain
+        case _:
+            found.sidecars.append(msgspec.convert(action, SidecarFile))
+
+
+def _plain(value: Any, data_type: Any) -> Any:
+    # Arrow spells a map as a list of pairs, and a missing field as None.
+    if isinstance(value, dict):
+        return {
+            name: _plain(item, data_type.field(name).type)
+            for name, item in value.items()
+            if item is not None
+        }
+    return dict(value) if pa.types.is_map(data_type) else value

@@ -1,0 +1,170 @@
+"""The `_last_checkpoint` file: a hint, believed only when it is whole.
+
+Spec: Last Checkpoint File; JSON checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+__all__ = [
+    "LastCheckpoint",
+    "canonical_json",
+    "encode_last_checkpoint",
+    "json_checksum",
+    "parse_last_checkpoint",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LastCheckpoint:
+    """Where the newest checkpoint was when the hint was written."""
+
+    version: int
+    """Version of the checkpoint."""
+    size: int | None = None
+    """Number of actions in the checkpoint."""
+    parts: int | None = None
+    """Number of files of a multi-part checkpoint."""
+    size_bytes: int | None = None
+    """Bytes of the checkpoint."""
+    num_add_files: int | None = None
+    """Number of add actions in the checkpoint."""
+
+
+class _NumberText(str):
+    """A JSON number as it is spelled, because it is its own canonical form."""
+
+    __slots__ = ()
+
+
+class _InvalidJson(ValueError):
+    """JSON that the specification does not allow in this file."""
+
+
+def parse_last_checkpoint(data: bytes) -> LastCheckpoint | None:
+    """The hint, or None where the file is empty, cut, malformed or fails its checksum."""
+    try:
+        value = _load(data.decode("utf-8"))
+        if not isinstance(value, dict):
+            return None
+        stated = value.get("checksum")
+        if isinstance(stated, str) and stated != _checksum_of(value):
+            return None
+        version = _integer(value, "version")
+        if version is None or version < 0:
+            return None
+        return LastCheckpoint(
+            version=version,
+            size=_integer(value, "size"),
+            parts=_integer(value, "parts"),
+            size_bytes=_integer(value, "sizeInBytes"),
+            num_add_files=_integer(value, "numOfAddFiles"),
+        )
+    except (ValueError, RecursionError):
+        return None
+
+
+def encode_last_checkpoint(
+    hint: LastCheckpoint, extra: Mapping[str, object] | None = None
+) -> bytes:
+    """The file's contents, its checksum included.
+
+    Args:
+        extra: further keys, such as `checkpointSchema`; JSON values.
+    """
+    named = {
+        "version": hint.version,
+        "size": hint.size,
+        "parts": hint.parts,
+        "sizeInBytes": hint.size_bytes,
+        "numOfAddFiles": hint.num_add_files,
+    }
+    value = {key: item for key, item in named.items() if item is not None} | dict(extra or {})
+    text = json.dumps(value, separators=(",", ":"))
+    value["checksum"] = json_checksum(text)
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def json_checksum(text: str) -> str:
+    """The MD5 of the canonical form, in lower-case hexadecimal.
+
+    Raises:
+        ValueError: the text is no JSON, or repeats a key.
+    """
+    return _checksum_of(_load(text))
+
+
+def canonical_json(text: str) -> str:
+    """The canonical form of a JSON text: `"path"+"to"=value` pairs, sorted, top `checksum` left out.
+
+    Raises:
+        ValueError: the text is no JSON, or repeats a key.
+    """
+    return _canonical(_load(text))
+
+
+def _checksum_of(value: object) -> str:
+    return hashlib.md5(_canonical(value).encode(), usedforsecurity=False).hexdigest()
+
+
+def _canonical(value: object) -> str:
+    if isinstance(value, dict):
+        value = {key: item for key, item in value.items() if key != "checksum"}
+    # Spec: a byte-order sort on paths; percent-encoding has left nothing but ASCII in them.
+    pairs = sorted(_leaves(value, ""))
+    return ",".join(f"{path}={leaf}" if path else leaf for path, leaf in pairs)
+
+
+def _leaves(value: object, path: str) -> Iterator[tuple[str, str]]:
+    prefix = f"{path}+" if path else ""
+    match value:
+        case dict():
+            for key, item in value.items():
+                yield from _leaves(item, f"{prefix}{_quoted(key)}")
+        case list():
+            for index, item in enumerate(value):
+                yield from _leaves(item, f"{prefix}{index}")
+        case _NumberText():
+            yield path, str(value)
+        case str():
+            yield path, _quoted(value)
+        case None:
+            yield path, "null"
+        case _:
+            yield path, "true" if value else "false"
+
+
+def _quoted(text: str) -> str:
+    # Spec: all octets except letters, digits and "-._~" are percent-encoded, in upper case.
+    return f'"{quote(text, safe="")}"'
+
+
+def _load(text: str) -> object:
+    return json.loads(
+        text,
+        parse_int=_NumberText,
+        parse_float=_NumberText,
+        parse_constant=_refuse_constant,
+        object_pairs_hook=_unique_keys,
+    )
+
+
+def _refuse_constant(name: str) -> object:
+    raise _InvalidJson(f"{name} is no JSON number")
+
+
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise _InvalidJson("a key occurs twice")
+    return value
+
+
+def _integer(value: Mapping[str, object], key: str) -> int | None:
+    number = value.get(key)
+    return int(number) if isinstance(number, _NumberText) else None

@@ -1,0 +1,162 @@
+"""The names of the files in `_delta_log`: parsed, and formed.
+
+Spec: Delta Log Entries; Checkpoints.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = [
+    "LAST_CHECKPOINT_PATH",
+    "LOG_DIRECTORY",
+    "LogFileKind",
+    "LogFileName",
+    "checkpoint_path",
+    "checksum_path",
+    "commit_path",
+    "compacted_path",
+    "multi_part_checkpoint_paths",
+    "parse_log_file_name",
+    "sidecar_path",
+    "v2_checkpoint_path",
+    "version_prefix",
+]
+
+LOG_DIRECTORY = "_delta_log"
+LAST_CHECKPOINT_PATH = f"{LOG_DIRECTORY}/_last_checkpoint"
+SIDECAR_DIRECTORY = f"{LOG_DIRECTORY}/_sidecars"
+
+_COMMIT_NAME_LENGTH = len("00000000000000000000.json")
+
+_NAME = re.compile(
+    r"""(?P<version>[0-9]{20})\.
+    (?:
+        (?P<checksum>crc)
+      | (?P<end>[0-9]{20})\.compacted\.json
+      | checkpoint\.
+        (?:
+            (?P<classic>parquet)
+          | (?P<part>[0-9]{10})\.(?P<parts>[0-9]{10})\.parquet
+          | (?P<unique>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.(?:json|parquet)
+        )
+    )""",
+    re.VERBOSE,
+)
+
+
+class LogFileKind(Enum):
+    """What a file of the log holds."""
+
+    COMMIT = "commit"
+    """`n.json`: the actions of one version."""
+    COMPACTED = "compacted"
+    """`x.y.compacted.json`: the reconciled actions of the versions x to y."""
+    CHECKPOINT = "checkpoint"
+    """`n.checkpoint.parquet`: the reconciled actions up to n (V1, or V2 under a classic name)."""
+    CHECKPOINT_PART = "checkpoint part"
+    """`n.checkpoint.o.p.parquet`: part o of p of such a checkpoint."""
+    CHECKPOINT_V2 = "V2 checkpoint"
+    """`n.checkpoint.<uuid>.json` or `.parquet`: a manifest, with its files in sidecars."""
+    CHECKSUM = "checksum"
+    """`n.crc`: counts and state of version n."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFileName:
+    """A parsed file name."""
+
+    kind: LogFileKind
+    version: int
+    """The (first) version of the file."""
+    end_version: int
+    """The last version of the file: its version, but for a compacted file."""
+    part: int = 1
+    """Number of this checkpoint part, from 1."""
+    num_parts: int = 1
+    """Parts that make up the checkpoint."""
+
+
+def parse_log_file_name(name: str) -> LogFileName | None:
+    """The parsed name, or None where readers ignore such a file.
+
+    Args:
+        name: file name without directory.
+    """
+    # Commits are nearly all of a long log: they take no regular expression.
+    if len(name) == _COMMIT_NAME_LENGTH and name.endswith(".json") and _is_decimal(name[:20]):
+        version = int(name[:20])
+        return LogFileName(LogFileKind.COMMIT, version, version)
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    version = int(found["version"])
+    if found["checksum"]:
+        return LogFileName(LogFileKind.CHECKSUM, version, version)
+    if found["classic"]:
+        return LogFileName(LogFileKind.CHECKPOINT, version, version)
+    if found["unique"]:
+        return LogFileName(LogFileKind.CHECKPOINT_V2, version, version)
+    if found["end"]:
+        end = int(found["end"])
+        return LogFileName(LogFileKind.COMPACTED, version, end) if version < end else None
+    part, num_parts = int(found["part"]), int(found["parts"])
+    if not 1 <= part <= num_parts:
+        return None
+    return LogFileName(LogFileKind.CHECKPOINT_PART, version, version, part, num_parts)
+
+
+def _is_decimal(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
+def version_prefix(version: int) -> str:
+    """How the names of a version's files begin; where a listing of its successors starts."""
+    return f"{version:020d}"
+
+
+def commit_path(version: int) -> str:
+    """Path of the commit, relative to the table root."""
+    return f"{LOG_DIRECTORY}/{version:020d}.json"
+
+
+def compacted_path(start: int, end: int) -> str:
+    """Path of the compacted commits `start` to `end`, both included."""
+    return f"{LOG_DIRECTORY}/{start:020d}.{end:020d}.compacted.json"
+
+
+def checksum_path(version: int) -> str:
+    """Path of the version checksum."""
+    return f"{LOG_DIRECTORY}/{version:020d}.crc"
+
+
+def checkpoint_path(version: int) -> str:
+    """Path of the checkpoint in one file under its classic name."""
+    return f"{LOG_DIRECTORY}/{version:020d}.checkpoint.parquet"
+
+
+def multi_part_checkpoint_paths(version: int, num_parts: int) -> tuple[str, ...]:
+    """Paths of the parts of a checkpoint, in order."""
+    return tuple(
+        f"{LOG_DIRECTORY}/{version:020d}.checkpoint.{part:010d}.{num_parts:010d}.parquet"
+        for part in range(1, num_parts + 1)
+    )
+
+
+def v2_checkpoint_path(version: int, unique: str, extension: str) -> str:
+    """Path of a V2 checkpoint's manifest.
+
+    Args:
+        unique: a UUID in its text form.
+        extension: `json` or `parquet`.
+    """
+    return f"{LOG_DIRECTORY}/{version:020d}.checkpoint.{unique}.{extension}"
+
+
+def sidecar_path(path: str) -> str:
+    """Where a sidecar lies: in its directory, unless the manifest names it by an absolute URI."""
+    if path.startswith("/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", path):
+        return path
+    return f"{SIDECAR_DIRECTORY}/{path}"

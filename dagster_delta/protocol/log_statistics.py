@@ -1,0 +1,109 @@
+"""Statistics of the files in a checkpoint: parsed ones first, JSON where there is nothing else.
+
+Spec: Checkpoint Format; Per-file Statistics.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.arrow_columns import string_column
+from dagster_delta.protocol.checkpoint_reader import CheckpointPart
+from dagster_delta.protocol.statistics import (
+    StatisticsColumn,
+    parse_statistics_json,
+    project_parsed_statistics,
+)
+
+__all__ = ["checkpoint_statistics", "checkpoint_statistics_json"]
+
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+
+
+def checkpoint_statistics(
+    part: CheckpointPart, keep: Any, columns: Sequence[StatisticsColumn]
+) -> Any:
+    """The `pa.Table` that `parse_statistics_json` would make for the chosen files of a part.
+
+    Args:
+        keep: `pa.BooleanArray` over all rows of the part: the files asked for.
+        columns: what to extract.
+    """
+    parsed = part.read_parsed_statistics(_leaves(columns), keep)
+    if parsed is None:
+        return parse_statistics_json(_texts(part, keep), columns)
+    table = project_parsed_statistics(parsed, columns)
+    unknown = pc.is_null(table.column("num_records"))
+    # Writers that once wrote JSON alone leave files behind that have no parsed statistics.
+    if not pc.any(unknown).as_py() or not part.has("add", "stats"):
+        return table
+    filled = parse_statistics_json(_texts(part, keep).filter(unknown), columns)
+    mask = unknown.combine_chunks() if isinstance(unknown, pa.ChunkedArray) else unknown
+    merged = [
+        pc.replace_with_mask(_whole(table.column(i)), mask, _whole(filled.column(i)))
+        for i in range(table.num_columns)
+    ]
+    return pa.Table.from_arrays(merged, schema=table.schema)
+
+
+def _leaves(columns: Sequence[StatisticsColumn]) -> list[tuple[str, ...]]:
+    groups = ("minValues", "maxValues", "nullCount", "nullCounts")
+    leaves = [(group, *column.path) for column in columns for group in groups]
+    return [("numRecords",), ("tightBounds",), *leaves]
+
+
+def _texts(part: CheckpointPart, keep: Any) -> Any:
+    return part.read_adds(["stats"], keep)["stats"]
+
+
+def _whole(values: Any) -> Any:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def checkpoint_statistics_json(part: CheckpointPart, keep: Any) -> Any:
+    """Statistics as JSON text, a `pa.ChunkedArray`: spelled from the parsed ones where need be.
+
+    Args:
+        keep: `pa.BooleanArray` over all rows of the part: the files asked for.
+    """
+    texts = _texts(part, keep)
+    if not texts.null_count or not part.has("add", "stats_parsed"):
+        return texts
+    parsed = part.read_parsed_statistics(None, keep)
+    absent = _whole(texts.is_null())
+    spelled = string_column([_spell(row) for row in _whole(parsed).filter(absent).to_pylist()])
+    return pa.chunked_array([pc.replace_with_mask(_whole(texts), absent, spelled)])
+
+
+def _spell(statistics: Mapping[str, Any] | None) -> str | None:
+    if statistics is None:
+        return None
+    named = {"nullCount" if key == "nullCounts" else key: statistics[key] for key in statistics}
+    return _ENCODER.encode(_plain(named)).decode()
+
+
+def _plain(value: Any) -> Any:
+    # What cannot be spelled is left out: unknown statistics are always right.
+    match value:
+        case dict():
+            items = {key: _plain(item) for key, item in value.items()}
+            return {key: item for key, item in items.items() if item is not None}
+        case float() if not math.isfinite(value):
+            return None
+        case bool() | int() | float() | str() | Decimal():
+            return value
+        case dt.datetime():
+            text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+            return text if value.tzinfo is None else f"{text}Z"
+        case dt.date():
+            return value.isoformat()
+        case _:
+            return None

@@ -1,0 +1,128 @@
+"""What was done to a table, commit by commit.
+
+Spec: Commit Provenance Information.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.commit_file import decode_commit_info
+from dagster_delta.protocol.log_segment import CommitFile, LogListing
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log_reader import list_log, located, read_commits
+
+if TYPE_CHECKING:
+    from dagster_delta.table.snapshot import Snapshot
+
+__all__ = ["HistoryEntry", "history"]
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """One commit. Whatever its writer did not record is None or empty."""
+
+    version: int
+    """Version that the commit made."""
+    timestamp_ms: int
+    """When, in milliseconds since the epoch: what the commit says, else the time of its file."""
+    commit_info: Mapping[str, Any]
+    """Everything the writer recorded, as it stands in the log."""
+
+    @property
+    def operation(self) -> str | None:
+        """What was done, such as WRITE or MERGE."""
+        return self._text("operation")
+
+    @property
+    def operation_parameters(self) -> Mapping[str, Any]:
+        """How it was done."""
+        return self._mapping("operationParameters")
+
+    @property
+    def operation_metrics(self) -> Mapping[str, Any]:
+        """What it came to."""
+        return self._mapping("operationMetrics")
+
+    @property
+    def engine_info(self) -> str | None:
+        """Who wrote it."""
+        return self._text("engineInfo")
+
+    @property
+    def user_metadata(self) -> str | None:
+        """What the user wanted to be remembered."""
+        return self._text("userMetadata")
+
+    @property
+    def transaction_id(self) -> str | None:
+        """The unique id of the commit."""
+        return self._text("txnId")
+
+    @property
+    def is_blind_append(self) -> bool | None:
+        """Whether it added files without looking at the table."""
+        value = self.commit_info.get("isBlindAppend")
+        return value if isinstance(value, bool) else None
+
+    @cached_property
+    def read_version(self) -> int | None:
+        """The version it was based on."""
+        value = self.commit_info.get("readVersion")
+        return value if isinstance(value, int) else None
+
+    def _text(self, key: str) -> str | None:
+        value = self.commit_info.get(key)
+        return None if value is None else str(value)
+
+    def _mapping(self, key: str) -> Mapping[str, Any]:
+        value = self.commit_info.get(key)
+        return value if isinstance(value, dict) else {}
+
+
+def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
+    """The commits up to a snapshot that the log still holds, newest first.
+
+    Args:
+        store: rooted at the table.
+        snapshot: where the history ends.
+        limit: how many commits at most; all by default.
+
+    Raises:
+        CorruptLog: a commit is damaged.
+        InvalidArgument: the limit is negative.
+    """
+    if limit is not None and limit < 0:
+        raise InvalidArgument(f"A limit is a number of commits, not {limit}")
+    start = 0 if limit is None else max(0, snapshot.version + 1 - limit)
+    listing = list_log(store, start=start, end=snapshot.version)
+    versions = _contiguous_versions(listing, snapshot.version)
+    files = [CommitFile(version, version, listing.commits[version]) for version in versions]
+    entries = []
+    for file, commit in zip(files, read_commits(store, files), strict=True):
+        with located(store, commit.version):
+            info = decode_commit_info(commit.data, version=commit.version, path=commit.path)
+        entries.append(HistoryEntry(commit.version, _timestamp(info, file), info))
+    return entries[:limit]
+
+
+def _contiguous_versions(listing: LogListing, last: int) -> list[int]:
+    # Newest first, and no further than the first gap: beyond it lie leftovers of a clean-up.
+    versions = []
+    version = last
+    while version in listing.commits:
+        versions.append(version)
+        version -= 1
+    return versions
+
+
+def _timestamp(info: Mapping[str, Any], commit: CommitFile) -> int:
+    for key in ("inCommitTimestamp", "timestamp"):
+        value = info.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return commit.file.modified_ms

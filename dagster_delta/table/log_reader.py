@@ -1,0 +1,214 @@
+"""Reads the log through a store: listings, commits, checkpoints, checksums.
+
+Spec: Delta Log Entries; Checkpoints; Last Checkpoint File.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from dagster_delta.errors import CorruptLog, DeltaError, LogGap, VersionNotFound
+from dagster_delta.protocol.checkpoint_reader import CheckpointPart, TableActions
+from dagster_delta.protocol.commit_file import decode_actions
+from dagster_delta.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
+from dagster_delta.protocol.log_paths import (
+    LAST_CHECKPOINT_PATH,
+    LOG_DIRECTORY,
+    commit_path,
+    sidecar_path,
+    version_prefix,
+)
+from dagster_delta.protocol.log_segment import CheckpointFiles, CommitFile, LogListing, LogSegment
+from dagster_delta.protocol.log_tail import RawCommit
+from dagster_delta.protocol.version_checksum import VersionChecksum, parse_version_checksum
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+
+__all__ = [
+    "EMPTY_CHECKPOINT",
+    "OpenCheckpoint",
+    "find_segment",
+    "list_log",
+    "located",
+    "open_checkpoint",
+    "read_checksum",
+    "read_commit",
+    "read_commits",
+    "read_last_checkpoint",
+]
+
+# Enough to hide the latency of an object store; a local disk is read by the caller's thread.
+_CONCURRENT_READS = 32
+
+_Read = TypeVar("_Read")
+
+
+@contextmanager
+def located(store: ObjectStore, version: int | None = None) -> Iterator[None]:
+    """Errors that leave the block name the table, and the version where they name none."""
+    try:
+        yield
+    except DeltaError as error:
+        error.table = error.table or store.location.uri
+        if error.version is None:
+            error.version = version
+        raise
+
+
+def read_last_checkpoint(store: ObjectStore) -> LastCheckpoint | None:
+    """The hint to the newest checkpoint, None where it is missing or damaged."""
+    try:
+        return parse_last_checkpoint(store.read(LAST_CHECKPOINT_PATH))
+    except FileNotFoundError:
+        return None
+
+
+def list_log(store: ObjectStore, *, start: int = 0, end: int | None = None) -> LogListing:
+    """The files of the log from version `start` to `end`, both included."""
+    return LogListing.sort(_list_versions(store, start, end))
+
+
+def _list_versions(store: ObjectStore, start: int, end: int | None) -> Iterator[ObjectMeta]:
+    # Names that begin with a digit come first of all that a log holds, in version order.
+    limit = None if end is None else version_prefix(end + 1)
+    for meta in store.list_from(LOG_DIRECTORY, version_prefix(start)):
+        name = meta.path[len(LOG_DIRECTORY) + 1 :]
+        if not name[:1].isdigit() or (limit is not None and name >= limit):
+            return
+        yield meta
+
+
+def find_segment(store: ObjectStore, version: int | None = None) -> LogSegment:
+    """The files that make up a version, the latest one by default.
+
+    Raises:
+        TableNotFound, VersionNotFound, LogGap.
+    """
+    table = store.location.uri
+    hint = read_last_checkpoint(store)
+    if hint is not None and hint.version > 0 and (version is None or hint.version <= version):
+        listing = list_log(store, start=hint.version, end=version)
+        # A hint may be wrong, or its checkpoint cleaned up: it is a place to start looking.
+        if listing.checkpoints:
+            try:
+                return listing.segment(version, table=table)
+            except VersionNotFound:
+                return list_log(store).segment(version, table=table)
+    if version is not None:
+        listing = list_log(store, end=version)
+        if version == listing.latest_version and listing.earliest_version is not None:
+            return listing.segment(version, table=table)
+    return list_log(store).segment(version, table=table)
+
+
+def read_commit(store: ObjectStore, version: int) -> bytes:
+    """The bytes of a commit.
+
+    Raises:
+        VersionNotFound: there is no such commit (any more).
+        StorageFailure.
+    """
+    try:
+        return store.read(commit_path(version))
+    except FileNotFoundError as error:
+        raise VersionNotFound(
+            f"The log has no commit {version}: it was not made yet, or a clean-up has removed it",
+            table=store.location.uri,
+            version=version,
+        ) from error
+
+
+def read_commits(store: ObjectStore, files: Sequence[CommitFile]) -> tuple[RawCommit, ...]:
+    """The bytes of commits, in the order given.
+
+    Raises:
+        LogGap: a listed commit has vanished.
+        StorageFailure.
+    """
+    if len(files) < 2 or store.local_path(LOG_DIRECTORY) is not None:
+        return tuple(_read_listed(store, file) for file in files)
+    with ThreadPoolExecutor(min(_CONCURRENT_READS, len(files))) as pool:
+        return tuple(pool.map(partial(_read_listed, store), files))
+
+
+def _read_listed(store: ObjectStore, commit: CommitFile) -> RawCommit:
+    path = commit.file.path
+    try:
+        return RawCommit(
+            commit.end, path, store.read(path), is_compacted=commit.start != commit.end
+        )
+    except FileNotFoundError as error:
+        raise LogGap(
+            f"Commit {commit.end} vanished between listing and reading the log: a clean-up is "
+            "under way; open the table again",
+            table=store.location.uri,
+            version=commit.end,
+            file=path,
+        ) from error
+
+
+def read_checksum(store: ObjectStore, segment: LogSegment) -> VersionChecksum | None:
+    """The version checksum of a segment; None where it is missing or damaged."""
+    if segment.checksum is None:
+        return None
+    try:
+        return parse_version_checksum(store.read(segment.checksum.path))
+    except FileNotFoundError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCheckpoint:
+    """A checkpoint whose files are known, and whose file actions are read when they are needed."""
+
+    actions: TableActions
+    """What its Parquet files say about the table itself."""
+    manifests: tuple[RawCommit, ...]
+    """JSON manifests: they read like a commit that comes before all others."""
+    parts: tuple[CheckpointPart, ...]
+    """Parquet files that hold file actions, sidecars included."""
+
+
+EMPTY_CHECKPOINT = OpenCheckpoint(TableActions(), (), ())
+
+
+def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenCheckpoint:
+    """Open every file of a checkpoint.
+
+    Raises:
+        CorruptLog: a file of the checkpoint is damaged or missing.
+    """
+    found = TableActions()
+    manifests: list[RawCommit] = []
+    parts: list[CheckpointPart] = []
+    for file in checkpoint.files:
+        if file.path.endswith(".json"):
+            data = _read_existing(store.read, file.path)
+            manifests.append(RawCommit(checkpoint.version, file.path, data))
+            found.sidecars += decode_actions(
+                data, version=checkpoint.version, path=file.path
+            ).sidecars
+        else:
+            parts.append(_part(store, file.path))
+            found.take(parts[-1].read_table_actions())
+    parts.extend(_part(store, sidecar_path(each.path)) for each in found.sidecars)
+    return OpenCheckpoint(found, tuple(manifests), tuple(parts))
+
+
+def _part(store: ObjectStore, path: str) -> CheckpointPart:
+    return CheckpointPart(partial(_read_existing, store.open_input, path), path)
+
+
+def _read_existing(read: Callable[[str], _Read], path: str) -> _Read:
+    try:
+        return read(path)
+    except FileNotFoundError as error:
+        raise CorruptLog(
+            "A file of the checkpoint is missing; restore it from a copy, or remove the "
+            "checkpoint if every commit before it is still there",
+            file=path,
+        ) from error

@@ -1,0 +1,329 @@
+"""What the log says at one version: read on first use, cached, and carried forward by commits.
+
+Spec: Action Reconciliation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from threading import RLock
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.arrow_columns import integer_column, string_column
+from dagster_delta.protocol.checkpoint_reader import CheckpointPart, TableActions
+from dagster_delta.protocol.log_replay import (
+    LIVE_FILE_SCHEMA,
+    TOMBSTONE_SCHEMA,
+    ReconciledTail,
+    reconcile_tail,
+    rows_to_keep,
+)
+from dagster_delta.protocol.log_segment import LogSegment
+from dagster_delta.protocol.log_statistics import (
+    checkpoint_statistics,
+    checkpoint_statistics_json,
+)
+from dagster_delta.protocol.log_tail import (
+    LogTail,
+    RawCommit,
+    add_columns,
+    decode_tail,
+    remove_columns,
+)
+from dagster_delta.protocol.statistics import StatisticsColumn, parse_statistics_json
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log_reader import EMPTY_CHECKPOINT, open_checkpoint, read_commits
+
+__all__ = ["LogState"]
+
+# A column gains a chunk with every commit that settles; beyond this number they are merged.
+_MAX_CHUNKS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """Everything older than the tail."""
+
+    actions: TableActions = field(default_factory=TableActions)
+    parts: tuple[CheckpointPart, ...] = ()
+    masks: tuple[Any, ...] | None = None
+    """Per part a `pa.BooleanArray` of its live adds; None while nobody has looked."""
+    rows: Any = field(default_factory=LIVE_FILE_SCHEMA.empty_table)
+    """`pa.Table` of LIVE_FILE_SCHEMA: live files that later commits added."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that are in memory already: the parts' live adds, then `rows`."""
+    tombstones: Any = None
+    """`pa.Table` of TOMBSTONE_SCHEMA; None while nobody has looked."""
+
+
+class _Source:
+    """A base and the commits read together with it; shared by the versions that build on it."""
+
+    def __init__(self, read: Callable[[], tuple[_Base, tuple[LogTail, ...]]]) -> None:
+        self._read = read
+        self._lock = RLock()
+        self._loaded: tuple[_Base, tuple[LogTail, ...]] | None = None
+
+    def load(self) -> tuple[_Base, tuple[LogTail, ...]]:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = self._read()
+            return self._loaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Which files are live."""
+
+    tail: ReconciledTail
+    masks: tuple[Any, ...]
+    """Per part of the base a `pa.BooleanArray` of its live adds."""
+    kept: Any
+    """`pa.BooleanArray` over the base's live rows: those the tail leaves alone; None for all."""
+    rows: Any
+    """`pa.Table`: the live ones of the base's `rows`."""
+    num_files: int
+
+
+class LogState:
+    """The reconciled log at one version. Thread-safe; nothing about it changes but its caches."""
+
+    def __init__(self, source: _Source, later: tuple[LogTail, ...] = ()) -> None:
+        self._source = source
+        self._later = later
+        self._lock = RLock()
+        self._files: _Files | None = None
+        self._columns: dict[str, Any] = {}
+        self._added_rows: Any = None
+        self._tombstones: Any = None
+        self._actions: TableActions | None = None
+
+    @classmethod
+    def of_segment(cls, store: ObjectStore, segment: LogSegment) -> LogState:
+        """The state of a log segment. Nothing is read before it is asked for."""
+        return cls(_Source(partial(_read_segment, store, segment)))
+
+    def advance(self, tail: LogTail) -> LogState:
+        """The state after more commits; what is known already is carried over."""
+        with self._lock:
+            if self._files is None or self._tombstones is None:
+                return LogState(self._source, (*self._later, tail))
+            settled = self._settle(self._files)
+        return LogState(_Source(lambda: (settled, ())), (tail,))
+
+    def table_actions(self) -> TableActions:
+        """Protocol, metadata, transactions and domains (removed ones included)."""
+        with self._lock:
+            if self._actions is None:
+                base, tails = self._load()
+                merged = TableActions()
+                merged.take(base.actions)
+                for tail in tails:
+                    merged.protocol = tail.protocol or merged.protocol
+                    merged.metadata = tail.metadata or merged.metadata
+                    merged.txns.update(tail.txns)
+                    merged.domain_metadata.update(tail.domain_metadata)
+                self._actions = merged
+            return self._actions
+
+    @property
+    def num_files(self) -> int:
+        """Number of live files."""
+        return self._reconciled().num_files
+
+    def live_files(self, names: Sequence[str]) -> Any:
+        """A `pa.Table` with these columns of LIVE_FILE_SCHEMA, in the same row order always."""
+        with self._lock:
+            self._read_columns([name for name in names if name not in self._columns])
+            schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in names])
+            return pa.Table.from_arrays([self._columns[name] for name in names], schema=schema)
+
+    def statistics(self, columns: Sequence[StatisticsColumn]) -> Any:
+        """The statistics table of all live files, row for row with `live_files`."""
+        with self._lock:
+            files = self._reconciled()
+            base, _ = self._load()
+            tables = [
+                checkpoint_statistics(part, mask, columns)
+                for part, mask in zip(base.parts, files.masks, strict=True)
+            ]
+            for rows in (files.rows, self._added()):
+                tables.append(parse_statistics_json(rows.column("stats"), columns))
+            return pa.concat_tables(tables)
+
+    def tombstones(self, *, removed_after_ms: int) -> Any:
+        """A `pa.Table` of TOMBSTONE_SCHEMA: removes that came later than that, oldest first.
+
+        Spec: a remove without a timestamp has expired long ago.
+        """
+        with self._lock:
+            if self._tombstones is None:
+                self._tombstones = self._read_tombstones()
+            since = pc.greater(self._tombstones.column("deletion_timestamp_ms"), removed_after_ms)
+            if not pc.all(since, skip_nulls=False).as_py():
+                # What has expired once needs not be carried on.
+                self._tombstones = self._tombstones.filter(since)
+            return self._tombstones
+
+    def _load(self) -> tuple[_Base, tuple[LogTail, ...]]:
+        base, tails = self._source.load()
+        return base, (*tails, *self._later)
+
+    def _reconciled(self) -> _Files:
+        with self._lock:
+            if self._files is None:
+                self._files = self._reconcile()
+            return self._files
+
+    def _reconcile(self) -> _Files:
+        base, tails = self._load()
+        tail = reconcile_tail(tails)
+        masks, paths = _live_paths(base)
+        kept = rows_to_keep(paths, partial(_vectors_of, base, masks), tail.keys)
+        rows = base.rows
+        if kept is not None:
+            paths = paths.filter(kept)
+            rows = rows.filter(kept.slice(len(kept) - len(rows)))
+            masks = _narrowed(masks, kept)
+        added = _in_order([path for each in tails for path in each.add_paths], tail.live_adds)
+        self._columns["path"] = _extended(paths, string_column(added))
+        return _Files(tail, masks, kept, rows, len(paths) + len(added))
+
+    def _read_columns(self, names: Sequence[str]) -> None:
+        files = self._reconciled()
+        names = [name for name in names if name not in self._columns]
+        if not names:
+            return
+        base, tails = self._load()
+        held = {name: base.columns[name] for name in names if name in base.columns}
+        if files.kept is not None:
+            held = {name: column.filter(files.kept) for name, column in held.items()}
+        held |= _read_base(base, files, [name for name in names if name not in held])
+        for name in names:
+            if name == "size_bytes":
+                sizes = [size for each in tails for size in each.add_sizes]
+                added = integer_column(_in_order(sizes, files.tail.live_adds))
+            else:
+                added = self._added().column(name)
+            self._columns[name] = _extended(held[name], added)
+
+    def _added(self) -> Any:
+        if self._added_rows is None:
+            files = self._reconciled()
+            self._added_rows = add_columns(self._commits(), files.tail.live_adds)
+        return self._added_rows
+
+    def _commits(self) -> list[RawCommit]:
+        return [commit for tail in self._load()[1] for commit in tail.commits]
+
+    def _read_tombstones(self) -> Any:
+        base, _ = self._load()
+        tail = self._reconciled().tail
+        older = base.tombstones
+        if older is None:
+            removes = [part.read_removes() for part in base.parts]
+            older = pa.concat_tables(removes) if removes else TOMBSTONE_SCHEMA.empty_table()
+        vectors = older.column("deletion_vector")
+        kept = rows_to_keep(older.column("path"), vectors.filter, tail.keys)
+        older = older if kept is None else older.filter(kept)
+        return pa.concat_tables([older, remove_columns(self._commits(), tail.live_removes)])
+
+    def _settle(self, files: _Files) -> _Base:
+        base, _ = self._load()
+        return _Base(
+            actions=self.table_actions(),
+            parts=base.parts,
+            masks=files.masks,
+            rows=_compacted(pa.concat_tables([files.rows, self._added()])),
+            columns={name: _merge_chunks(column) for name, column in self._columns.items()},
+            tombstones=_compacted(self._tombstones),
+        )
+
+
+def _read_segment(store: ObjectStore, segment: LogSegment) -> tuple[_Base, tuple[LogTail, ...]]:
+    checkpoint = EMPTY_CHECKPOINT
+    if segment.checkpoint is not None:
+        checkpoint = open_checkpoint(store, segment.checkpoint)
+    commits = read_commits(store, segment.replay)
+    tail = decode_tail((*checkpoint.manifests, *commits))
+    return _Base(checkpoint.actions, checkpoint.parts), (tail,)
+
+
+def _live_paths(base: _Base) -> tuple[tuple[Any, ...], Any]:
+    """The masks of the parts, and the paths of all live files of the base."""
+    if base.masks is not None and "path" in base.columns:
+        return base.masks, base.columns["path"]
+    found = [part.add_rows() for part in base.parts]
+    chunks = [chunk for _, paths in found for chunk in paths.chunks]
+    chunks += base.rows.column("path").chunks
+    return tuple(mask for mask, _ in found), pa.chunked_array(chunks, pa.string())
+
+
+def _vectors_of(base: _Base, masks: Sequence[Any], touched: Any) -> Any:
+    """Deletion vectors of some live files of the base: a `pa.ChunkedArray`."""
+    narrowed = _narrowed(masks, touched)
+    chunks: list[Any] = []
+    for part, mask in zip(base.parts, narrowed, strict=True):
+        chunks += part.read_adds(["deletion_vector"], mask)["deletion_vector"].chunks
+    later = touched.slice(len(touched) - len(base.rows))
+    chunks += base.rows.column("deletion_vector").filter(later).chunks
+    return pa.chunked_array(chunks, LIVE_FILE_SCHEMA.field("deletion_vector").type)
+
+
+def _narrowed(masks: Sequence[Any], kept: Any) -> tuple[Any, ...]:
+    """Masks over all rows of the parts, cut down by one over their live rows."""
+    narrowed, start = [], 0
+    for mask in masks:
+        length = mask.true_count
+        narrowed.append(pc.replace_with_mask(mask, mask, kept.slice(start, length)))
+        start += length
+    return tuple(narrowed)
+
+
+def _read_base(base: _Base, files: _Files, names: Sequence[str]) -> dict[str, Any]:
+    chunks: dict[str, list[Any]] = {name: [] for name in names}
+    plain = [name for name in names if name != "stats"]
+    for part, mask in zip(base.parts, files.masks, strict=True):
+        columns = part.read_adds(plain, mask) if plain else {}
+        if "stats" in chunks:
+            columns["stats"] = checkpoint_statistics_json(part, mask)
+        for name, column in columns.items():
+            chunks[name] += column.chunks
+    for name in names:
+        chunks[name] += files.rows.column(name).chunks
+    return {
+        name: pa.chunked_array(chunks[name], LIVE_FILE_SCHEMA.field(name).type) for name in names
+    }
+
+
+def _in_order(values: Sequence[Any], ordinals: Sequence[int]) -> list[Any]:
+    return list(values) if len(ordinals) == len(values) else [values[at] for at in ordinals]
+
+
+def _extended(column: Any, more: Any) -> Any:
+    chunks = more.chunks if isinstance(more, pa.ChunkedArray) else [more]
+    return pa.chunked_array([*column.chunks, *(each for each in chunks if len(each))], column.type)
+
+
+def _compacted(table: Any) -> Any:
+    columns = [_merge_chunks(column) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _merge_chunks(column: Any) -> Any:
+    """The column with its trailing small chunks merged, where there are many."""
+    if column.num_chunks <= _MAX_CHUNKS:
+        return column
+    large = max(len(chunk) for chunk in column.chunks) // 2
+    first = next(
+        (at + 1 for at in range(column.num_chunks - 1, -1, -1) if len(column.chunk(at)) > large), 0
+    )
+    if column.num_chunks - first < _MAX_CHUNKS:
+        return column
+    merged = pa.concat_arrays(column.chunks[first:])
+    return pa.chunked_array([*column.chunks[:first], merged], column.type)

@@ -1,0 +1,394 @@
+"""One immutable version of a table.
+
+Spec: Action Reconciliation; Table Versions.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.errors import InvalidArgument, MissingMetadata, MissingProtocol
+from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from dagster_delta.protocol.arrow_columns import string_column
+from dagster_delta.protocol.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.commit_file import decode_commit_info
+from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.log_segment import CommitFile, LogSegment
+from dagster_delta.protocol.log_tail import RawCommit, decode_tail
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.statistics import StatisticsColumn
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.version_checksum import VersionChecksum
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.table.log_reader import (
+    find_segment,
+    located,
+    read_checksum,
+    read_commit,
+    read_last_checkpoint,
+)
+from dagster_delta.table.log_state import LogState
+
+if TYPE_CHECKING:
+    from dagster_delta.table.scan import Scan
+
+__all__ = ["Snapshot"]
+
+# Probing costs a request per commit: a reader that fell far behind does better with a listing.
+_MAX_PROBES = 100
+
+
+class Snapshot:
+    """A version of a table: its configuration at once, its files when they are asked for.
+
+    Immutable and thread-safe: what is read once is kept, column by column.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        segment: LogSegment,
+        configuration: TableConfiguration,
+        state: LogState,
+        checksum: VersionChecksum | None = None,
+    ) -> None:
+        self.store = store
+        self.log_segment = segment
+        self.version = segment.version
+        self.configuration = configuration
+        self.checksum = checksum
+        """Totals and table state as the version's checksum file tells them, where there is one."""
+        self._state = state
+
+    @classmethod
+    def load(
+        cls,
+        store: ObjectStore,
+        *,
+        version: int | None = None,
+        timestamp: dt.datetime | str | int | None = None,
+    ) -> Snapshot:
+        """The table as it is, as it was at a version, or as it was at a time.
+
+        Args:
+            store: rooted at the table.
+            version: which version; the latest one by default.
+            timestamp: the newest version that is not younger: a datetime (naive means UTC), an ISO
+                8601 text, or milliseconds since the epoch.
+
+        Raises:
+            TableNotFound: there is no table here.
+            VersionNotFound: there is no such version (any more), or none at that time.
+            InvalidTable: the log is damaged; its subclasses say how.
+            UnsupportedFeature: the table needs something that this library does not do.
+            InvalidArgument: both version and timestamp are given, or one of them is no such thing.
+        """
+        if timestamp is not None:
+            from dagster_delta.table.time_travel import version_at
+
+            if version is not None:
+                raise InvalidArgument("Pass a version or a timestamp, not both")
+            version = version_at(store, timestamp)
+        if version is not None and (isinstance(version, bool) or version < 0):
+            raise InvalidArgument(f"A version is a number from 0 on, not {version}")
+        return cls.of_segment(store, find_segment(store, version))
+
+    @classmethod
+    def of_segment(cls, store: ObjectStore, segment: LogSegment) -> Snapshot:
+        """The version that a log segment describes. Raises as `load` does."""
+        checksum = read_checksum(store, segment)
+        state = LogState.of_segment(store, segment)
+        with located(store, segment.version):
+            if checksum is None:
+                actions = state.table_actions()
+                configuration = _configure(actions.protocol, actions.metadata)
+            else:
+                configuration = TableConfiguration(checksum.protocol, checksum.metadata)
+            configuration.check_readable(table=store.location.uri, version=segment.version)
+        return cls(store, segment, configuration, state, checksum)
+
+    def __repr__(self) -> str:
+        return f"Snapshot({self.store.location.uri!r}, version={self.version})"
+
+    @property
+    def protocol(self) -> Protocol:
+        """What a client must understand to touch the table."""
+        return self.configuration.protocol
+
+    @property
+    def metadata(self) -> Metadata:
+        """Identity, schema text, partitioning and properties of the table."""
+        return self.configuration.metadata
+
+    @property
+    def schema(self) -> StructType:
+        """The logical schema, partition columns included."""
+        return self.configuration.schema
+
+    @cached_property
+    def arrow_schema(self) -> Any:
+        """The logical schema as a `pa.Schema`."""
+        return to_arrow_schema(self.schema)
+
+    @cached_property
+    def timestamp_ms(self) -> int:
+        """When the version was committed, in milliseconds since the epoch.
+
+        The commit's own timestamp where the table keeps them, else the time of its file.
+
+        Raises:
+            InvalidTable, StorageFailure.
+        """
+        if self.configuration.in_commit_timestamps_enabled:
+            timestamp = self._in_commit_timestamp()
+            if timestamp is not None:
+                return timestamp
+        file = self.log_segment.commit
+        if file is None or not file.modified_ms:
+            file = self.store.head(commit_path(self.version))
+        if file is None and self.log_segment.checkpoint is not None:
+            file = self.log_segment.checkpoint.files[0]
+        return 0 if file is None else file.modified_ms
+
+    def _in_commit_timestamp(self) -> int | None:
+        if self.checksum is not None and self.checksum.in_commit_timestamp_ms is not None:
+            return self.checksum.in_commit_timestamp_ms
+        if self.log_segment.commit is None:
+            return None
+        with located(self.store, self.version):
+            data = read_commit(self.store, self.version)
+            info = decode_commit_info(data, version=self.version, path=commit_path(self.version))
+        timestamp = info.get("inCommitTimestamp")
+        return timestamp if isinstance(timestamp, int) else None
+
+    @property
+    def num_files(self) -> int:
+        """Number of live files."""
+        with located(self.store, self.version):
+            return self._state.num_files
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Bytes of all live files, rows that deletion vectors hide included."""
+        return pc.sum(self.live_files(["size_bytes"])["size_bytes"], min_count=0).as_py() or 0
+
+    @cached_property
+    def num_records(self) -> int | None:
+        """Rows of the table, from statistics alone; None where a file has no statistics."""
+        total = pc.sum(self._record_counts(), skip_nulls=False, min_count=0).as_py()
+        return None if total is None else int(total)
+
+    def _record_counts(self) -> Any:
+        counts = self.statistics([]).column("num_records")
+        vectors = self.live_files(["deletion_vector"]).column("deletion_vector")
+        if vectors.null_count == len(vectors):
+            return counts
+        return pc.subtract(counts, pc.fill_null(pc.struct_field(vectors, "cardinality"), 0))
+
+    def live_files(self, columns: Sequence[str] | None = None) -> Any:
+        """The live files, a `pa.Table` with the columns of LIVE_FILE_SCHEMA in a stable row order.
+
+        Args:
+            columns: which columns, in which order; all by default. Only these are read.
+
+        Raises:
+            InvalidTable: the log is damaged.
+            StorageFailure.
+        """
+        names = LIVE_FILE_SCHEMA.names if columns is None else columns
+        with located(self.store, self.version):
+            return self._state.live_files(names)
+
+    def statistics(self, columns: Sequence[StatisticsColumn]) -> Any:
+        """What the statistics say about some columns, row for row with `live_files`.
+
+        Returns:
+            The `pa.Table` that `parse_statistics_json` describes.
+        """
+        with located(self.store, self.version):
+            return self._state.statistics(columns)
+
+    def files(self) -> Any:
+        """The live files for people to look at, a `pa.Table` with one row per file.
+
+        Columns: `path` (as in the log, percent-encoded), `size_bytes`, `partition_values` (by
+        logical column name), `num_records` (what deletion vectors hide subtracted; null where
+        unknown), `modification_time_ms`, `has_deletion_vector`, `stats`, `tags`.
+        """
+        found = self.live_files()
+        columns = {
+            "path": found["path"],
+            "size_bytes": found["size_bytes"],
+            "partition_values": self._with_logical_keys(found["partition_values"]),
+            "num_records": self._record_counts(),
+            "modification_time_ms": found["modification_time_ms"],
+            "has_deletion_vector": pc.is_valid(found["deletion_vector"]),
+            "stats": found["stats"],
+            "tags": found["tags"],
+        }
+        return pa.Table.from_arrays(list(columns.values()), names=list(columns))
+
+    def _with_logical_keys(self, partition_values: Any) -> Any:
+        if self.configuration.column_mapping_mode == "none":
+            return partition_values
+        physical = string_column(self.configuration.physical_partition_columns)
+        logical = string_column(self.configuration.partition_columns)
+        chunks = []
+        for chunk in partition_values.chunks:
+            keys = logical.take(pc.index_in(chunk.keys, value_set=physical))
+            names = pc.coalesce(keys, chunk.keys)
+            entries = pa.StructArray.from_arrays(
+                [names, chunk.items], fields=[chunk.type.key_field, chunk.type.item_field]
+            )
+            buffers = chunk.buffers()[:2]
+            chunks.append(
+                pa.Array.from_buffers(
+                    chunk.type, len(chunk), buffers, chunk.null_count, chunk.offset, [entries]
+                )
+            )
+        return pa.chunked_array(chunks, partition_values.type)
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """The latest version that an application has committed; None where it never did."""
+        found = self._transactions_by_id().get(app_id)
+        return None if found is None else found.version
+
+    def transactions(self) -> tuple[SetTransaction, ...]:
+        """The latest transaction of every application."""
+        return tuple(self._transactions_by_id().values())
+
+    def _transactions_by_id(self) -> dict[str, SetTransaction]:
+        if self.checksum is not None and self.checksum.transactions is not None:
+            return {txn.app_id: txn for txn in self.checksum.transactions}
+        with located(self.store, self.version):
+            return self._state.table_actions().txns
+
+    def domain_metadata(self) -> dict[str, DomainMetadata]:
+        """The metadata domains that are set, by name."""
+        if self.checksum is not None and self.checksum.domain_metadata is not None:
+            found = {each.domain: each for each in self.checksum.domain_metadata}
+        else:
+            with located(self.store, self.version):
+                found = self._state.table_actions().domain_metadata
+        return {name: domain for name, domain in found.items() if not domain.removed}
+
+    def tombstones(self, *, now_ms: int | None = None) -> Any:
+        """Removes that have not expired, a `pa.Table` of TOMBSTONE_SCHEMA.
+
+        Args:
+            now_ms: the time to measure the retention against, milliseconds since the epoch; the
+                clock's by default.
+        """
+        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        retention = self.configuration.properties.deleted_file_retention_ms
+        with located(self.store, self.version):
+            return self._state.tombstones(removed_after_ms=now - retention)
+
+    def advance(
+        self, commits: Sequence[tuple[int, bytes]], *, checksum: VersionChecksum | None = None
+    ) -> Snapshot:
+        """The snapshot after the next commits, from their bytes alone.
+
+        Args:
+            commits: (version, contents of the commit file), in order, from the next version on.
+            checksum: of the last of these versions, where the caller knows it.
+
+        Raises:
+            InvalidArgument: the versions do not follow this one.
+            CorruptLog: a commit is damaged.
+            UnsupportedFeature: the table needs now what this library does not do.
+        """
+        if not commits:
+            return self
+        versions = [version for version, _ in commits]
+        if versions != list(range(self.version + 1, self.version + 1 + len(commits))):
+            raise InvalidArgument(
+                f"Commits {versions} do not follow version {self.version}",
+                table=self.store.location.uri,
+                version=self.version,
+            )
+        with located(self.store, versions[-1]):
+            tail = decode_tail(RawCommit(n, commit_path(n), data) for n, data in commits)
+            configuration = self.configuration
+            if tail.protocol is not None or tail.metadata is not None:
+                configuration = TableConfiguration(
+                    tail.protocol or self.protocol, tail.metadata or self.metadata
+                )
+                configuration.check_readable(table=self.store.location.uri, version=versions[-1])
+        segment = _extend_segment(self.log_segment, commits)
+        return Snapshot(self.store, segment, configuration, self._state.advance(tail), checksum)
+
+    def update(self) -> Snapshot:
+        """The latest version: this snapshot, or a new one carried forward by what came since.
+
+        Raises:
+            InvalidTable, UnsupportedFeature, StorageFailure.
+        """
+        commits: list[tuple[int, bytes]] = []
+        while len(commits) < _MAX_PROBES:
+            following = self.version + 1 + len(commits)
+            try:
+                commits.append((following, self.store.read(commit_path(following))))
+            except FileNotFoundError:
+                break
+        else:
+            return Snapshot.load(self.store)
+        # Where the next commit is missing, a clean-up may have removed it together with others.
+        if not commits and self._was_overtaken():
+            return Snapshot.load(self.store)
+        return self.advance(commits)
+
+    def _was_overtaken(self) -> bool:
+        hint = read_last_checkpoint(self.store)
+        return hint is not None and hint.version > self.version
+
+    def scan(self, columns: Sequence[str] | None = None, where: str | None = None) -> Scan:
+        """Plan a read of this version. Nothing is read yet.
+
+        Args:
+            columns: logical names of the columns to read, in order; all by default.
+            where: Spark SQL; only rows for which it is true are read.
+
+        Raises:
+            SchemaMismatch, InvalidArgument, UnsupportedExpression.
+        """
+        from dagster_delta.table.scan import Scan
+
+        return Scan(self, columns, where)
+
+
+def _configure(protocol: Protocol | None, metadata: Metadata | None) -> TableConfiguration:
+    if metadata is None:
+        raise MissingMetadata(
+            "The log holds no metaData action, so the table has no schema; restore the log from a "
+            "copy, or create the table anew"
+        )
+    if protocol is None:
+        raise MissingProtocol(
+            "The log holds no protocol action, so nobody can tell what it takes to read the "
+            "table; restore the log from a copy, or create the table anew"
+        )
+    return TableConfiguration(protocol, metadata)
+
+
+def _extend_segment(segment: LogSegment, commits: Sequence[tuple[int, bytes]]) -> LogSegment:
+    # Their times are not known here: they are looked up when somebody asks.
+    files = [
+        CommitFile(version, version, ObjectMeta(commit_path(version), len(data), 0))
+        for version, data in commits
+    ]
+    return LogSegment(
+        version=commits[-1][0],
+        checkpoint=segment.checkpoint,
+        replay=(*segment.replay, *files),
+        commit=files[-1].file,
+        checksum=None,
+    )
