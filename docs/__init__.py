@@ -1,0 +1,1 @@
+"""Pages about the project, and what generates them."""
