@@ -40,6 +40,11 @@ __all__ = ["TableDefinition", "define_table", "with_schema"]
 
 _MAX_COLUMN_ID_KEY = "delta.columnMapping.maxColumnId"
 
+_IN_COMMIT_TIMESTAMP_START = (
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.inCommitTimestampEnablementTimestamp",
+)
+
 _TABLE_LOCAL_METADATA = ("delta.columnMapping.", "delta.typeChanges", "parquet.field.")
 
 
@@ -97,6 +102,7 @@ def define_table(
         )
         configuration[_MAX_COLUMN_ID_KEY] = str(highest)
     old = replaces.metadata if replaces else None
+    configuration |= _in_commit_timestamp_start(configuration, replaces)
     return TableConfiguration(
         protocol,
         Metadata(
@@ -157,6 +163,22 @@ def with_schema(
             configuration=properties,
         ),
     )
+
+
+def _in_commit_timestamp_start(
+    configuration: Mapping[str, str], replaces: TableConfiguration | None
+) -> dict[str, str]:
+    """Where in-commit timestamps began, which a table that is replaced has to go on saying."""
+    wanted = TableProperties.parse(configuration).enable_in_commit_timestamps
+    if replaces is None or not wanted:
+        return {}
+    if not replaces.in_commit_timestamps_enabled:
+        raise InvalidArgument(
+            "delta.enableInCommitTimestamps cannot be turned on while a table is replaced; leave "
+            "it out, or create the table elsewhere"
+        )
+    old = replaces.metadata.configuration
+    return {key: old[key] for key in _IN_COMMIT_TIMESTAMP_START if key in old}
 
 
 def _clean(schema: StructType) -> StructType:

@@ -3,6 +3,7 @@
 The rules are those of the reference implementation, in its order:
 
     winner changed       and this transaction                    verdict
+    anything             creates the table                       MetadataChanged
     protocol             any                                     ProtocolChanged
     metadata             any                                     MetadataChanged
     txn of an app        records a txn of the same app           ConcurrentTransaction
@@ -116,11 +117,21 @@ def check_conflicts(mine: TransactionFacts, winners: Iterable[CommitActions]) ->
         winners: every commit after the version it was planned on, in order.
     """
     for winner in winners:
-        for check in (_protocol, _metadata, _transactions, _domains, _added, _removed):
+        for check in (_creation, _protocol, _metadata, _transactions, _domains, _added, _removed):
             conflict = check(mine, winner)
             if conflict is not None:
                 return conflict
     return None
+
+
+def _creation(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
+    if mine.protocol is not None:
+        return None
+    return Conflict(
+        MetadataChanged,
+        "another writer created the table first; open it and repeat the write",
+        winner.version,
+    )
 
 
 def _protocol(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster_delta import __version__
+from dagster_delta._version import __version__
 from dagster_delta.errors import (
     CatalogRequired,
     InvalidTable,

@@ -178,4 +178,5 @@ def test_creation_loses_to_any_other_creation() -> None:
     creation = TransactionFacts(protocol=None, metadata=None, changes_metadata=True)
     conflict = check_conflicts(creation, [replace(NEW_METADATA, version=0, protocol=PROTOCOL)])
     assert conflict is not None
-    assert conflict.kind is ProtocolChanged
+    assert conflict.kind is MetadataChanged
+    assert "created the table first" in conflict.message

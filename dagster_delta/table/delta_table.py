@@ -1,0 +1,399 @@
+"""A Delta table at a location: opening, creating, writing.
+
+Spec: Delta Table Specification.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from dagster_delta.errors import InvalidArgument, TableAlreadyExists, TableNotFound
+from dagster_delta.evolution.table_definition import TableDefinition, define_table
+from dagster_delta.protocol.actions import Metadata, Protocol
+from dagster_delta.protocol.conflict_checker import ReadScope
+from dagster_delta.protocol.log_paths import LOG_DIRECTORY, parse_log_file_name
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.storage import open_store
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.committer import Refused, now_ms
+from dagster_delta.table.post_commit import write_checkpoint
+from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.transaction import CommitResult, Transaction
+from dagster_delta.table.write_planning import SchemaMode, WriteOptions, new_column_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dagster_delta.table.history import HistoryEntry
+
+__all__ = ["CommitResult", "DeltaTable"]
+
+CreateMode = Literal["error", "ignore", "replace"]
+
+
+class DeltaTable:
+    """A table, as its latest version is known to this handle.
+
+    Reading calls answer from the version that was opened or last written here; `update` looks for
+    newer ones. Every write starts from the latest version.
+
+    Args:
+        uri: path or URI of the table's root.
+        storage_options: credentials and settings of the storage.
+        store: an opened store instead of `uri`'s own.
+        version: version to open instead of the latest; such a handle is read-only.
+        must_exist: False to open a location that may hold no table yet: reading calls raise
+            TableNotFound then, and the first append or overwrite creates the table.
+
+    Raises:
+        TableNotFound: there is no table, and `must_exist` is true.
+        VersionNotFound: there is no such version.
+        InvalidTable: the log is damaged.
+        UnsupportedFeature, CatalogRequired: the table cannot be read by this library.
+    """
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        store: ObjectStore | None = None,
+        version: int | None = None,
+        must_exist: bool = True,
+    ) -> None:
+        self._store = store if store is not None else open_store(uri, storage_options)
+        self._pinned = version is not None
+        self._snapshot: Snapshot | None = None
+        try:
+            self._snapshot = Snapshot.load(self._store, version=version)
+        except TableNotFound:
+            if must_exist:
+                raise
+
+    def __repr__(self) -> str:
+        version = "absent" if self._snapshot is None else f"version {self._snapshot.version}"
+        return f"DeltaTable({self.uri!r}, {version})"
+
+    @classmethod
+    def create(
+        cls,
+        uri: str | os.PathLike[str],
+        schema: StructType | pa.Schema,
+        *,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, object] | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        mode: CreateMode = "error",
+        storage_options: Mapping[str, Any] | None = None,
+        store: ObjectStore | None = None,
+    ) -> DeltaTable:
+        """A new table without rows, under the lowest protocol that schema and properties need.
+
+        Args:
+            uri: path or URI of the table's root.
+            schema: logical schema, partition columns included: ours or a pyarrow.Schema.
+            partition_by: partition columns, in directory order.
+            properties: table properties; `delta.*` names are checked.
+            name: shown by catalogs and tools.
+            description: shown by catalogs and tools.
+            mode: what to do where a table is already: `error`, `ignore` (open it), or `replace`
+                (a new version without rows; older versions stay readable).
+            storage_options: credentials and settings of the storage.
+            store: an opened store instead of `uri`'s own.
+
+        Raises:
+            TableAlreadyExists: a table is there, and the mode is `error`.
+            InvalidArgument: a column, a property or the mode makes no sense.
+            UnsupportedFeature: the table would need what this library does not write.
+            CommitConflict: another writer changed the table that is replaced.
+        """
+        if mode not in ("error", "ignore", "replace"):
+            raise InvalidArgument(f"mode is 'error', 'ignore' or 'replace', not {mode!r}")
+        table = cls(uri, storage_options=storage_options, store=store, must_exist=False)
+        definition = TableDefinition(
+            _as_schema(schema), tuple(partition_by), properties, name, description
+        )
+        existing = table._snapshot
+        if existing is not None and mode == "ignore":
+            return table
+        if existing is not None and mode == "error":
+            raise _already_exists(table.uri)
+        return table._create(definition, mode)
+
+    def _create(self, definition: TableDefinition, mode: CreateMode) -> DeltaTable:
+        from dagster_delta.table.replacement import replace_everything
+
+        existing = self._snapshot
+        transaction = Transaction(self._store, existing)
+        configuration = define_table(
+            definition,
+            table_id=str(uuid.uuid4()),
+            created_time_ms=now_ms(),
+            new_name=new_column_name,
+            replaces=existing.configuration if existing else None,
+        )
+        transaction.stage_configuration(configuration)
+        if existing is not None:
+            replaced = replace_everything(existing, now_ms=now_ms())
+            transaction.stage_removed(replaced.removes)
+            transaction.depend_on(ReadScope(whole_table=True))
+        outcome = transaction.try_commit(
+            "CREATE TABLE" if existing is None else "CREATE OR REPLACE TABLE",
+            parameters={
+                "isManaged": False,
+                "description": definition.description,
+                "partitionBy": list(configuration.partition_columns),
+                "properties": configuration.metadata.configuration,
+            },
+        )
+        if isinstance(outcome, CommitResult):
+            self._snapshot = outcome.snapshot
+            return self
+        return self._created_by_another(outcome, mode)
+
+    def _created_by_another(self, refused: Refused, mode: CreateMode) -> DeltaTable:
+        if self._snapshot is None and mode == "error":
+            raise _already_exists(self.uri)
+        if self._snapshot is None and mode == "ignore":
+            self._snapshot = Snapshot.load(self._store)
+            return self
+        raise refused.conflict.to_error(table=self.uri)
+
+    @staticmethod
+    def is_delta_table(
+        uri: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        store: ObjectStore | None = None,
+    ) -> bool:
+        """Whether a table is at the location; whether it can be read is not looked at.
+
+        Args:
+            uri: path or URI of the table's root.
+            storage_options: credentials and settings of the storage.
+            store: an opened store instead of `uri`'s own.
+
+        Raises:
+            StorageFailure: the store refused or failed.
+        """
+        opened = store if store is not None else open_store(uri, storage_options)
+        names = (meta.path.rpartition("/")[2] for meta in opened.list_from(LOG_DIRECTORY, "0"))
+        return any(parse_log_file_name(name) is not None for name in names)
+
+    @property
+    def uri(self) -> str:
+        """Location of the table, without credentials."""
+        return self._store.location.uri
+
+    @property
+    def store(self) -> ObjectStore:
+        """The store that holds the table."""
+        return self._store
+
+    def version(self) -> int:
+        """The version this handle knows. Raises TableNotFound where there is no table yet."""
+        return self._known().version
+
+    def schema(self) -> StructType:
+        """The logical schema. Raises TableNotFound where there is no table yet."""
+        return self._known().schema
+
+    def protocol(self) -> Protocol:
+        """The protocol action. Raises TableNotFound where there is no table yet."""
+        return self._known().protocol
+
+    def metadata(self) -> Metadata:
+        """The metadata action. Raises TableNotFound where there is no table yet."""
+        return self._known().metadata
+
+    def history(self, limit: int | None = None) -> list[HistoryEntry]:
+        """The commits, newest first, as far back as the log reaches.
+
+        Args:
+            limit: how many at most; None for all.
+
+        Raises:
+            TableNotFound, CorruptLog, StorageFailure.
+        """
+        from dagster_delta.table.history import history
+
+        return history(self._store, self._known(), limit)
+
+    def snapshot(
+        self, version: int | None = None, timestamp: datetime | str | int | None = None
+    ) -> Snapshot:
+        """One immutable version of the table: by default the one this handle knows.
+
+        Args:
+            version: number of the version.
+            timestamp: the latest version committed at or before it; text is ISO 8601, a number
+                counts milliseconds since the epoch.
+
+        Raises:
+            TableNotFound, VersionNotFound, InvalidTable, UnsupportedFeature.
+            InvalidArgument: both are given.
+        """
+        if version is None and timestamp is None:
+            return self._known()
+        if version is not None and timestamp is not None:
+            raise InvalidArgument("a snapshot is asked for by version or by timestamp, not by both")
+        if self._snapshot is not None and version == self._snapshot.version:
+            return self._snapshot
+        return Snapshot.load(self._store, version=version, timestamp=timestamp)
+
+    def update(self) -> Snapshot:
+        """Move this handle to the latest version, and return it.
+
+        Raises:
+            TableNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
+        """
+        self._pinned = False
+        latest = self._latest()
+        return self._known() if latest is None else latest
+
+    def transaction(self) -> Transaction:
+        """A change of the table planned on its latest version, for those who stage actions.
+
+        Raises:
+            UnsupportedFeature, UnsupportedWriterVersion: this library cannot write the table.
+            ConditionalPutUnsupported: the store cannot commit safely.
+            InvalidArgument: the handle was opened at a version.
+        """
+        return Transaction(self._store, self._latest())
+
+    def append(
+        self,
+        data: object,
+        *,
+        schema_mode: SchemaMode = "strict",
+        partition_by: Sequence[str] | None = None,
+        idempotency: tuple[str, int] | None = None,
+        commit_info: Mapping[str, object] | None = None,
+        engine: str | None = None,
+        check: str | None = None,
+        properties: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Add rows as one commit, which also creates the table where there is none.
+
+        Args:
+            data: pyarrow Table, RecordBatchReader or Dataset, pandas or polars frame, Spark
+                DataFrame.
+            schema_mode: `strict`: the table's columns and no others; `merge`: new columns are
+                added.
+            partition_by: partition columns of a new table.
+            idempotency: application id and version; a version that was committed before is not
+                written again.
+            commit_info: recorded in the commitInfo beside ours.
+            engine: `arrow` or `spark`; the data decide by default.
+            check: Spark SQL that every row has to satisfy.
+            properties: table properties of a new table.
+
+        Raises:
+            SchemaMismatch, InvalidCast: the rows do not fit the table.
+            ConstraintViolation: a row breaks NOT NULL, an invariant or a CHECK.
+            PartitionMismatch: a row does not satisfy `check`.
+            UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
+            CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
+            InvalidArgument: the arguments make no sense together.
+        """
+        from dagster_delta.table.write_operations import append_rows
+
+        options = WriteOptions(
+            schema_mode, partition_by, idempotency, commit_info, engine, check, properties
+        )
+        return self._adopt(append_rows(self._store, self._latest(), data, options, clock=now_ms))
+
+    def overwrite(
+        self,
+        data: object,
+        *,
+        where: str | None = None,
+        schema_mode: SchemaMode = "strict",
+        partition_by: Sequence[str] | None = None,
+        idempotency: tuple[str, int] | None = None,
+        commit_info: Mapping[str, object] | None = None,
+        engine: str | None = None,
+        properties: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Replace rows by others as one commit, which also creates the table where there is none.
+
+        Args:
+            data: as for `append`.
+            where: None replaces every row; Spark SQL replaces the rows it is true of, and every new
+                row has to satisfy it; `dynamic` replaces the partitions that the new rows are in.
+            schema_mode: as for `append`; `overwrite` gives the table the schema of the data, and
+                needs `where` to be None.
+            partition_by: partition columns of a new table, or of a new schema.
+            idempotency: as for `append`.
+            commit_info: as for `append`.
+            engine: as for `append`.
+            properties: table properties of a new table.
+
+        Raises:
+            PartitionMismatch: a new row does not satisfy `where`.
+            SchemaMismatch, InvalidCast, ConstraintViolation, UnsupportedFeature,
+            ConditionalPutUnsupported, CommitConflict, CommitStateUnknown, InvalidArgument: as for
+                `append`; an append-only table is refused as an UnsupportedFeature.
+        """
+        from dagster_delta.table.write_operations import overwrite_rows
+
+        options = WriteOptions(
+            schema_mode, partition_by, idempotency, commit_info, engine, None, properties
+        )
+        return self._adopt(
+            overwrite_rows(self._store, self._latest(), data, options, where=where, clock=now_ms)
+        )
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint of the version this handle knows.
+
+        Raises:
+            TableNotFound, StorageFailure, UnsupportedFeature, UnsupportedWriterVersion.
+        """
+        snapshot = self._known()
+        snapshot.configuration.check_writable(table=self.uri, version=snapshot.version)
+        write_checkpoint(snapshot, now_ms=now_ms())
+
+    def _known(self) -> Snapshot:
+        if self._snapshot is None:
+            self._snapshot = Snapshot.load(self._store)
+        return self._snapshot
+
+    def _latest(self) -> Snapshot | None:
+        """The latest version, from which every write starts; None where there is no table."""
+        if self._pinned:
+            raise InvalidArgument(
+                "the handle was opened at a version, and only the latest one can be written; open "
+                "the table without version",
+                table=self.uri,
+            )
+        try:
+            known = self._snapshot
+            self._snapshot = Snapshot.load(self._store) if known is None else known.update()
+        except TableNotFound:
+            if self._snapshot is not None:
+                raise
+        return self._snapshot
+
+    def _adopt(self, result: CommitResult) -> CommitResult:
+        self._snapshot = result.snapshot
+        return result
+
+
+def _already_exists(uri: str) -> TableAlreadyExists:
+    return TableAlreadyExists(
+        'a table is there already; open it, or pass mode="ignore" or mode="replace"', table=uri
+    )
+
+
+def _as_schema(schema: StructType | pa.Schema) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    from dagster_delta.protocol.arrow_schema import from_arrow_schema
+
+    return from_arrow_schema(schema)

@@ -1,0 +1,207 @@
+"""What follows a commit and may fail without harm: the version checksum and the checkpoint.
+
+Spec: Checkpoints; Last Checkpoint File; Version Checksum File.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dagster_delta.engines.engine import Clock
+from dagster_delta.protocol.checkpoint_writer import (
+    CheckpointState,
+    EncodedCheckpoint,
+    encode_checkpoint,
+    statistics_columns,
+)
+from dagster_delta.protocol.commit_file import decode_commit
+from dagster_delta.protocol.last_checkpoint import LastCheckpoint, encode_last_checkpoint
+from dagster_delta.protocol.log_paths import (
+    LAST_CHECKPOINT_PATH,
+    checkpoint_path,
+    checksum_path,
+    multi_part_checkpoint_paths,
+    v2_checkpoint_path,
+)
+from dagster_delta.protocol.version_checksum import (
+    VersionChecksum,
+    encode_version_checksum,
+    first_version_checksum,
+    next_version_checksum,
+)
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log_reader import read_last_checkpoint
+
+if TYPE_CHECKING:
+    from dagster_delta.table.snapshot import Snapshot
+
+__all__ = ["MAX_ACTIONS_PER_PART", "follow_commit", "write_checkpoint"]
+
+_LOG = logging.getLogger(__name__)
+
+MAX_ACTIONS_PER_PART = 1_000_000
+"""File actions beyond which a classic checkpoint is split into parts."""
+
+
+def follow_commit(
+    store: ObjectStore,
+    base: Snapshot | None,
+    commits: Sequence[tuple[int, bytes]],
+    *,
+    clock: Clock,
+) -> Snapshot:
+    """The table after a commit that has just landed, its checksum and, when due, checkpoint stored.
+
+    The commit stands already, so a failure to store either is logged and not raised.
+
+    Args:
+        store: store of the table.
+        base: what the commit was planned on; None where it created the table.
+        commits: (version, bytes) of every commit since then, the new one last.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        CorruptLog, StorageFailure: the new version cannot be read.
+    """
+    from dagster_delta.table.snapshot import Snapshot
+
+    version = commits[-1][0]
+    checksum = _checksum_after(base, commits)
+    _store_checksum(store, version, checksum)
+    if base is None:
+        snapshot = Snapshot.load(store, version=version)
+    else:
+        snapshot = base.advance(commits, checksum=checksum)
+    _store_checkpoint_when_due(snapshot, clock=clock)
+    return snapshot
+
+
+def _checksum_after(
+    base: Snapshot | None, commits: Sequence[tuple[int, bytes]]
+) -> VersionChecksum | None:
+    """The checksum of the last version, None where the one before is not known."""
+    checksum = None if base is None else base.checksum
+    for version, data in commits:
+        actions = decode_commit(data, version=version)
+        if version == 0:
+            checksum = first_version_checksum(actions)
+        elif checksum is not None:
+            checksum = next_version_checksum(checksum, actions)
+    return checksum
+
+
+def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum | None) -> None:
+    if checksum is None:
+        return
+    try:
+        store.put_if_absent(checksum_path(version), encode_version_checksum(checksum))
+    except FileExistsError:
+        # Another writer is quicker with the same contents, and a checksum is never overwritten.
+        return
+    except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
+        _warn("checksum", version, store, error)
+
+
+def _store_checkpoint_when_due(snapshot: Snapshot, *, clock: Clock) -> None:
+    try:
+        interval = snapshot.configuration.properties.checkpoint_interval
+        if snapshot.version and snapshot.version % interval == 0:
+            write_checkpoint(snapshot, now_ms=clock())
+            if snapshot.checksum is None:
+                # Writers that store none break the chain; with the state at hand it starts anew.
+                _store_checksum(snapshot.store, snapshot.version, _count(snapshot))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
+        _warn("checkpoint", snapshot.version, snapshot.store, error)
+
+
+def _count(snapshot: Snapshot) -> VersionChecksum:
+    """The checksum of a version from its whole state."""
+    vectors = snapshot.live_files(["deletion_vector"])["deletion_vector"]
+    hidden = [each["cardinality"] for each in vectors.drop_null().to_pylist()]
+    keeps_timestamps = snapshot.configuration.in_commit_timestamps_enabled
+    return VersionChecksum(
+        protocol=snapshot.protocol,
+        metadata=snapshot.metadata,
+        num_files=snapshot.num_files,
+        size_bytes=snapshot.size_bytes,
+        transactions=snapshot.transactions(),
+        domain_metadata=tuple(snapshot.domain_metadata().values()),
+        in_commit_timestamp_ms=snapshot.timestamp_ms if keeps_timestamps else None,
+        num_deleted_records=sum(hidden),
+        num_deletion_vectors=len(hidden),
+    )
+
+
+def _warn(what: str, version: int, store: ObjectStore, error: Exception) -> None:
+    _LOG.warning(
+        "version %d of %s is committed, but its %s was not stored: %s",
+        version,
+        store.location.uri,
+        what,
+        error,
+    )
+
+
+def write_checkpoint(
+    snapshot: Snapshot,
+    *,
+    now_ms: int,
+    max_actions_per_part: int = MAX_ACTIONS_PER_PART,
+) -> None:
+    """Store a checkpoint of a version, and point `_last_checkpoint` to it.
+
+    Args:
+        snapshot: the version.
+        now_ms: what the retention of tombstones is measured against, milliseconds since the epoch.
+        max_actions_per_part: file actions beyond which a classic checkpoint is split.
+
+    Raises:
+        InvalidTable, StorageFailure.
+    """
+    configuration = snapshot.configuration
+    state = CheckpointState(
+        version=snapshot.version,
+        configuration=configuration,
+        live_files=snapshot.live_files(),
+        statistics=snapshot.statistics(statistics_columns(configuration)),
+        tombstones=snapshot.tombstones(now_ms=now_ms),
+        transactions=snapshot.transactions(),
+        domain_metadata=tuple(snapshot.domain_metadata().values()),
+    )
+    knows_v2 = configuration.supports("v2Checkpoint")
+    as_v2 = knows_v2 and configuration.properties.checkpoint_policy == "v2"
+    encoded = encode_checkpoint(
+        state,
+        # The feature v2Checkpoint forbids checkpoints in several parts.
+        max_actions_per_part=None if knows_v2 else max_actions_per_part,
+        as_v2=as_v2,
+    )
+    _store(snapshot, encoded, as_v2=as_v2)
+
+
+def _store(snapshot: Snapshot, encoded: EncodedCheckpoint, *, as_v2: bool) -> None:
+    store, version = snapshot.store, snapshot.version
+    num_parts = len(encoded.parts)
+    if as_v2:
+        paths: tuple[str, ...] = (v2_checkpoint_path(version, str(uuid.uuid4()), "parquet"),)
+    elif num_parts > 1:
+        paths = multi_part_checkpoint_paths(version, num_parts)
+    else:
+        paths = (checkpoint_path(version),)
+    for path, data in zip(paths, encoded.parts, strict=True):
+        # Every attempt at one version has the same contents, so replacing a file is harmless.
+        store.put(path, data)
+    hint = read_last_checkpoint(store)
+    if hint is not None and hint.version > version:
+        return
+    last = LastCheckpoint(
+        version=version,
+        size=encoded.num_actions,
+        parts=num_parts if num_parts > 1 else None,
+        size_bytes=encoded.size_bytes,
+        num_add_files=encoded.num_add_files,
+    )
+    store.put(LAST_CHECKPOINT_PATH, encode_last_checkpoint(last))

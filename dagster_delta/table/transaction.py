@@ -1,0 +1,336 @@
+"""One optimistic change of a table: planned on a snapshot, committed once or not at all.
+
+Spec: Delta Log Entries; Transaction Identifiers; Domain Metadata.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from dagster_delta.engines.engine import Clock
+from dagster_delta.errors import (
+    CommitRetriesExhausted,
+    ConditionalPutUnsupported,
+    DeltaError,
+    InvalidArgument,
+    UnsupportedFeature,
+)
+from dagster_delta.protocol.actions import (
+    AddFile,
+    DomainMetadata,
+    RemoveFile,
+    SetTransaction,
+)
+from dagster_delta.protocol.commit_writer import CommitContents, encode_actions
+from dagster_delta.protocol.conflict_checker import (
+    IsolationLevel,
+    ReadScope,
+    TransactionFacts,
+)
+from dagster_delta.protocol.partition_values import decode_path
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.committer import CommitRequest, Refused, land_commit, now_ms
+from dagster_delta.table.post_commit import follow_commit
+
+if TYPE_CHECKING:
+    from dagster_delta.table.snapshot import Snapshot
+
+__all__ = ["CommitResult", "Transaction"]
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What one commit did."""
+
+    version: int
+    """Version the commit made; for a skipped one, the version at which it was found done."""
+    metrics: Mapping[str, int | str]
+    """Operation metrics by the names of commitInfo: `numFiles`, `numOutputRows`, …"""
+    snapshot: Snapshot
+    """The table at that version."""
+    skipped: bool = False
+    """True when the application's transaction had been committed before, so nothing was written."""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A change of one table.
+
+    Args:
+        store: store of the table.
+        snapshot: what the change is planned on; None where there is no table yet.
+        clock: gives timestamps.
+        new_id: makes the unique id of the commit.
+
+    Raises:
+        ConditionalPutUnsupported: the store cannot commit safely.
+        UnsupportedFeature, UnsupportedWriterVersion: the table cannot be written by this library.
+    """
+
+    store: ObjectStore
+    snapshot: Snapshot | None
+    clock: Clock = now_ms
+    new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+    _staged: TableConfiguration | None = field(default=None, init=False)
+    _reads: ReadScope = field(default_factory=ReadScope, init=False)
+    _adds: list[AddFile] = field(default_factory=list, init=False)
+    _removes: list[RemoveFile] = field(default_factory=list, init=False)
+    _own_paths: list[str] = field(default_factory=list, init=False)
+    _applications: dict[str, int] = field(default_factory=dict, init=False)
+    _domains: dict[str, DomainMetadata] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.store.supports_put_if_absent:
+            raise ConditionalPutUnsupported(
+                "this storage cannot create a file only if it is absent, so two writers could "
+                "overwrite each other's commits; the table is read-only here",
+                table=self.store.location.uri,
+            )
+        if self.snapshot is not None:
+            self.snapshot.configuration.check_writable(
+                table=self.store.location.uri, version=self.snapshot.version
+            )
+
+    @property
+    def read_version(self) -> int | None:
+        """Version the change is planned on; None where there is no table yet."""
+        return None if self.snapshot is None else self.snapshot.version
+
+    @property
+    def configuration(self) -> TableConfiguration:
+        """Protocol and metadata as they will be after the commit.
+
+        Raises:
+            InvalidArgument: there is no table and none has been staged.
+        """
+        if self._staged is not None:
+            return self._staged
+        if self.snapshot is None:
+            raise InvalidArgument(
+                "the table does not exist, and the transaction does not say what it is to be",
+                table=self.store.location.uri,
+            )
+        return self.snapshot.configuration
+
+    def stage_configuration(self, configuration: TableConfiguration) -> None:
+        """Make protocol and metadata part of the commit, as far as they change.
+
+        Raises:
+            UnsupportedFeature, UnsupportedWriterVersion: this library cannot write such a table.
+        """
+        configuration.check_writable(
+            table=self.store.location.uri,
+            version=0 if self.read_version is None else self.read_version + 1,
+        )
+        self._staged = configuration
+
+    def depend_on(self, reads: ReadScope) -> None:
+        """Say which part of the table the change depends on; replaces what was said before."""
+        self._reads = reads
+
+    def stage_written(self, files: Iterable[AddFile]) -> None:
+        """Add data files that were written for this change and are deleted if it fails."""
+        for each in files:
+            self._adds.append(each)
+            self._own_paths.append(decode_path(each.path))
+
+    def stage_removed(self, removes: Iterable[RemoveFile]) -> None:
+        """Remove logical files from the table."""
+        self._removes.extend(removes)
+
+    def record_application(self, app_id: str, version: int) -> None:
+        """Record that an application has got as far as `version`, as part of the commit."""
+        self._applications[app_id] = version
+
+    def set_domain_metadata(self, domain: str, configuration: str) -> None:
+        """Set the contents of a metadata domain of the user's own.
+
+        Raises:
+            InvalidArgument: the domain is one of the protocol's own.
+            UnsupportedFeature: the table does not support metadata domains.
+        """
+        if domain.startswith("delta."):
+            # Spec: clients MUST NOT allow users to modify system-controlled domains.
+            raise InvalidArgument(
+                f"the metadata domain {domain} belongs to the protocol; choose a name that does "
+                "not start with 'delta.'"
+            )
+        if not self.configuration.supports("domainMetadata"):
+            raise UnsupportedFeature(
+                "the table does not support metadata domains; create it with the property "
+                "delta.feature.domainMetadata = supported",
+                table=self.store.location.uri,
+            )
+        self._domains[domain] = DomainMetadata(
+            domain=domain, configuration=configuration, removed=False
+        )
+
+    def commit(
+        self,
+        operation: str,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        metrics: Mapping[str, int | str] | None = None,
+        user_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Land the change as the table's next version, rebased on others' where that is safe.
+
+        Args:
+            operation: what was done, by the name other engines know.
+            parameters: of the operation.
+            metrics: of the operation.
+            user_info: kept in the commitInfo beside ours.
+
+        Raises:
+            CommitConflict: another writer won and the change cannot be rebased; the files written
+                for it are deleted.
+            CommitStateUnknown: the store would not say whether the commit landed; nothing is
+                deleted.
+            InvalidArgument: `user_info` cannot be recorded.
+            UnsupportedFeature: the table is append-only and rows would be removed.
+            StorageFailure: the store refused; nothing is deleted.
+        """
+        outcome = self.try_commit(
+            operation, parameters=parameters, metrics=metrics, user_info=user_info
+        )
+        if isinstance(outcome, Refused):
+            self.abandon()
+            raise outcome.conflict.to_error(table=self.store.location.uri)
+        return outcome
+
+    def try_commit(
+        self,
+        operation: str,
+        *,
+        parameters: Mapping[str, object] | None = None,
+        metrics: Mapping[str, int | str] | None = None,
+        user_info: Mapping[str, object] | None = None,
+    ) -> CommitResult | Refused:
+        """As `commit`, but a conflict is returned, and the files written for it are kept.
+
+        Raises:
+            CommitRetriesExhausted, CommitStateUnknown, InvalidArgument, UnsupportedFeature,
+            StorageFailure: see `commit`.
+        """
+        metrics = dict(metrics or {})
+        try:
+            request = self._request(operation, parameters or {}, metrics, user_info or {})
+            outcome = land_commit(self.store, request, clock=self.clock)
+        except (
+            CommitRetriesExhausted,
+            ConditionalPutUnsupported,
+            InvalidArgument,
+            UnsupportedFeature,
+        ):
+            # These say that the commit surely does not stand in the log.
+            self.abandon()
+            raise
+        if isinstance(outcome, Refused):
+            return outcome
+        snapshot = follow_commit(self.store, self.snapshot, outcome.commits, clock=self.clock)
+        return CommitResult(outcome.version, metrics, snapshot)
+
+    def rebase_on(self, snapshot: Snapshot) -> Transaction:
+        """The same change planned on another snapshot, without a change of the configuration.
+
+        Only for a change that depends on nothing: whether it still makes sense is not looked at.
+        """
+        rebased = Transaction(self.store, snapshot, self.clock, self.new_id)
+        rebased._adds, rebased._own_paths = self._adds, self._own_paths
+        rebased._applications, rebased._domains = self._applications, self._domains
+        return rebased
+
+    def abandon(self) -> None:
+        """Delete the data files written for this change, as far as the store lets it."""
+        paths, self._own_paths = self._own_paths, []
+        try:
+            self.store.delete(paths)
+        except (DeltaError, OSError) as error:
+            _LOG.warning(
+                "could not delete %d unreferenced data files of %s: %s",
+                len(paths),
+                self.store.location.uri,
+                error,
+            )
+
+    def _request(
+        self,
+        operation: str,
+        parameters: Mapping[str, object],
+        metrics: Mapping[str, int | str],
+        user_info: Mapping[str, object],
+    ) -> CommitRequest:
+        contents = self._contents()
+        configuration = self.configuration
+        if contents.removes_data and configuration.append_only:
+            # Spec: new log entries MUST NOT change or remove data from the table.
+            raise UnsupportedFeature(
+                "the table is append-only (delta.appendOnly), and this write would remove rows; "
+                "append instead, or unset the property first",
+                table=self.store.location.uri,
+                version=self.read_version,
+            )
+        return CommitRequest(
+            read_version=self.read_version,
+            actions=encode_actions(contents),
+            facts=self._facts(contents),
+            transaction_id=self.new_id(),
+            operation=operation,
+            parameters=parameters,
+            metrics=metrics,
+            user_info=user_info,
+            is_blind_append=self._reads.is_empty and not contents.removes,
+            in_commit_timestamps=configuration.in_commit_timestamps_enabled,
+            read_timestamp_ms=self._read_timestamp_ms(),
+        )
+
+    def _read_timestamp_ms(self) -> int:
+        if self.snapshot is None or not self.configuration.in_commit_timestamps_enabled:
+            return 0
+        return self.snapshot.timestamp_ms
+
+    def _contents(self) -> CommitContents:
+        old = None if self.snapshot is None else self.snapshot.configuration
+        new = self._staged
+        return CommitContents(
+            protocol=new.protocol if new and (not old or new.protocol != old.protocol) else None,
+            metadata=new.metadata if new and (not old or new.metadata != old.metadata) else None,
+            transactions=tuple(
+                SetTransaction(app_id=app_id, version=version, last_updated_ms=self.clock())
+                for app_id, version in self._applications.items()
+            ),
+            domain_metadata=tuple(self._domains.values()),
+            removes=tuple(self._removes),
+            adds=tuple(self._adds),
+        )
+
+    def _facts(self, contents: CommitContents) -> TransactionFacts:
+        old = None if self.snapshot is None else self.snapshot.configuration
+        return TransactionFacts(
+            protocol=old.protocol if old else None,
+            metadata=old.metadata if old else None,
+            isolation_level=_isolation_level(self.configuration, contents),
+            reads=self._reads,
+            removed_paths=frozenset(each.path for each in contents.removes),
+            changes_metadata=contents.metadata is not None,
+            app_ids=frozenset(self._applications),
+            domains=frozenset(self._domains),
+        )
+
+
+def _isolation_level(configuration: TableConfiguration, contents: CommitContents) -> IsolationLevel:
+    changes = [add.data_change for add in contents.adds]
+    changes += [remove.data_change for remove in contents.removes]
+    if changes and not any(changes):
+        # Rows that only move between files are the same under every order of the commits.
+        return "SnapshotIsolation"
+    if "delta.isolationLevel" not in configuration.metadata.configuration:
+        return "WriteSerializable"
+    return cast("IsolationLevel", configuration.properties.isolation_level)

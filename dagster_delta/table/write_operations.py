@@ -1,0 +1,317 @@
+"""Appending and overwriting rows, each as one commit.
+
+Spec: Add File and Remove File; Transaction Identifiers; Append-only Tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dagster_delta.engines import engine_for
+from dagster_delta.engines.engine import Constraint, Engine, WriteResult
+from dagster_delta.errors import InvalidArgument, UnsupportedFeature
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.committer import Refused
+from dagster_delta.table.replacement import (
+    Replacement,
+    replace_everything,
+    replace_matching,
+    replace_partitions,
+)
+from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.transaction import CommitResult, Transaction
+from dagster_delta.table.write_planning import WriteOptions, plan_configuration, write_spec
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.engine import Clock
+
+__all__ = ["DYNAMIC", "append_rows", "overwrite_rows"]
+
+DYNAMIC = "dynamic"
+"""`where` of an overwrite that replaces the partitions it has rows for."""
+
+
+def append_rows(
+    store: ObjectStore,
+    snapshot: Snapshot | None,
+    data: object,
+    options: WriteOptions,
+    *,
+    clock: Clock,
+) -> CommitResult:
+    """Add rows, creating the table in the same commit where there is none.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one; None where there is no table.
+        data: the rows.
+        options: of the caller.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        InvalidArgument, SchemaMismatch, ConstraintViolation, UnsupportedFeature, CommitConflict:
+            nothing was committed, and no data file is left behind where the store allows.
+        CommitStateUnknown: the store would not say.
+    """
+    if options.schema_mode == "overwrite":
+        raise InvalidArgument(
+            'an append cannot replace the schema; use schema_mode="merge", or overwrite'
+        )
+    return _Write.begin(store, snapshot, data, options, clock).append()
+
+
+def overwrite_rows(
+    store: ObjectStore,
+    snapshot: Snapshot | None,
+    data: object,
+    options: WriteOptions,
+    *,
+    where: str | None,
+    clock: Clock,
+) -> CommitResult:
+    """Replace all rows, those that a predicate matches, or those of the partitions written.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one; None where there is no table.
+        data: the rows.
+        options: of the caller.
+        where: Spark SQL that every new row satisfies; `dynamic` for the partitions written; None
+            for the whole table.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        PartitionMismatch: a new row does not satisfy `where`.
+        InvalidArgument, SchemaMismatch, ConstraintViolation, UnsupportedFeature, CommitConflict,
+        CommitStateUnknown: see `append_rows`.
+    """
+    if options.schema_mode == "overwrite" and where is not None:
+        raise InvalidArgument(
+            "the schema can only be replaced together with all rows; leave out where, or use "
+            'schema_mode="merge"'
+        )
+    return _Write.begin(store, snapshot, data, options, clock).overwrite(where)
+
+
+@dataclass(slots=True)
+class _Write:
+    """One write on its way to a commit."""
+
+    transaction: Transaction
+    data: Any
+    options: WriteOptions
+    clock: Clock
+    _engine: Engine | None = field(default=None, init=False)
+
+    @classmethod
+    def begin(
+        cls,
+        store: ObjectStore,
+        snapshot: Snapshot | None,
+        data: object,
+        options: WriteOptions,
+        clock: Clock,
+    ) -> _Write:
+        return cls(Transaction(store, snapshot, clock=clock), data, options, clock)
+
+    @property
+    def store(self) -> ObjectStore:
+        return self.transaction.store
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that the data or the caller chooses."""
+        if self._engine is None:
+            self._engine = engine_for(self.data, self.options.engine)
+            if not type(self.data).__module__.startswith("pyspark."):
+                from dagster_delta.engines.data_input import to_reader
+
+                # Both the schema and the rows are asked for, and a lazy frame would run twice.
+                self.data = to_reader(self.data)
+        return self._engine
+
+    def append(self) -> CommitResult:
+        if (done := self._found_done()) is not None:
+            return done
+        configuration = self._stage_configuration()
+        written = self._write_rows(configuration)
+        return self._commit(configuration, {"mode": "Append"}, metrics=_metrics(written))
+
+    def overwrite(self, where: str | None) -> CommitResult:
+        if (done := self._found_done()) is not None:
+            return done
+        snapshot = self.transaction.snapshot
+        configuration = self._stage_configuration()
+        parameters: dict[str, object] = {"mode": "Overwrite"}
+        check: list[Constraint] = []
+        if where == DYNAMIC:
+            parameters["isDynamicPartitionOverwrite"] = True
+            if not configuration.partition_columns:
+                raise InvalidArgument(
+                    'where="dynamic" replaces partitions, and the table has none; leave it out to '
+                    "replace all rows",
+                    table=self.store.location.uri,
+                )
+        elif where is not None:
+            parameters["predicate"] = where
+            check.append(Constraint("the predicate of the overwrite", where, is_partition=True))
+        planned = self._plan_replacement(where) if where != DYNAMIC else None
+        written = self._write_rows(configuration, check)
+        if planned is None and snapshot is not None:
+            planned = replace_partitions(snapshot, written.files, now_ms=self.clock())
+            self._refuse_removal(planned)
+        replaced = planned or Replacement()
+        copied = self._apply(replaced, configuration)
+        return self._commit(
+            configuration,
+            parameters,
+            metrics=_metrics(written) | _removal_metrics(replaced, copied),
+        )
+
+    def _plan_replacement(self, where: str | None) -> Replacement:
+        snapshot = self.transaction.snapshot
+        if snapshot is None:
+            return Replacement()
+        if where is None:
+            planned = replace_everything(snapshot, now_ms=self.clock())
+        else:
+            planned = replace_matching(snapshot, where, self.engine, now_ms=self.clock())
+        self._refuse_removal(planned)
+        return planned
+
+    def _refuse_removal(self, planned: Replacement) -> None:
+        snapshot = self.transaction.snapshot
+        if planned.removes and snapshot is not None and snapshot.configuration.append_only:
+            self.transaction.abandon()
+            raise UnsupportedFeature(
+                "the table is append-only (delta.appendOnly), and this overwrite would remove "
+                "rows; append instead, or unset the property first",
+                table=self.store.location.uri,
+                version=snapshot.version,
+            )
+
+    def _apply(self, replaced: Replacement, configuration: TableConfiguration) -> int:
+        """Stage the removals and write again the rows that stay; returns how many those are."""
+        self.transaction.depend_on(replaced.reads)
+        self.transaction.stage_removed(replaced.removes)
+        if replaced.remaining is None:
+            return 0
+        try:
+            rows = self.engine.read(replaced.remaining)
+            spec = write_spec(configuration, self.store.location, check_rows=False)
+            copied = self.engine.write(rows, spec, store=self.store)
+        except BaseException:
+            self.transaction.abandon()
+            raise
+        self.transaction.stage_written(copied.files)
+        return copied.num_rows
+
+    def _found_done(self) -> CommitResult | None:
+        """The result of the call, where the application's transaction was committed before."""
+        snapshot = self.transaction.snapshot
+        if self.options.idempotency is None or snapshot is None:
+            return None
+        app_id, version = self.options.idempotency
+        committed = snapshot.transaction_version(app_id)
+        if committed is None or committed < version:
+            return None
+        return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+
+    def _stage_configuration(self) -> TableConfiguration:
+        snapshot = self.transaction.snapshot
+        engine = self.engine
+        current = None if snapshot is None else snapshot.configuration
+        planned = plan_configuration(
+            current, engine.schema_of(self.data), self.options, now_ms=self.clock()
+        )
+        if planned is not current:
+            self.transaction.stage_configuration(planned)
+        return planned
+
+    def _write_rows(
+        self, configuration: TableConfiguration, check: Sequence[Constraint] = ()
+    ) -> WriteResult:
+        constraints = list(check)
+        if self.options.check is not None:
+            constraints.append(Constraint("check", self.options.check, is_partition=True))
+        spec = write_spec(configuration, self.store.location, constraints=constraints)
+        written = self.engine.write(self.data, spec, store=self.store)
+        self.transaction.stage_written(written.files)
+        return written
+
+    def _commit(
+        self,
+        configuration: TableConfiguration,
+        parameters: dict[str, object],
+        *,
+        metrics: dict[str, int | str],
+    ) -> CommitResult:
+        parameters["partitionBy"] = list(configuration.partition_columns)
+        if self.options.idempotency is not None:
+            self.transaction.record_application(*self.options.idempotency)
+        while True:
+            outcome = self.transaction.try_commit(
+                "WRITE", parameters=parameters, metrics=metrics, user_info=self.options.commit_info
+            )
+            if not isinstance(outcome, Refused):
+                return outcome
+            if (done := self._done_by_winner(outcome)) is not None:
+                return done
+            rebased = self._join_created_table(configuration, parameters)
+            if rebased is None:
+                self.transaction.abandon()
+                raise outcome.conflict.to_error(table=self.store.location.uri)
+            self.transaction = rebased
+
+    def _done_by_winner(self, refused: Refused) -> CommitResult | None:
+        """The result of the call, where the winner is the same transaction of the application."""
+        if self.options.idempotency is None:
+            return None
+        app_id, version = self.options.idempotency
+        if not any(
+            each.app_id == app_id and each.version >= version for each in refused.winner.txns
+        ):
+            return None
+        self.transaction.abandon()
+        return CommitResult(refused.winner.version, {}, Snapshot.load(self.store), skipped=True)
+
+    def _join_created_table(
+        self, configuration: TableConfiguration, parameters: dict[str, object]
+    ) -> Transaction | None:
+        """The append on top of the table that somebody else created first, where it fits.
+
+        The files are written already, so they fit only where names, types and partitioning are the
+        same; physical names of mapped columns never are.
+        """
+        if self.transaction.snapshot is not None or parameters["mode"] != "Append":
+            return None
+        snapshot = Snapshot.load(self.store)
+        theirs = snapshot.configuration
+        fits = (
+            theirs.column_mapping_mode == configuration.column_mapping_mode == "none"
+            and theirs.schema == configuration.schema
+            and theirs.partition_columns == configuration.partition_columns
+            and theirs.properties.configuration == configuration.properties.configuration
+        )
+        return self.transaction.rebase_on(snapshot) if fits else None
+
+
+def _metrics(written: WriteResult) -> dict[str, int | str]:
+    return {
+        "numFiles": len(written.files),
+        "numOutputRows": written.num_rows,
+        "numOutputBytes": written.num_bytes,
+    }
+
+
+def _removal_metrics(replaced: Replacement, copied_rows: int) -> dict[str, int | str]:
+    metrics: dict[str, int | str] = {
+        "numRemovedFiles": len(replaced.removes),
+        "numRemovedBytes": sum(each.size_bytes or 0 for each in replaced.removes),
+    }
+    if replaced.remaining is not None:
+        metrics["numCopiedRows"] = copied_rows
+    return metrics
