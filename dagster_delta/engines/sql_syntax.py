@@ -1,0 +1,56 @@
+"""The shape of a parsed expression before columns and types are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dagster_delta.protocol.schema import DataType
+
+__all__ = ["CastSyntax", "Function", "LiteralSyntax", "Name", "Opaque", "Syntax"]
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A column or a field of one: `a`, `a.b`, `` `odd name` ``."""
+
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiteralSyntax:
+    """A constant with its Spark type; None is null."""
+
+    value: object
+    data_type: DataType
+    depends_on_time_zone: bool = False
+    """Whether the value was read in the session's time zone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An operator or a function, by its lower-case name: `=`, `and`, `is null`, `case`, `year`."""
+
+    name: str
+    arguments: tuple[Syntax, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CastSyntax:
+    """`CAST(child AS type)`."""
+
+    child: Syntax
+    data_type: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """A part that parses, and that only Spark evaluates."""
+
+    construct: str
+    """What to call it in an error."""
+    names: tuple[Name, ...]
+    """Names in it, some of which may not be columns."""
+
+
+Syntax: TypeAlias = Name | LiteralSyntax | Function | CastSyntax | Opaque

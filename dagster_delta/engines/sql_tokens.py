@@ -1,0 +1,140 @@
+"""The lexical rules of Spark SQL, as far as expressions need them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, NoReturn, TypeAlias
+
+from dagster_delta.errors import InvalidArgument
+
+__all__ = [
+    "GrammarUnknown",
+    "Token",
+    "TokenKind",
+    "syntax_error",
+    "tokenize",
+    "unescape_string",
+]
+
+TokenKind: TypeAlias = Literal["word", "quoted", "string", "number", "operator", "end"]
+
+
+class GrammarUnknown(Exception):
+    """The text leaves the grammar known here; only a full parser can tell whether it is valid."""
+
+    def __init__(self, position: int, problem: str) -> None:
+        super().__init__(problem)
+        self.position = position
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One lexeme."""
+
+    kind: TokenKind
+    text: str
+    """A word or an operator as written; a string or a quoted name without quotes and escapes."""
+    position: int
+    """Offset of its first character."""
+
+    def is_word(self, *words: str) -> bool:
+        """Whether it is one of the (upper-case) words, written without quotes."""
+        return self.kind == "word" and self.text.upper() in words
+
+    def is_operator(self, *operators: str) -> bool:
+        """Whether it is one of the operators."""
+        return self.kind == "operator" and self.text in operators
+
+
+_LEXEMES = re.compile(
+    r"""
+      (?P<space>   \s+ | --[^\r\n]* | /\*(?!\+).*?\*/ )
+    | (?P<string>  (?P<raw>[rR])? (?: '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" ) )
+    | (?P<quoted>  `(?:[^`]|``)*` )
+    | (?P<number>  (?: \d+\.\d* | \.\d+ | \d+ ) (?: [eE][+-]?\d+ )? (?: BD | [LSYFD] )? (?!\w) )
+    | (?P<word>    [^\W\d]\w* )
+    | (?P<operator> <=> | <> | != | == | <= | >= | !< | !> | \|\| | :: | -> | =>
+                  | [-+*/%<>=!()\[\],.&|^~:?;{}@\#$] )
+    """,
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
+)
+
+_ESCAPES = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7]{2})|(.))", re.DOTALL)
+_ESCAPED_CHARACTERS = {
+    "0": "\0",
+    "b": "\b",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "Z": "\x1a",
+    # Kept with their backslash, which LIKE gives a meaning.
+    "%": "\\%",
+    "_": "\\_",
+}
+
+
+def tokenize(sql: str) -> list[Token]:
+    """The lexemes of a text, closed by one of kind `end`.
+
+    Raises:
+        InvalidArgument: a character starts no lexeme; the message shows where.
+    """
+    tokens = []
+    position = 0
+    while position < len(sql):
+        match = _LEXEMES.match(sql, position)
+        if match is None:
+            syntax_error(sql, position, f"cannot read {sql[position]!r}")
+        kind = match.lastgroup if match.lastgroup != "raw" else "string"
+        text = match[0]
+        if kind == "string":
+            tokens.append(Token("string", _checked(sql, position, unescape_string(text)), position))
+        elif kind == "quoted":
+            tokens.append(Token("quoted", text[1:-1].replace("``", "`"), position))
+        elif kind in ("number", "word", "operator"):
+            tokens.append(Token(kind, text, position))  # type: ignore[arg-type]
+        position = match.end()
+    tokens.append(Token("end", "", len(sql)))
+    return tokens
+
+
+def _checked(sql: str, position: int, text: str) -> str:
+    if any("\ud800" <= each <= "\udfff" for each in text):
+        syntax_error(sql, position, "half a surrogate pair is no character")
+    return text
+
+
+def unescape_string(literal: str) -> str:
+    """The text that a quoted string literal, `r` prefix included, stands for. Raises nothing."""
+    if literal[0] in "rR":
+        return literal[2:-1]
+    quote, body = literal[0], literal[1:-1]
+    parts = re.split(r"(\\.)", body, flags=re.DOTALL)
+    # A doubled quote stands for one, except where its first half is escaped.
+    body = "".join(
+        part if part.startswith("\\") else part.replace(quote * 2, quote) for part in parts
+    )
+    return _ESCAPES.sub(_unescape, body)
+
+
+def _unescape(match: re.Match[str]) -> str:
+    short, long, octal, character = match.groups()
+    if octal is not None:
+        return chr(int(octal, 8))
+    if short is not None or long is not None:
+        return chr(int(short or long, 16))
+    return _ESCAPED_CHARACTERS.get(character, character)
+
+
+def syntax_error(sql: str, position: int, problem: str) -> NoReturn:
+    """Raise for a text that is not an expression.
+
+    Raises:
+        InvalidArgument: always; the message marks the position in the text.
+    """
+    raise InvalidArgument(
+        f"this is not a Spark SQL expression: {problem} at character {position + 1}: "
+        f"{sql[:position]}▸{sql[position:]}"
+    )

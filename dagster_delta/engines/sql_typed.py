@@ -1,0 +1,81 @@
+"""Typed expressions: columns resolved, every cast explicit, what only Spark can do marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dagster_delta.protocol.schema import DataType
+
+__all__ = ["Call", "Cast", "Column", "Literal", "Refused", "Typed", "walk"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column or a field of a struct, by its logical path."""
+
+    path: tuple[str, ...]
+    data_type: DataType
+    collation: str | None = None
+    """Name of a collation other than the binary one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant; None is null."""
+
+    value: object
+    data_type: DataType
+    depends_on_time_zone: bool = False
+    """Whether the value was read in the session's time zone, here UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """`child` as a value of another type; an error where it does not fit."""
+
+    child: Typed
+    data_type: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator or a function of the whitelist over operands of the types it wants."""
+
+    name: str
+    arguments: tuple[Typed, ...]
+    data_type: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A part that only Spark evaluates; its type is not known."""
+
+    construct: str
+    """What to call it in an error."""
+    operands: tuple[Typed, ...] = ()
+
+    @property
+    def data_type(self) -> None:
+        """Not known."""
+        return
+
+
+Typed: TypeAlias = Column | Literal | Cast | Call | Refused
+
+
+def walk(expression: Typed) -> Iterator[Typed]:
+    """The expression and everything in it, outermost first. Raises nothing."""
+    yield expression
+    match expression:
+        case Cast(child):
+            yield from walk(child)
+        case Call(arguments=arguments):
+            for each in arguments:
+                yield from walk(each)
+        case Refused(operands=operands):
+            for each in operands:
+                yield from walk(each)
+        case Column() | Literal():
+            return

@@ -1,0 +1,127 @@
+"""Spark's rules for the types of SQL expressions, in ANSI mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+
+__all__ = [
+    "BINARY",
+    "BOOLEAN",
+    "DATE",
+    "DOUBLE",
+    "INTEGER",
+    "LONG",
+    "STRING",
+    "TIMESTAMP",
+    "VOID",
+    "common_type",
+    "decimal_of_integral",
+    "is_integral",
+    "is_numeric",
+    "is_primitive",
+    "sql_type_name",
+]
+
+BINARY = PrimitiveType("binary")
+BOOLEAN = PrimitiveType("boolean")
+DATE = PrimitiveType("date")
+DOUBLE = PrimitiveType("double")
+INTEGER = PrimitiveType("integer")
+LONG = PrimitiveType("long")
+STRING = PrimitiveType("string")
+TIMESTAMP = PrimitiveType("timestamp")
+VOID = PrimitiveType("void")
+
+_INTEGRALS = ("byte", "short", "integer", "long")
+_FRACTIONS = ("float", "double")
+_DATES = ("date", "timestamp_ntz", "timestamp")  # each widens to those after it
+_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
+_MAX_PRECISION = 38
+
+
+def _name(data_type: DataType) -> str:
+    return data_type.name if isinstance(data_type, PrimitiveType) else ""
+
+
+def is_integral(data_type: DataType) -> bool:
+    """Whether the type is a whole number. Raises nothing."""
+    return _name(data_type) in _INTEGRALS
+
+
+def is_numeric(data_type: DataType) -> bool:
+    """Whether the type is a number. Raises nothing."""
+    return isinstance(data_type, DecimalType) or _name(data_type) in _INTEGRALS + _FRACTIONS
+
+
+def is_primitive(data_type: DataType) -> bool:
+    """Whether values of the type can be computed with at all. Raises nothing."""
+    if isinstance(data_type, PrimitiveType):
+        return data_type.name != "variant"
+    return isinstance(data_type, DecimalType)
+
+
+def decimal_of_integral(data_type: DataType) -> DecimalType:
+    """The decimal that holds every value of an integral type.
+
+    Raises:
+        KeyError: the type is not integral.
+    """
+    return DecimalType(_DIGITS[_name(data_type)], 0)
+
+
+def common_type(types: Sequence[DataType]) -> DataType | None:
+    """The type that Spark brings several operands to, or None where there is none, or not one
+    that is surely the same. Raises nothing.
+    """
+    first: DataType | None = types[0] if types else None
+    return reduce(_wider, types[1:], first)
+
+
+def _wider(left: DataType | None, right: DataType | None) -> DataType | None:
+    if left is None or right is None or left == right:
+        return left if right is not None else None
+    if VOID in (left, right):
+        return right if left == VOID else left
+    if STRING in (left, right):
+        return _promoted_string(right if left == STRING else left)
+    if is_numeric(left) and is_numeric(right):
+        return _wider_number(left, right)
+    first, second = _name(left), _name(right)
+    if first in _DATES and second in _DATES:
+        return PrimitiveType(_DATES[max(_DATES.index(first), _DATES.index(second))])
+    return None
+
+
+def _promoted_string(other: DataType) -> DataType | None:
+    if is_integral(other):
+        return LONG
+    if is_numeric(other):
+        return DOUBLE
+    return other if _name(other) in (*_DATES, "boolean") else None
+
+
+def _wider_number(left: DataType, right: DataType) -> DataType | None:
+    if isinstance(left, DecimalType) or isinstance(right, DecimalType):
+        if _name(left) in _FRACTIONS or _name(right) in _FRACTIONS:
+            return DOUBLE
+        first, second = (
+            each if isinstance(each, DecimalType) else decimal_of_integral(each)
+            for each in (left, right)
+        )
+        scale = max(first.scale, second.scale)
+        precision = max(first.precision - first.scale, second.precision - second.scale) + scale
+        # Beyond 38 digits Spark rounds, by rules that differ between its versions.
+        return DecimalType(precision, scale) if precision <= _MAX_PRECISION else None
+    names = (_name(left), _name(right))
+    if any(each in _FRACTIONS for each in names):
+        return DOUBLE if "double" in names or names[0] != names[1] else PrimitiveType("float")
+    return PrimitiveType(_INTEGRALS[max(map(_INTEGRALS.index, names))])
+
+
+def sql_type_name(data_type: DataType) -> str:
+    """The type as SQL spells it, for messages and casts. Raises nothing."""
+    names = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+    return names.get(_name(data_type), str(data_type))

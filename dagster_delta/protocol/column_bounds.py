@@ -1,0 +1,179 @@
+"""What the log tells about one column in each of many files: bounds and nulls, columnar.
+
+Spec: Per-file Statistics; Partition Value Serialization.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+
+__all__ = ["ColumnBounds", "bounds_of_partition_values", "bounds_of_statistics"]
+
+_INTEGERS = ("byte", "short", "integer", "long")
+_DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+_FLOATS = ("float", "double")
+_TIMESTAMPS = ("timestamp", "timestamp_ntz")
+
+# Writers may cut timestamps in statistics down to milliseconds.
+_MILLISECOND = 1_000
+_LAST_MICROSECOND = 2**63 - 1 - _MILLISECOND
+
+# delta-spark keeps 32 characters of a string and marks a cut maximum by a 33rd, greater one. The
+# specification only promises the cut, so a maximum of 32 or more may be followed by anything.
+_STRING_PREFIX_LENGTH = 32
+_LAST_CHARACTER = "\U0010ffff"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBounds:
+    """Bounds on one column, one row per file."""
+
+    data_type: DataType
+    """Type of `minimum` and `maximum`."""
+    minimum: Any
+    """pyarrow Array: no value is less. Null where unknown."""
+    maximum: Any
+    """pyarrow Array: no value is greater. Null where unknown."""
+    may_hold_null: Any
+    """pa.BooleanArray, without nulls: false where no row is null."""
+    may_hold_value: Any
+    """pa.BooleanArray, without nulls: false where every row is null."""
+    maximum_covers_nan: bool = True
+    """False where NaN may hide above `maximum`."""
+
+    def widened(self, data_type: DataType) -> ColumnBounds | None:
+        """The bounds as values of a wider type, or None where order could suffer.
+
+        Raises:
+            Nothing: bounds that cannot be converted are unknown.
+        """
+        if data_type == self.data_type:
+            return self
+        if not _keeps_order(self.data_type, data_type):
+            return None
+        target = to_arrow_type(data_type)
+        try:
+            return ColumnBounds(
+                data_type,
+                _cast(self.minimum, target),
+                _cast(self.maximum, target),
+                self.may_hold_null,
+                self.may_hold_value,
+                self.maximum_covers_nan,
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+
+
+def bounds_of_partition_values(values: Any, data_type: DataType) -> ColumnBounds:
+    """Exact bounds of a partition column: every row of a file has the file's value.
+
+    Args:
+        values: pyarrow Array of parsed partition values, one per file.
+        data_type: type of the column.
+
+    Raises:
+        Nothing.
+    """
+    known = _without_nan(values, data_type)
+    return ColumnBounds(data_type, known, known, pc.is_null(values), pc.is_valid(values))
+
+
+def bounds_of_statistics(statistics: Any, index: int, data_type: DataType) -> ColumnBounds:
+    """Bounds of column `index` of a statistics table.
+
+    Tight and wide bounds are bounds alike. A null count says something where it is zero or the
+    number of records, and nothing otherwise, so that wide counts are read correctly as well.
+
+    Args:
+        statistics: pyarrow.Table as `protocol.statistics` makes it.
+        index: position of the column in it.
+        data_type: current type of the column.
+
+    Raises:
+        KeyError: the table has no such column.
+    """
+    minimum = _array(statistics[f"min.{index}"])
+    maximum = _array(statistics[f"max.{index}"])
+    null_count = _array(statistics[f"null_count.{index}"])
+    records = _array(statistics["num_records"])
+    is_float = _name(data_type) in _FLOATS
+    return ColumnBounds(
+        data_type,
+        _without_nan(minimum, data_type),
+        _upper_bound(_without_nan(maximum, data_type), data_type),
+        pc.fill_null(pc.not_equal(null_count, 0), fill_value=True),
+        pc.fill_null(pc.not_equal(null_count, records), fill_value=True),
+        # Several writers leave NaN out of their minimum and maximum.
+        maximum_covers_nan=not is_float,
+    )
+
+
+def _array(column: Any) -> Any:
+    combined = column.combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):
+        return pa.concat_arrays(combined.chunks)
+    return combined
+
+
+def _name(data_type: DataType) -> str:
+    return data_type.name if isinstance(data_type, PrimitiveType) else ""
+
+
+def _without_nan(values: Any, data_type: DataType) -> Any:
+    if _name(data_type) not in _FLOATS:
+        return values
+    return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+
+
+def _upper_bound(maximum: Any, data_type: DataType) -> Any:
+    """The maximum, raised where a writer may have cut it."""
+    name = _name(data_type)
+    if name in _TIMESTAMPS:
+        ticks = maximum.view(pa.int64())
+        known = pc.less(ticks, _LAST_MICROSECOND)
+        raised = pc.add(pc.if_else(known, ticks, None), _MILLISECOND)
+        return raised.view(maximum.type)
+    if name == "string":
+        may_be_cut = pc.greater_equal(pc.utf8_length(maximum), _STRING_PREFIX_LENGTH)
+        if pc.any(may_be_cut).as_py():
+            longer = pc.binary_join_element_wise(maximum, _LAST_CHARACTER, "")
+            return pc.if_else(may_be_cut, longer, maximum)
+    return maximum
+
+
+def _keeps_order(source: DataType, target: DataType) -> bool:
+    """Whether the cast between two different types is exact enough to keep values in order."""
+    before, after = _name(source), _name(target)
+    if isinstance(target, DecimalType):
+        if before in _INTEGERS:
+            return target.precision - target.scale >= _DECIMAL_DIGITS[before]
+        return (
+            isinstance(source, DecimalType)
+            and target.scale >= source.scale
+            and target.precision - target.scale >= source.precision - source.scale
+        )
+    if before in _INTEGERS:
+        wider = _INTEGERS[_INTEGERS.index(before) :]
+        return after in wider or after == "double"
+    if before == "float":
+        return after == "double"
+    if before == "date":
+        return after in _TIMESTAMPS
+    # The embedded session's time zone is UTC, where both kinds of timestamp agree.
+    return before in _TIMESTAMPS and (after in _TIMESTAMPS or after == "date")
+
+
+def _cast(values: Any, target: Any) -> Any:
+    if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(target):
+        return values.view(pa.int64()).view(target)
+    # Unsafe where rounding is meant: long to double, timestamp to date.
+    loses = pa.types.is_floating(target) or pa.types.is_date(target)
+    return values.cast(target, safe=not loses)
