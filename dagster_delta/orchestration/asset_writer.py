@@ -1,0 +1,190 @@
+"""One asset's value as one commit: what is written where, what it replaces, what it may not do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dagster_delta.errors import TableAlreadyExists, TableNotFound
+from dagster_delta.orchestration.asset_options import AssetOptions
+from dagster_delta.orchestration.partition_predicates import identity_values, partition_predicate
+from dagster_delta.orchestration.partitions import PartitionSelection
+from dagster_delta.protocol.schema import StructType
+
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import CommitResult, DeltaTable
+    from dagster_delta.table.snapshot import Snapshot
+
+__all__ = ["AssetWrite", "WrittenAsset", "default_partition_columns", "write_asset"]
+
+
+@dataclass(frozen=True, slots=True)
+class AssetWrite:
+    """Everything about one write but the rows."""
+
+    name: str
+    """Of the asset, for messages."""
+    uri: str
+    storage_options: Mapping[str, Any] = field(repr=False)
+    options: AssetOptions
+    selection: PartitionSelection | None
+    """The Dagster partitions of the run; None where the asset has none."""
+    idempotency: tuple[str, int] | None
+    commit_info: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAsset:
+    """What became of one write."""
+
+    mode: str
+    snapshot: Snapshot
+    """The table after it."""
+    metrics: Mapping[str, int | str]
+    """Of the commit; empty where nothing was written."""
+    predicate: str | None
+    """Spark SQL of the partitions that were replaced or appended to; None for the whole table."""
+    skipped_because: str | None = None
+    """Why nothing was written, or None."""
+
+
+def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
+    """Write the rows of an asset as one commit, or find that there is nothing to write.
+
+    Raises:
+        PartitionMismatch: a row lies outside the partitions of the run.
+        TableAlreadyExists: the mode is `error`, and there are rows already.
+        DeltaError: the rows, the options and the table do not fit together.
+    """
+    from dagster_delta.engines import engine_for
+    from dagster_delta.table.delta_table import DeltaTable
+
+    table = DeltaTable(write.uri, storage_options=write.storage_options, must_exist=False)
+    before = _snapshot(table)
+    data = _read_once(data)
+    schema = engine_for(data, write.options.engine).schema_of(data)
+    predicate = None
+    if write.selection is not None:
+        # The rows take the types of the table, so its types decide what a partition looks like.
+        known = schema if before is None else before.schema
+        predicate = partition_predicate(write.selection, known)
+    if before is not None and write.options.mode in {"error", "ignore"}:
+        skipped = _keep_existing(write, before, predicate)
+        if skipped is not None:
+            return skipped
+    result = _commit(write, table, data, predicate, _partition_by(write, before, schema))
+    return WrittenAsset(
+        write.options.mode,
+        result.snapshot,
+        result.metrics,
+        predicate,
+        "an earlier attempt of this run has committed it" if result.skipped else None,
+    )
+
+
+def default_partition_columns(selection: PartitionSelection, schema: StructType) -> tuple[str, ...]:
+    """The columns that partition a new table, unless the asset says otherwise.
+
+    Those that hold one value per Dagster partition: keys, dates of days, numbers. A column that
+    holds a range of values (a timestamp, the dates of a month) would make a directory for each of
+    them, and is left to the statistics of the files.
+    """
+    columns = []
+    for each in selection.boxes[0] if selection.boxes else ():
+        field_ = schema.get(each.column.strip("`"))
+        if field_ is not None and identity_values(each, schema) is not None:
+            columns.append(field_.name)
+    distinct = tuple(dict.fromkeys(columns))
+    # A table has to have a column besides those it is partitioned by.
+    return distinct if len(distinct) < len(schema) else ()
+
+
+def _snapshot(table: DeltaTable) -> Snapshot | None:
+    try:
+        return table.snapshot()
+    except TableNotFound:
+        return None
+
+
+def _read_once(data: Any) -> Any:
+    """A value whose schema can be asked for without reading its rows twice."""
+    if type(data).__module__.startswith("pyspark."):
+        return data
+    from dagster_delta.engines.data_input import to_reader
+
+    return to_reader(data)
+
+
+def _keep_existing(
+    write: AssetWrite, before: Snapshot, predicate: str | None
+) -> WrittenAsset | None:
+    """What the modes `error` and `ignore` make of rows that are there, or None if there are none.
+
+    A partitioned asset asks for its partitions, not for the table: the second partition would
+    never be written otherwise.
+    """
+    if _committed_before(write, before):
+        return None
+    if predicate is not None and before.scan(where=predicate).count() == 0:
+        return None
+    what = "the table" if predicate is None else "a partition of the run"
+    if write.options.mode == "ignore":
+        reason = f"the mode is ignore, and {what} is there already"
+        return WrittenAsset(write.options.mode, before, {}, predicate, reason)
+    raise TableAlreadyExists(
+        f"{what} of {write.name} is there already, and the mode is error; set the mode to "
+        "overwrite or append, or to ignore to leave it as it is",
+        table=write.uri,
+        version=before.version,
+    )
+
+
+def _committed_before(write: AssetWrite, before: Snapshot) -> bool:
+    if write.idempotency is None:
+        return False
+    app_id, version = write.idempotency
+    committed = before.transaction_version(app_id)
+    return committed is not None and committed >= version
+
+
+def _partition_by(
+    write: AssetWrite, before: Snapshot | None, schema: StructType
+) -> tuple[str, ...] | None:
+    if write.options.partition_by is not None:
+        return write.options.partition_by
+    if before is not None or write.selection is None:
+        return None
+    return default_partition_columns(write.selection, schema)
+
+
+def _commit(
+    write: AssetWrite,
+    table: DeltaTable,
+    data: Any,
+    predicate: str | None,
+    partition_by: tuple[str, ...] | None,
+) -> CommitResult:
+    options = write.options
+    if options.mode == "overwrite":
+        # Replacing twice is replacing once, so a repeated overwrite needs no transaction id, and
+        # the log none for every run.
+        return table.overwrite(
+            data,
+            where=predicate,
+            schema_mode=options.schema_mode,
+            partition_by=partition_by,
+            commit_info=write.commit_info,
+            engine=options.engine,
+            properties=options.properties,
+        )
+    return table.append(
+        data,
+        check=predicate,
+        schema_mode=options.schema_mode,
+        partition_by=partition_by,
+        idempotency=write.idempotency,
+        commit_info=write.commit_info,
+        engine=options.engine,
+        properties=options.properties,
+    )

@@ -1,0 +1,246 @@
+"""The IO manager: an asset's return value becomes a commit, an input becomes a scan.
+
+Tables lie at `<root_uri>/<schema>/<asset name>`, where earlier Delta IO managers keep them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dagster import AssetKey, ConfigurableIOManager, InputContext, OutputContext
+from pydantic import ConfigDict, Field
+
+from dagster_delta.errors import TableNotFound
+from dagster_delta.orchestration.asset_options import (
+    AssetOptions,
+    InputOptions,
+    SchemaMode,
+    WriteMode,
+    read_asset_options,
+    read_input_options,
+)
+from dagster_delta.orchestration.asset_writer import AssetWrite, WrittenAsset, write_asset
+from dagster_delta.orchestration.output_metadata import (
+    commit_metadata,
+    rows_by_partition,
+    table_metadata,
+)
+from dagster_delta.orchestration.partition_predicates import partition_predicate
+from dagster_delta.orchestration.partitions import PartitionSelection, select_partitions
+from dagster_delta.orchestration.resources import SparkSessionResource
+from dagster_delta.orchestration.run_facts import (
+    add_partition_metadata,
+    commit_info,
+    idempotency,
+    run_facts,
+    set_data_version,
+)
+from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
+from dagster_delta.orchestration.type_handlers import TableInput, load_input, load_type_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_delta.table.delta_table import DeltaTable
+
+__all__ = ["DeltaIOManager"]
+
+
+class DeltaIOManager(ConfigurableIOManager):
+    """Stores assets as Delta tables and loads them back.
+
+    What an asset returns (a pyspark, pandas or polars frame, or any Arrow value) picks the engine
+    that writes it; the annotation of an input picks the type it is loaded as. An asset that returns
+    None has written its table by itself, and nothing is done.
+
+    Metadata on an asset overrides the configuration here, see `AssetOptions`; on an `AssetIn` it
+    names the `columns`, a `where` filter or the `version` to read, see `InputOptions`.
+
+    A partitioned asset names in its metadata the column that holds the partition, with
+    `partition_expr`: a name, or for multi-partitions a mapping from dimension to name. Exactly the
+    partitions of the run are replaced, appended to or read, and a row outside of them is an error.
+
+    Examples:
+        @dg.asset(
+            key_prefix=["raw"],
+            partitions_def=dg.DailyPartitionsDefinition("2024-01-01"),
+            metadata={"partition_expr": "day"},
+        )
+        def orders(context) -> pa.Table: ...
+
+        dg.Definitions(
+            assets=[orders],
+            resources={"io_manager": DeltaIOManager(root_uri="s3://lake")},
+        )
+    """
+
+    # Pydantic would quote the offending input, storage options and all, in its errors.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    root_uri: str = Field(description="Location that holds the tables.")
+    schema_: str | None = Field(
+        default=None,
+        alias="schema",
+        description="Directory between the root and the tables. Not set: the key prefix of the "
+        "asset, or 'public'. Empty: none.",
+    )
+    mode: WriteMode = Field(
+        default="overwrite",
+        description="overwrite: replace the table, or the partitions of the run; append: add to "
+        "it; error, ignore: only write where there is nothing yet.",
+    )
+    schema_mode: SchemaMode = Field(
+        default="strict",
+        description="strict: the data has the table's columns; merge: new columns are added and "
+        "types widened; overwrite: the table takes the schema of the data.",
+    )
+    overwrite_schema: bool = Field(
+        default=False, description="The same as schema_mode overwrite, by its earlier name."
+    )
+    storage_options: AnyStorageOptions = Field(
+        default=LocalStorageOptions(),
+        discriminator="provider",
+        description="How to reach the storage.",
+    )
+    table_config: dict[str, str] = Field(default={}, description="Table properties of new tables.")
+    custom_metadata: dict[str, str] = Field(
+        default={}, description="Put into the commitInfo of every commit."
+    )
+    default_load_type: str | None = Field(
+        default=None,
+        description="What inputs without annotation are loaded as: pyspark, pyarrow, "
+        "pyarrow_reader, pandas, polars, polars_lazy, delta_table, snapshot or scan.",
+    )
+    spark: SparkSessionResource | None = Field(
+        default=None,
+        description="The Spark session that loads inputs. Not set: the session of this process, "
+        "started locally if there is none.",
+    )
+
+    def handle_output(self, context: OutputContext, obj: Any) -> None:
+        """Write the value as one commit.
+
+        Raises:
+            PartitionMismatch: a row lies outside the partitions of the run.
+            DeltaError: the options, the data or the table do not fit.
+        """
+        name = _name(context)
+        if obj is None:
+            context.log.debug(f"{name} returned None: it wrote its table by itself, if at all")
+            return
+        options = read_asset_options(context.definition_metadata, self._defaults(), asset=name)
+        keys = tuple(context.asset_partition_keys) if context.has_asset_partitions else ()
+        facts = run_facts(context, keys)
+        write = AssetWrite(
+            name=name,
+            uri=options.table_uri(self.root_uri, *_identity(context)),
+            storage_options=self.storage_options.to_options(),
+            options=options,
+            selection=_selection(context, options, context.definition_metadata, name),
+            idempotency=idempotency(facts),
+            commit_info=commit_info(facts, options.custom_metadata),
+        )
+        written = write_asset(write, obj)
+        if written.skipped_because is not None:
+            context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
+        self._report(context, write, written)
+
+    def load_input(self, context: InputContext) -> Any:
+        """The input as its annotation says.
+
+        Raises:
+            TableNotFound: the upstream asset was never materialised here.
+            InvalidArgument: the annotation is none that a table can be loaded as.
+        """
+        upstream = context.upstream_output
+        metadata = {} if upstream is None else upstream.definition_metadata
+        name = _name(context)
+        options = read_asset_options(metadata, self._defaults(), asset=name)
+        wanted = read_input_options(context.definition_metadata, InputOptions(), asset=name)
+        load_type = load_type_of(
+            context.dagster_type.typing_type, self.default_load_type, name=context.name
+        )
+        table = self._open(options.table_uri(self.root_uri, *_identity(context)), name)
+        snapshot = table.snapshot(version=wanted.version)
+        conditions = [] if wanted.where is None else [wanted.where]
+        selection = _selection(context, options, metadata, name)
+        if selection is not None:
+            conditions.append(partition_predicate(selection, snapshot.schema))
+        where = " AND ".join(f"({each})" for each in conditions) or None
+        scan = snapshot.scan(columns=wanted.columns, where=where)
+        context.log.debug("loading %s at version %d, where %s", name, snapshot.version, where)
+        return load_input(load_type, TableInput(table, scan, self._session))
+
+    def _defaults(self) -> AssetOptions:
+        return AssetOptions(
+            mode=self.mode,
+            schema_mode="overwrite" if self.overwrite_schema else self.schema_mode,
+            schema=self.schema_,
+            properties=self.table_config,
+            custom_metadata=self.custom_metadata,
+        )
+
+    def _open(self, uri: str, name: str) -> DeltaTable:
+        from dagster_delta.table.delta_table import DeltaTable
+
+        try:
+            return DeltaTable(uri, storage_options=self.storage_options.to_options())
+        except TableNotFound as error:
+            raise TableNotFound(
+                f"{name} has no Delta table yet: materialise it first, or check that root_uri, "
+                "schema and table_name are those it was written with",
+                table=error.table or uri,
+            ) from error
+
+    def _session(self) -> SparkSession:
+        return (self.spark or SparkSessionResource()).session
+
+    def _report(self, context: OutputContext, write: AssetWrite, written: WrittenAsset) -> None:
+        """Tell Dagster what the commit did, and make its version the data version."""
+        schema, table = write.options.table_path(*_identity(context))
+        metadata = table_metadata(
+            written.snapshot,
+            uri=written.snapshot.store.location.uri,
+            table_name=".".join(filter(None, [schema, table])),
+        )
+        metadata |= commit_metadata(written)
+        if context.has_asset_key:
+            set_data_version(context.asset_key, written.snapshot.version)
+        if write.selection is not None:
+            counts = rows_by_partition(written, write.selection)
+            by_key = {key: {"dagster/partition_row_count": rows} for key, rows in counts.items()}
+            if len(write.selection.keys) == 1:
+                metadata |= by_key.get(write.selection.keys[0], {})
+            else:
+                add_partition_metadata(context.asset_key, by_key)
+        context.add_output_metadata(metadata)
+
+
+def _name(context: OutputContext | InputContext) -> str:
+    return context.asset_key.to_user_string() if context.has_asset_key else context.name
+
+
+def _identity(context: OutputContext | InputContext) -> tuple[AssetKey | None, str]:
+    """Asset key and output name, of which one names the table."""
+    output = context.upstream_output if isinstance(context, InputContext) else context
+    asset_key = context.asset_key if context.has_asset_key else None
+    return asset_key, context.name if output is None else output.name
+
+
+def _selection(
+    context: OutputContext | InputContext,
+    options: AssetOptions,
+    metadata: Mapping[str, Any],
+    name: str,
+) -> PartitionSelection | None:
+    """The partitions being written or read, or None where the asset has none."""
+    if not context.has_asset_partitions:
+        return None
+    return select_partitions(
+        context.asset_partitions_def,
+        context.asset_partition_keys,
+        options.partition_expr,
+        asset=name,
+        metadata_keys=metadata,
+    )

@@ -1,0 +1,99 @@
+"""What the Dagster UI shows of a write: every figure from the commit itself, nothing scanned."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from dagster import (
+    MetadataValue,
+    TableColumn,
+    TableColumnConstraints,
+    TableConstraints,
+    TableSchema,
+)
+
+from dagster_delta.orchestration.asset_writer import WrittenAsset
+from dagster_delta.orchestration.partition_row_counts import partition_row_counts
+from dagster_delta.orchestration.partitions import PartitionSelection
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+if TYPE_CHECKING:
+    from dagster_delta.table.snapshot import Snapshot
+
+__all__ = ["commit_metadata", "rows_by_partition", "table_metadata", "table_schema"]
+
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def table_schema(configuration: TableConfiguration) -> TableSchema:
+    """The columns of a table with their Delta types, nullability, comments and constraints."""
+    invariants = dict(configuration.invariants)
+    partition_columns = set(configuration.partition_columns)
+    columns = [
+        TableColumn(
+            name=field.name,
+            type=str(field.data_type),
+            description=field.comment,
+            constraints=TableColumnConstraints(
+                nullable=field.nullable,
+                other=[invariants[field.name]] if field.name in invariants else [],
+            ),
+            tags={"delta/partition_column": ""} if field.name in partition_columns else None,
+        )
+        for field in configuration.schema
+    ]
+    checks = [f"{name}: {sql}" for name, sql in configuration.properties.constraints.items()]
+    return TableSchema(columns, constraints=TableConstraints(other=checks) if checks else None)
+
+
+def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str) -> dict[str, Any]:
+    """What one version of a table says about itself.
+
+    Args:
+        snapshot: the version.
+        uri: location of the table, without credentials.
+        table_name: `schema.table`.
+    """
+    metadata: dict[str, Any] = {
+        "dagster/column_schema": MetadataValue.table_schema(table_schema(snapshot.configuration)),
+        "dagster/uri": MetadataValue.url(uri) if "://" in uri else MetadataValue.path(uri),
+        "dagster/table_name": table_name,
+        "dagster/storage_kind": "deltalake",
+        "dagster/last_updated_timestamp": MetadataValue.timestamp(snapshot.timestamp_ms / 1000),
+        "delta/version": snapshot.version,
+        "delta/live_files": snapshot.num_files,
+    }
+    if snapshot.size_bytes is not None:
+        metadata["dagster/size_bytes"] = snapshot.size_bytes
+    if snapshot.num_records is not None:
+        metadata["dagster/row_count"] = snapshot.num_records
+    if snapshot.configuration.partition_columns:
+        metadata["delta/partition_columns"] = ", ".join(snapshot.configuration.partition_columns)
+    return metadata
+
+
+def commit_metadata(written: WrittenAsset) -> dict[str, Any]:
+    """What one write did, or why it did nothing."""
+    metadata: dict[str, Any] = {"delta/mode": written.mode}
+    if written.predicate is not None:
+        metadata["delta/predicate"] = written.predicate
+    if written.skipped_because is not None:
+        metadata["delta/skipped"] = written.skipped_because
+    for name, value in written.metrics.items():
+        metadata[f"delta/{_snake_case(name)}"] = value
+    return metadata
+
+
+def rows_by_partition(written: WrittenAsset, selection: PartitionSelection) -> dict[str, int]:
+    """Partition key to the rows it holds now; without those keys whose rows nothing tells."""
+    counts = partition_row_counts(written.snapshot, selection)
+    replaced = written.mode == "overwrite" and written.skipped_because is None
+    if not counts and replaced and len(selection.keys) == 1:
+        rows = written.metrics.get("numOutputRows")
+        return {} if rows is None else {selection.keys[0]: int(rows)}
+    return counts
+
+
+def _snake_case(name: str) -> str:
+    return _WORD_START.sub("_", name).lower()

@@ -1,0 +1,165 @@
+"""What a write knows about the Dagster run it happens in, and what it tells Dagster back.
+
+Only the public context of the running step is used. Outside of a step (a context built by hand in
+a unit test) the facts that only a run has are None, and nothing is told back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    DagsterInstance,
+    DagsterInvariantViolationError,
+    DagsterRun,
+    DataVersion,
+    OutputContext,
+)
+
+__all__ = [
+    "RunFacts",
+    "add_partition_metadata",
+    "commit_info",
+    "idempotency",
+    "run_facts",
+    "set_data_version",
+]
+
+RETRY_NUMBER_TAG = "dagster/retry_number"
+"""Set by Dagster on the runs that it starts by itself to retry a failed one."""
+
+PARENT_RUN_TAG = "dagster/parent_run_id"
+"""Set by Dagster on every run that re-executes another one."""
+
+MAX_NAMED_PARTITIONS = 20
+"""Partitions named in a commit; more are counted, so that a backfill does not swell the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """The run, step and partitions that one output belongs to."""
+
+    output: str
+    """The asset key, or step key and output name where the output is no asset."""
+    partition_keys: tuple[str, ...]
+    run_id: str | None
+    """The run that writes."""
+    attempt_id: str | None
+    """The run that was first asked to write this: the same for a run and its automatic retries."""
+    job_name: str | None
+    step_key: str | None
+
+
+def run_facts(context: OutputContext, partition_keys: Sequence[str]) -> RunFacts:
+    """The facts of the step that `context` belongs to.
+
+    Args:
+        context: of the output being handled.
+        partition_keys: keys of the asset being written; empty if it is not partitioned.
+    """
+    if context.has_asset_key:
+        output = context.asset_key.to_user_string()
+    else:
+        output = f"{context.step_key}.{context.name}"
+        if context.mapping_key is not None:
+            output += f"[{context.mapping_key}]"
+    execution = _current_execution()
+    run = None if execution is None else execution.run
+    if execution is None or run is None:
+        return RunFacts(output, tuple(partition_keys), None, None, None, None)
+    return RunFacts(
+        output=output,
+        partition_keys=tuple(partition_keys),
+        run_id=run.run_id,
+        attempt_id=_first_attempt(run, execution.instance),
+        job_name=run.job_name,
+        step_key=context.step_key,
+    )
+
+
+def idempotency(facts: RunFacts) -> tuple[str, int] | None:
+    """Application id and version of the `txn` that makes one write happen once, or None outside
+    of a run.
+
+    It is made of the asset, the partitions and the run. A step that is retried inside its run, and
+    a run that Dagster retries by itself, write under the same id; a run that somebody starts, be it
+    a re-execution, writes under its own. The run is part of the id, and not a growing version of
+    it: two runs at once may commit in either order, and the older one must not be taken for done.
+    Old ids leave the log through the table property `delta.setTransactionRetentionDuration`.
+
+    Spec: Transaction Identifiers.
+    """
+    if facts.attempt_id is None:
+        return None
+    parts = ["dagster", facts.attempt_id, facts.output]
+    if facts.partition_keys:
+        parts.append(_partition_name(facts.partition_keys))
+    return "/".join(parts), 1
+
+
+def commit_info(facts: RunFacts, custom_metadata: Mapping[str, str]) -> dict[str, object]:
+    """What the commitInfo of a write says about where it came from."""
+    info: dict[str, object] = dict(custom_metadata)
+    given = {
+        "dagsterRunId": facts.run_id,
+        "dagsterJob": facts.job_name,
+        "dagsterStep": facts.step_key,
+        "dagsterAsset": facts.output,
+    }
+    info |= {key: value for key, value in given.items() if value is not None}
+    if facts.partition_keys:
+        named = list(facts.partition_keys[:MAX_NAMED_PARTITIONS])
+        more = len(facts.partition_keys) - len(named)
+        info["dagsterPartitions"] = ", ".join(named) + (f", and {more} more" if more else "")
+    return info
+
+
+def set_data_version(asset_key: AssetKey, version: int) -> None:
+    """Make the version of the table the data version of the asset being materialised."""
+    execution = _current_execution()
+    if execution is not None:
+        execution.set_data_version(asset_key, DataVersion(str(version)))
+
+
+def add_partition_metadata(
+    asset_key: AssetKey, metadata_by_key: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Put metadata on the materialisation of single partitions of the asset.
+
+    Args:
+        asset_key: the asset being materialised.
+        metadata_by_key: partition key to metadata.
+    """
+    execution = _current_execution()
+    if execution is not None:
+        for key, metadata in metadata_by_key.items():
+            execution.add_asset_metadata(metadata, asset_key=asset_key, partition_key=key)
+
+
+def _current_execution() -> AssetExecutionContext | None:
+    try:
+        return AssetExecutionContext.get()
+    except DagsterInvariantViolationError:
+        return None
+
+
+def _first_attempt(run: DagsterRun, instance: DagsterInstance) -> str:
+    while RETRY_NUMBER_TAG in run.tags and PARENT_RUN_TAG in run.tags:
+        parent_id = run.tags[PARENT_RUN_TAG]
+        parent = instance.get_run_by_id(parent_id)
+        if parent is None:
+            return parent_id
+        run = parent
+    return run.run_id
+
+
+def _partition_name(keys: Sequence[str]) -> str:
+    if len(keys) == 1:
+        return keys[0]
+    digest = hashlib.sha256("\0".join(sorted(keys)).encode()).hexdigest()
+    return f"{len(keys)}-partitions-{digest[:32]}"

@@ -1,0 +1,260 @@
+"""Assets become tables, and inputs become what their annotations say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from dagster_delta.errors import InvalidArgument, SchemaMismatch, TableAlreadyExists, TableNotFound
+from dagster_delta.orchestration.io_manager import DeltaIOManager
+from dagster_delta.orchestration.resources import DeltaTableResource
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.scan import Scan
+from dagster_delta.table.snapshot import Snapshot
+from tests.orchestration.conftest import table_of
+
+ROWS = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+ARROW = table_of(ROWS)
+
+
+def as_dataset(path) -> ds.Dataset:
+    import pyarrow.parquet as pq
+
+    pq.write_table(ARROW, path / "rows.parquet")
+    return ds.dataset(path)
+
+
+VALUES = {
+    "pyarrow table": lambda _: ARROW,
+    "record batch reader": lambda _: ARROW.to_reader(),
+    "dataset": as_dataset,
+    "pandas": lambda _: ARROW.to_pandas(),
+    "polars": lambda _: pl.from_arrow(ARROW),
+    "polars lazy": lambda _: pl.from_arrow(ARROW).lazy(),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_every_kind_of_value_is_stored(lake, events, tmp_path, kind):
+    lake.materialize(events(lambda _: VALUES[kind](tmp_path)))
+    assert lake.rows() == ROWS
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        pa.Table,
+        pa.RecordBatchReader,
+        pd.DataFrame,
+        pl.DataFrame,
+        pl.LazyFrame,
+        Scan,
+        Snapshot,
+        DeltaTable,
+    ],
+)
+def test_an_input_is_what_its_annotation_says(lake, events, annotation):
+    seen: list[Any] = []
+
+    def load(events):
+        seen.append(events)
+
+    load.__annotations__["events"] = annotation
+    lake.materialize(events(ARROW), dg.asset(name="reader")(load))
+    (value,) = seen
+    assert isinstance(value, annotation)
+    assert rows_of(value) == ROWS
+
+
+def rows_of(value: Any) -> list[dict[str, Any]]:
+    match value:
+        case pa.RecordBatchReader():
+            return value.read_all().to_pylist()
+        case pa.Table():
+            return value.to_pylist()
+        case pd.DataFrame():
+            return value.to_dict("records")
+        case pl.LazyFrame():
+            return value.collect().to_dicts()
+        case pl.DataFrame():
+            return value.to_dicts()
+        case Snapshot():
+            return value.scan().to_arrow().to_pylist()
+        case DeltaTable():
+            return value.snapshot().scan().to_arrow().to_pylist()
+        case _:
+            return value.to_arrow().to_pylist()
+
+
+def test_an_input_without_annotation_is_the_default_load_type(lake, events):
+    seen = []
+
+    @dg.asset
+    def reader(events):
+        seen.append(events)
+
+    lake.materialize(events(ARROW), reader, default_load_type="polars")
+    assert isinstance(seen[0], pl.DataFrame)
+
+
+def test_an_input_without_annotation_and_default_says_what_to_do(lake, events):
+    @dg.asset
+    def reader(events): ...
+
+    error = lake.fail(events(ARROW), reader)
+    assert isinstance(error, InvalidArgument)
+    assert "default_load_type" in str(error)
+
+
+def test_columns_filter_and_version_of_an_input(lake, events):
+    seen = []
+
+    @dg.asset(
+        ins={"events": dg.AssetIn(metadata={"columns": ["name"], "where": "id > 1", "version": 0})}
+    )
+    def reader(events: pa.Table):
+        seen.append(events)
+
+    lake.materialize(events(ARROW))
+    lake.materialize(events(table_of([{"id": 9, "name": "z"}])), reader)
+    assert seen[0].to_pylist() == [{"name": "b"}]
+
+
+def test_an_input_that_was_never_materialised_says_so(lake, events):
+    @dg.asset
+    def reader(events: pa.Table): ...
+
+    source = dg.AssetSpec("events").with_io_manager_key("io_manager")
+    error = lake.fail(source, reader)
+    assert isinstance(error, TableNotFound)
+    assert "materialise it first" in str(error)
+
+
+def test_an_asset_that_returns_none_wrote_by_itself(lake):
+    @dg.asset
+    def events(table: DeltaTableResource) -> None:
+        DeltaTable(table.table_uri, must_exist=False).append(ARROW)
+
+    resource = DeltaTableResource(root_uri=str(lake.root), schema="public", name="events")
+    result = lake.materialize(events, resources={"table": resource})
+    assert result.success
+    assert lake.rows() == ROWS
+
+
+def test_none_without_annotation_writes_nothing(lake, events):
+    assert lake.materialize(events(None)).success
+    assert not DeltaTable.is_delta_table(str(lake.root / "public" / "events"))
+
+
+def test_a_value_that_is_no_table_is_an_error(lake, events):
+    assert isinstance(lake.fail(events(7)), InvalidArgument)
+
+
+def test_overwriting_replaces_all_rows(lake, events):
+    lake.materialize(events(ARROW))
+    lake.materialize(events(table_of([{"id": 3, "name": "c"}])))
+    assert lake.column("id") == [3]
+    assert lake.table().version() == 1
+
+
+def test_appending_adds_rows(lake, events):
+    for _ in range(2):
+        lake.materialize(events(ARROW), mode="append")
+    assert lake.column("id") == [1, 1, 2, 2]
+
+
+def test_mode_error_refuses_a_table_that_is_there(lake, events):
+    lake.materialize(events(ARROW), mode="error")
+    error = lake.fail(events(ARROW), mode="error")
+    assert isinstance(error, TableAlreadyExists)
+    assert lake.column("id") == [1, 2]
+
+
+def test_mode_ignore_leaves_a_table_that_is_there_and_says_so(lake, events):
+    lake.materialize(events(ARROW), mode="ignore")
+    result = lake.materialize(events(table_of([{"id": 9, "name": "z"}])), mode="ignore")
+    assert lake.column("id") == [1, 2]
+    assert "is there already" in lake.metadata(result)["delta/skipped"]
+
+
+def test_metadata_of_the_asset_wins_over_the_configuration(lake, events):
+    appended = events(ARROW, metadata={"mode": "append"})
+    for _ in range(2):
+        lake.materialize(appended, mode="overwrite")
+    assert lake.column("id") == [1, 1, 2, 2]
+
+
+def test_a_new_column_needs_schema_mode_merge(lake, events):
+    lake.materialize(events(ARROW))
+    wider = events(table_of([{"id": 3, "name": "c", "extra": 1.5}]))
+    assert isinstance(lake.fail(wider, mode="append"), SchemaMismatch)
+    lake.materialize(wider, mode="append", schema_mode="merge")
+    assert {"id": 1, "name": "a", "extra": None} in lake.rows()
+
+
+def test_overwrite_schema_replaces_the_schema(lake, events):
+    lake.materialize(events(ARROW))
+    lake.materialize(events(table_of([{"other": 1}])), overwrite_schema=True)
+    assert lake.rows() == [{"other": 1}]
+
+
+def test_properties_and_partitioning_of_a_new_table(lake, events):
+    asset = events(
+        ARROW,
+        metadata={"partition_by": ["name"], "table_configuration": {"delta.appendOnly": "false"}},
+    )
+    lake.materialize(asset, table_config={"custom.team": "x"})
+    configuration = lake.table().snapshot().configuration
+    assert configuration.partition_columns == ("name",)
+    assert configuration.metadata.configuration["delta.appendOnly"] == "false"
+    assert configuration.metadata.configuration["custom.team"] == "x"
+
+
+def test_the_key_prefix_is_the_schema(lake, events):
+    lake.materialize(events(ARROW, key_prefix=["eu", "raw"]))
+    assert lake.rows(schema="raw") == ROWS
+
+
+def test_the_configured_schema_holds_every_table(lake, events):
+    lake.materialize(events(ARROW, key_prefix=["raw"]), schema="all")
+    assert lake.rows(schema="all") == ROWS
+
+
+def test_outputs_of_ops_are_stored_too(lake):
+    @dg.op(out=dg.Out(pa.Table, metadata={"schema": "ops", "table_name": "numbers"}))
+    def produce():
+        return ARROW
+
+    @dg.op
+    def consume(rows: pa.Table):
+        assert rows.to_pylist() == ROWS
+
+    @dg.job(resource_defs={"io_manager": DeltaIOManager(root_uri=str(lake.root))})
+    def numbers():
+        consume(produce())
+
+    assert numbers.execute_in_process(instance=lake.instance).success
+    assert lake.rows("numbers", "ops") == ROWS
+
+
+def test_every_output_of_a_multi_asset_is_its_own_table(lake):
+    @dg.multi_asset(outs={"left": dg.AssetOut(), "right": dg.AssetOut()})
+    def both():
+        return ARROW.slice(0, 1), ARROW.slice(1, 1)
+
+    lake.materialize(both)
+    assert lake.column("id", "left") == [1]
+    assert lake.column("id", "right") == [2]
+
+
+def test_rows_of_another_type_are_refused_before_anything_is_committed(lake, events):
+    lake.materialize(events(ARROW))
+    error = lake.fail(events(table_of([{"id": "not a number", "name": "c"}])))
+    assert isinstance(error, SchemaMismatch)
+    assert lake.rows() == ROWS

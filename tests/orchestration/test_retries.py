@@ -1,0 +1,168 @@
+"""A retried write happens once; a write somebody asks for again happens again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_delta.orchestration.run_facts import RunFacts, commit_info, idempotency
+from tests.orchestration.conftest import table_of
+
+ROWS = table_of([{"id": 1}, {"id": 2}])
+
+
+class Crash:
+    """Fails the step as often as told, after its output was stored."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def __call__(self) -> None:
+        if self.left:
+            self.left -= 1
+            raise RuntimeError("the step died after its commit")
+
+
+def crashing_asset(crash: Crash, **options: Any) -> dg.AssetsDefinition:
+    """An asset that crashes between storing its table and the end of its step."""
+
+    @dg.multi_asset(
+        outs={
+            "events": dg.AssetOut(is_required=False, **options),
+            "late": dg.AssetOut(is_required=False),
+        },
+        retry_policy=dg.RetryPolicy(max_retries=3),
+        can_subset=True,
+    )
+    def both():
+        yield dg.Output(ROWS, output_name="events")
+        crash()
+        yield dg.Output(ROWS, output_name="late")
+
+    return both
+
+
+@pytest.mark.parametrize("crashes", [1, 3])
+def test_a_retried_step_appends_once(lake, crashes):
+    result = lake.materialize(crashing_asset(Crash(crashes)), mode="append")
+    assert result.success
+    assert lake.column("id") == [1, 2]
+    assert lake.table().version() == 0
+    skipped = lake.metadata_of_last("events")["delta/skipped"]
+    assert "earlier attempt" in skipped
+
+
+def test_a_retried_step_creates_once_under_mode_error(lake):
+    assert lake.materialize(crashing_asset(Crash(2)), mode="error").success
+    assert lake.column("id") == [1, 2]
+
+
+def test_a_retried_step_overwrites_to_the_same_rows(lake):
+    assert lake.materialize(crashing_asset(Crash(2)), mode="overwrite").success
+    assert lake.column("id") == [1, 2]
+
+
+def test_another_run_appends_anew(stored_lake, events):
+    for _ in range(3):
+        stored_lake.materialize(events(ROWS), mode="append")
+    assert stored_lake.column("id") == [1, 1, 1, 2, 2, 2]
+
+
+def test_every_partition_of_a_run_is_its_own_transaction(lake, events):
+    colors = dg.StaticPartitionsDefinition(["red", "blue"])
+
+    def produce(context):
+        return table_of([{"p": key} for key in context.partition_keys])
+
+    asset = events(produce, partitions_def=colors, metadata={"partition_expr": "p"})
+    for key in ("red", "blue", "red"):
+        lake.materialize(asset, partition=key, mode="append")
+    assert lake.column("p") == ["blue", "red", "red"]
+
+
+def test_overwrites_leave_no_transaction_in_the_log(lake, events):
+    lake.materialize(events(ROWS))
+    assert not lake.table().snapshot().transactions()
+
+
+# ---- a run that Dagster retries by itself
+
+
+def test_an_automatic_retry_of_a_run_appends_once(lake):
+    crash = Crash(times=8)
+    asset = crashing_asset(crash)
+    first = lake.materialize(asset, mode="append", raise_on_error=False)
+    assert not first.success
+    retried = lake.materialize(
+        asset,
+        mode="append",
+        tags={"dagster/retry_number": "1", "dagster/parent_run_id": first.run_id},
+        raise_on_error=False,
+    )
+    again = lake.materialize(
+        asset,
+        mode="append",
+        tags={"dagster/retry_number": "2", "dagster/parent_run_id": retried.run_id},
+    )
+    assert again.success
+    assert lake.column("id") == [1, 2]
+
+
+def test_a_re_execution_that_somebody_asked_for_appends_anew(lake, events):
+    first = lake.materialize(events(ROWS), mode="append")
+    lake.materialize(events(ROWS), mode="append", tags={"dagster/parent_run_id": first.run_id})
+    assert lake.column("id") == [1, 1, 2, 2]
+
+
+# ---- what a write says about its run
+
+
+def facts(**changes: Any) -> RunFacts:
+    values = {
+        "output": "raw/events",
+        "partition_keys": (),
+        "run_id": "run",
+        "attempt_id": "run",
+        "job_name": "job",
+        "step_key": "step",
+    }
+    return RunFacts(**{**values, **changes})
+
+
+def test_the_id_names_asset_run_and_partition():
+    assert idempotency(facts(partition_keys=("2013-01-01",))) == (
+        "dagster/run/raw/events/2013-01-01",
+        1,
+    )
+
+
+def test_the_id_of_many_partitions_does_not_depend_on_their_order():
+    assert idempotency(facts(partition_keys=("a", "b"))) == idempotency(
+        facts(partition_keys=("b", "a"))
+    )
+    assert idempotency(facts(partition_keys=("a", "b"))) != idempotency(
+        facts(partition_keys=("a", "c"))
+    )
+
+
+def test_outside_of_a_run_there_is_no_id():
+    assert idempotency(facts(run_id=None, attempt_id=None)) is None
+
+
+def test_a_commit_names_run_asset_partitions_and_what_the_user_adds():
+    info = commit_info(facts(partition_keys=("a", "b")), {"team": "x"})
+    assert info == {
+        "team": "x",
+        "dagsterRunId": "run",
+        "dagsterJob": "job",
+        "dagsterStep": "step",
+        "dagsterAsset": "raw/events",
+        "dagsterPartitions": "a, b",
+    }
+
+
+def test_a_backfill_of_many_partitions_does_not_swell_the_log():
+    info = commit_info(facts(partition_keys=tuple(map(str, range(1000)))), {})
+    assert str(info["dagsterPartitions"]).endswith("19, and 980 more")
