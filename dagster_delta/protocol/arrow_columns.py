@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -30,8 +30,8 @@ def integer_column(values: Sequence[int | None], data_type: Any = None) -> Any:
     """A `pa.Int64Array`, or one of `data_type` (int32 or int64)."""
     data_type = pa.int64() if data_type is None else data_type
     validity = _validity(values)
-    numbers = values if validity is None else [0 if value is None else value for value in values]
-    data = array("q" if data_type.bit_width == 64 else "i", numbers)
+    numbers = values if validity is None else [value or 0 for value in values]
+    data = array("q" if data_type.bit_width == 64 else "i", cast("Sequence[int]", numbers))
     return pa.Array.from_buffers(data_type, len(values), [validity, pa.py_buffer(data)])
 
 

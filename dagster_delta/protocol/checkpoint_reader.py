@@ -79,9 +79,9 @@ _MARKERS = {
 }
 
 _BATCH_ROWS = 65_536
-# Column chunks are streamed: a checkpoint often has one row group, as large as the table.
+# Actions that are not about files have many columns, nearly all of them null.
+_TABLE_ACTION_BATCH_ROWS = 16_384
 _READ_BUFFER_BYTES = 1024 * 1024
-
 
 
 @dataclass(slots=True)
@@ -109,11 +109,16 @@ class CheckpointPart:
     Args:
         open_input: opens the file anew, as a `pyarrow.NativeFile`.
         path: relative to the table root, for errors.
+        is_remote: whether a read costs a round trip, so that columns are fetched whole; otherwise
+            they are streamed, because a checkpoint often has one row group as large as the table.
     """
 
-    def __init__(self, open_input: Callable[[], Any], path: str) -> None:
+    def __init__(
+        self, open_input: Callable[[], Any], path: str, *, is_remote: bool = False
+    ) -> None:
         self._open_input = open_input
         self.path = path
+        self._is_remote = is_remote
 
     @cached_property
     def _metadata(self) -> Any:
@@ -160,7 +165,7 @@ class CheckpointPart:
         wanted = {kind for kind in kinds if expected[kind] != 0}
         if not wanted:
             return
-        for batch in self._batches(sorted(wanted)):
+        for batch in self._batches(sorted(wanted), _TABLE_ACTION_BATCH_ROWS):
             markers = {
                 kind: pc.is_valid(pc.struct_field(batch.column(kind), _MARKERS[kind]))
                 for kind in wanted
@@ -191,26 +196,27 @@ class CheckpointPart:
             total += columns.num_rows - statistics.null_count
         return total
 
-    def add_rows(self) -> tuple[Any, Any]:
+    def add_rows(self) -> tuple[Any, list[Any]]:
         """Which rows are adds, and their paths.
 
         Returns:
-            A `pa.BooleanArray` over all rows, and a `pa.ChunkedArray` over the adds.
+            A `pa.BooleanArray` over all rows, and the chunks of a string column over the adds.
         """
         if not self.has("add", "path"):
-            return pa.nulls(self.num_rows, pa.bool_()).fill_null(False), _empty(pa.string())
+            return pa.nulls(self.num_rows, pa.bool_()).fill_null(False), []
         masks, paths = [], []
         for batch in self._batches(["add.path"]):
             path = conform(pc.struct_field(batch.column("add"), "path"), pa.string())
             present = path.is_valid()
             masks.append(present)
             paths.append(path.filter(present) if path.null_count else path)
-        return _joined(masks, pa.bool_()), pa.chunked_array(paths, pa.string())
+        return pa.chunked_array(masks, pa.bool_()).combine_chunks(), paths
 
     def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
         """Columns of LIVE_FILE_SCHEMA, each as a `pa.ChunkedArray`, null where the file lacks them.
 
         Args:
+            columns: their names.
             keep: `pa.BooleanArray` over all rows of the file: which to read.
         """
         types = {name: LIVE_FILE_SCHEMA.field(name).type for name in columns}
@@ -220,7 +226,7 @@ class CheckpointPart:
     def read_removes(self) -> Any:
         """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
         if not self.has("remove", "path"):
-            return TOMBSTONE_SCHEMA.empty_table()
+            return pa.Table.from_batches([], TOMBSTONE_SCHEMA)
         types = {item.name: item.type for item in TOMBSTONE_SCHEMA}
         columns = self._read_action("remove", REMOVE_SOURCES, types, _is_remove)
         return pa.Table.from_arrays(list(columns.values()), schema=TOMBSTONE_SCHEMA)
@@ -275,12 +281,17 @@ class CheckpointPart:
             for name in sources
         }
 
-    def _batches(self, columns: Sequence[str]) -> Iterator[Any]:
+    def _batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[Any]:
         if self.num_rows == 0:
             return
         with self._corruption_named(), self._open_input() as source:
-            file = pq.ParquetFile(source, metadata=self._metadata, buffer_size=_READ_BUFFER_BYTES)
-            yield from file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns))
+            file = pq.ParquetFile(
+                source,
+                metadata=self._metadata,
+                buffer_size=_READ_BUFFER_BYTES,
+                pre_buffer=self._is_remote,
+            )
+            yield from file.iter_batches(batch_size=rows, columns=list(columns))
 
     def _corruption_named(self) -> _NamesCorruption:
         return _NamesCorruption(self.path)
@@ -352,14 +363,6 @@ def _conform_map(values: Any, data_type: Any) -> Any:
 
 def _is_remove(structs: Any, _start: int, _length: int) -> Any:
     return pc.is_valid(pc.struct_field(structs, "path"))
-
-
-def _joined(chunks: Sequence[Any], data_type: Any) -> Any:
-    return pa.chunked_array(chunks, data_type).combine_chunks()
-
-
-def _empty(data_type: Any) -> Any:
-    return pa.chunked_array([], data_type)
 
 
 def _take_table_action(found: TableActions, kind: str, action: Any) -> None:

@@ -139,6 +139,8 @@ def decode_actions(data: bytes, *, version: int, path: str) -> CommitActions:
     """The actions of a file of JSON lines: a commit, or the manifest of a V2 checkpoint.
 
     Args:
+        data: contents of the file.
+        version: that the actions belong to, for errors.
         path: of the file, relative to the table root, for errors.
 
     Raises:

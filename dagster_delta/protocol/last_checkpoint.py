@@ -75,6 +75,7 @@ def encode_last_checkpoint(
     """The file's contents, its checksum included.
 
     Args:
+        hint: what it says.
         extra: further keys, such as `checkpointSchema`; JSON values.
     """
     named = {
@@ -100,7 +101,9 @@ def json_checksum(text: str) -> str:
 
 
 def canonical_json(text: str) -> str:
-    """The canonical form of a JSON text: `"path"+"to"=value` pairs, sorted, top `checksum` left out.
+    """The canonical form of a JSON text: `"path"+"to"=value` pairs, sorted.
+
+    The `checksum` at the top is left out.
 
     Raises:
         ValueError: the text is no JSON, or repeats a key.

@@ -6,8 +6,8 @@ Spec: Delta Log Entries; Checkpoints.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 __all__ = [
     "LAST_CHECKPOINT_PATH",
@@ -64,8 +64,7 @@ class LogFileKind(Enum):
     """`n.crc`: counts and state of version n."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogFileName:
+class LogFileName(NamedTuple):
     """A parsed file name."""
 
     kind: LogFileKind
@@ -149,6 +148,7 @@ def v2_checkpoint_path(version: int, unique: str, extension: str) -> str:
     """Path of a V2 checkpoint's manifest.
 
     Args:
+        version: of the table.
         unique: a UUID in its text form.
         extension: `json` or `parquet`.
     """

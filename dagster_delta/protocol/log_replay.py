@@ -110,7 +110,9 @@ def file_key(
 
     Args:
         path: as in the log.
-        storage_type, inline, offset: of the deletion vector, where the file has one.
+        storage_type: of the deletion vector, where the file has one.
+        inline: path or contents of the deletion vector, as its descriptor spells it.
+        offset: of the deletion vector in its file, where it has one.
     """
     # One comparison settles nearly every path; this runs once per file of every commit.
     if path[:1] == "f" and path.startswith("file:/"):

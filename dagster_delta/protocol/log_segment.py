@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dagster_delta.errors import LogGap, TableNotFound, VersionNotFound
 from dagster_delta.protocol.log_paths import LogFileKind, LogFileName, parse_log_file_name
@@ -32,8 +32,7 @@ class ListedFile(Protocol):
         """Last modification in milliseconds since the epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitFile:
+class CommitFile(NamedTuple):
     """A file of JSON actions: one commit, or several compacted into one file."""
 
     start: int
@@ -86,7 +85,7 @@ class LogListing:
         listing = cls()
         candidates: dict[int, list[tuple[LogFileName, ListedFile]]] = {}
         for file in files:
-            name = parse_log_file_name(file.path.rpartition("/")[2])
+            name = parse_log_file_name(file.path[file.path.rfind("/") + 1 :])
             if name is None:
                 continue
             if name.kind is LogFileKind.COMMIT:
@@ -166,9 +165,7 @@ class LogListing:
         missing: list[tuple[int, int]] = []
         version = start
         while version <= end:
-            covering = [each for each in self.compactions.get(version, ()) if each.end <= end]
-            if covering:
-                longest = max(covering, key=lambda each: each.end)
+            if (longest := self._longest_compaction(version, end)) is not None:
                 yield longest
                 version = longest.end + 1
             elif (file := self.commits.get(version)) is not None:
@@ -188,6 +185,12 @@ class LogListing:
                 table=table,
                 version=end,
             )
+
+    def _longest_compaction(self, start: int, end: int) -> CommitFile | None:
+        if start not in self.compactions:
+            return None
+        covering = (each for each in self.compactions[start] if each.end <= end)
+        return max(covering, key=lambda each: each.end, default=None)
 
 
 def _complete_checkpoint(

@@ -34,6 +34,7 @@ def checkpoint_statistics(
     """The `pa.Table` that `parse_statistics_json` would make for the chosen files of a part.
 
     Args:
+        part: of the checkpoint.
         keep: `pa.BooleanArray` over all rows of the part: the files asked for.
         columns: what to extract.
     """
@@ -72,6 +73,7 @@ def checkpoint_statistics_json(part: CheckpointPart, keep: Any) -> Any:
     """Statistics as JSON text, a `pa.ChunkedArray`: spelled from the parsed ones where need be.
 
     Args:
+        part: of the checkpoint.
         keep: `pa.BooleanArray` over all rows of the part: the files asked for.
     """
     texts = _texts(part, keep)

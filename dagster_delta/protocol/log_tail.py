@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -39,8 +39,7 @@ from dagster_delta.protocol.log_replay import (
 __all__ = ["LogTail", "RawCommit", "add_columns", "decode_tail", "remove_columns"]
 
 
-@dataclass(frozen=True, slots=True)
-class RawCommit:
+class RawCommit(NamedTuple):
     """The bytes of a commit, or of several compacted into one file."""
 
     version: int
@@ -276,14 +275,14 @@ def _chosen(actions: Iterator[Any], ordinals: Sequence[int]) -> list[Any]:
 
 
 def _deletion_vectors(vectors: Sequence[_DeletionVector | None]) -> Any:
-    if not any(vectors):
+    if all(vector is None for vector in vectors):
         return pa.nulls(len(vectors), DELETION_VECTOR_TYPE)
     children = [
-        string_column([v and v.storage_type for v in vectors]),
-        string_column([v and v.path_or_inline_dv for v in vectors]),
-        integer_column([v and v.offset for v in vectors], pa.int32()),
-        integer_column([v and v.size_in_bytes for v in vectors], pa.int32()),
-        integer_column([v and v.cardinality for v in vectors]),
+        string_column([None if v is None else v.storage_type for v in vectors]),
+        string_column([None if v is None else v.path_or_inline_dv for v in vectors]),
+        integer_column([None if v is None else v.offset for v in vectors], pa.int32()),
+        integer_column([None if v is None else v.size_in_bytes for v in vectors], pa.int32()),
+        integer_column([None if v is None else v.cardinality for v in vectors]),
     ]
     return pa.StructArray.from_arrays(
         children,

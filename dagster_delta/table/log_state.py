@@ -53,7 +53,7 @@ class _Base:
     parts: tuple[CheckpointPart, ...] = ()
     masks: tuple[Any, ...] | None = None
     """Per part a `pa.BooleanArray` of its live adds; None while nobody has looked."""
-    rows: Any = field(default_factory=LIVE_FILE_SCHEMA.empty_table)
+    rows: Any = field(default_factory=partial(pa.Table.from_batches, [], LIVE_FILE_SCHEMA))
     """`pa.Table` of LIVE_FILE_SCHEMA: live files that later commits added."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Columns that are in memory already: the parts' live adds, then `rows`."""
@@ -152,8 +152,10 @@ class LogState:
                 checkpoint_statistics(part, mask, columns)
                 for part, mask in zip(base.parts, files.masks, strict=True)
             ]
-            for rows in (files.rows, self._added()):
-                tables.append(parse_statistics_json(rows.column("stats"), columns))
+            tables += [
+                parse_statistics_json(rows.column("stats"), columns)
+                for rows in (files.rows, self._added())
+            ]
             return pa.concat_tables(tables)
 
     def tombstones(self, *, removed_after_ms: int) -> Any:
@@ -184,15 +186,18 @@ class LogState:
         base, tails = self._load()
         tail = reconcile_tail(tails)
         masks, paths = _live_paths(base)
-        kept = rows_to_keep(paths, partial(_vectors_of, base, masks), tail.keys)
+        kept = rows_to_keep(
+            pa.chunked_array(paths, pa.string()), partial(_vectors_of, base, masks), tail.keys
+        )
         rows = base.rows
         if kept is not None:
-            paths = paths.filter(kept)
+            paths = _filtered(paths, kept)
             rows = rows.filter(kept.slice(len(kept) - len(rows)))
             masks = _narrowed(masks, kept)
         added = _in_order([path for each in tails for path in each.add_paths], tail.live_adds)
-        self._columns["path"] = _extended(paths, string_column(added))
-        return _Files(tail, masks, kept, rows, len(paths) + len(added))
+        column = _extended(pa.chunked_array(paths, pa.string()), string_column(added))
+        self._columns["path"] = column
+        return _Files(tail, masks, kept, rows, len(column))
 
     def _read_columns(self, names: Sequence[str]) -> None:
         files = self._reconciled()
@@ -202,7 +207,10 @@ class LogState:
         base, tails = self._load()
         held = {name: base.columns[name] for name in names if name in base.columns}
         if files.kept is not None:
-            held = {name: column.filter(files.kept) for name, column in held.items()}
+            held = {
+                name: pa.chunked_array(_filtered(column.chunks, files.kept), column.type)
+                for name, column in held.items()
+            }
         held |= _read_base(base, files, [name for name in names if name not in held])
         for name in names:
             if name == "size_bytes":
@@ -227,7 +235,11 @@ class LogState:
         older = base.tombstones
         if older is None:
             removes = [part.read_removes() for part in base.parts]
-            older = pa.concat_tables(removes) if removes else TOMBSTONE_SCHEMA.empty_table()
+            older = (
+                pa.concat_tables(removes)
+                if removes
+                else pa.Table.from_batches([], TOMBSTONE_SCHEMA)
+            )
         vectors = older.column("deletion_vector")
         kept = rows_to_keep(older.column("path"), vectors.filter, tail.keys)
         older = older if kept is None else older.filter(kept)
@@ -254,14 +266,30 @@ def _read_segment(store: ObjectStore, segment: LogSegment) -> tuple[_Base, tuple
     return _Base(checkpoint.actions, checkpoint.parts), (tail,)
 
 
-def _live_paths(base: _Base) -> tuple[tuple[Any, ...], Any]:
-    """The masks of the parts, and the paths of all live files of the base."""
+def _live_paths(base: _Base) -> tuple[tuple[Any, ...], list[Any]]:
+    """The masks of the parts, and the paths of all live files of the base in chunks."""
     if base.masks is not None and "path" in base.columns:
-        return base.masks, base.columns["path"]
+        return base.masks, base.columns["path"].chunks
     found = [part.add_rows() for part in base.parts]
-    chunks = [chunk for _, paths in found for chunk in paths.chunks]
+    chunks = [chunk for _, paths in found for chunk in paths]
     chunks += base.rows.column("path").chunks
-    return tuple(mask for mask, _ in found), pa.chunked_array(chunks, pa.string())
+    return tuple(mask for mask, _ in found), chunks
+
+
+def _filtered(chunks: list[Any], kept: Any) -> list[Any]:
+    """The kept rows of a column; the list given is emptied.
+
+    Chunk by chunk, and none copied of which every row is kept: paths of a large table are the
+    most of what it takes to open it.
+    """
+    remaining, start = [], 0
+    chunks.reverse()
+    while chunks:
+        chunk = chunks.pop()
+        mask = kept.slice(start, len(chunk))
+        start += len(chunk)
+        remaining.append(chunk if mask.true_count == len(mask) else chunk.filter(mask))
+    return remaining
 
 
 def _vectors_of(base: _Base, masks: Sequence[Any], touched: Any) -> Any:

@@ -38,6 +38,7 @@ from dagster_delta.table.log_reader import (
 from dagster_delta.table.log_state import LogState
 
 if TYPE_CHECKING:
+    from dagster_delta.engines.sql_expressions import SqlExpression
     from dagster_delta.table.scan import Scan
 
 __all__ = ["Snapshot"]
@@ -350,12 +351,15 @@ class Snapshot:
         hint = read_last_checkpoint(self.store)
         return hint is not None and hint.version > self.version
 
-    def scan(self, columns: Sequence[str] | None = None, where: str | None = None) -> Scan:
+    def scan(
+        self, columns: Sequence[str] | None = None, where: str | SqlExpression | None = None
+    ) -> Scan:
         """Plan a read of this version. Nothing is read yet.
 
         Args:
             columns: logical names of the columns to read, in order; all by default.
-            where: Spark SQL; only rows for which it is true are read.
+            where: Spark SQL, or an expression parsed already; only rows for which it is true are
+                read.
 
         Raises:
             SchemaMismatch, InvalidArgument, UnsupportedExpression.
