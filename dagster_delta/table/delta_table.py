@@ -116,7 +116,7 @@ class DeltaTable:
             raise InvalidArgument(f"mode is 'error', 'ignore' or 'replace', not {mode!r}")
         table = cls(uri, storage_options=storage_options, store=store, must_exist=False)
         definition = TableDefinition(
-            _as_schema(schema), tuple(partition_by), properties, name, description
+            _as_schema(schema), partition_by, properties, name, description
         )
         existing = table._snapshot
         if existing is not None and mode == "ignore":

@@ -13,11 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Engine, ReadPlan
-from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.errors import UnsupportedExpression, UnsupportedFeature
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.checkpoint_structs import whole_array
 from dagster_delta.protocol.conflict_checker import ReadScope
+from dagster_delta.protocol.file_skipping import skip_files
 from dagster_delta.protocol.partition_values import parse_partition_column, parse_partition_value
+from dagster_delta.protocol.predicates import IsTrue, Not, Predicate
+from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
 if TYPE_CHECKING:
@@ -114,7 +118,14 @@ def _partition_key(
     return key
 
 
-def replace_matching(snapshot: Snapshot, where: str, engine: Engine, *, now_ms: int) -> Replacement:
+def replace_matching(
+    snapshot: Snapshot,
+    expression: SqlExpression,
+    engine: Engine,
+    *,
+    now_ms: int,
+    session_is_utc: bool = True,
+) -> Replacement:
     """The files that hold rows for which a predicate is true.
 
     A predicate on partition columns alone takes whole files. Otherwise the rows of a file that do
@@ -122,71 +133,92 @@ def replace_matching(snapshot: Snapshot, where: str, engine: Engine, *, now_ms: 
 
     Args:
         snapshot: the table.
-        where: Spark SQL over logical columns.
-        engine: reads files to see whether any row matches, where it is the embedded one.
+        expression: over logical columns.
+        engine: evaluates it on the rows of files that match in part.
         now_ms: time of the removal in milliseconds since the epoch.
+        session_is_utc: whether that engine reads timestamps without a zone in UTC.
 
     Raises:
-        InvalidArgument, SchemaMismatch, UnsupportedExpression: of the predicate.
+        UnsupportedExpression: the engine cannot evaluate it.
         UnsupportedFeature: rows of a file would stay, and the table has a change data feed.
     """
-    from dagster_delta.engines.sql_expressions import parse_expression
-
-    expression = parse_expression(where, snapshot.schema)
-    configuration = snapshot.configuration
-    partitioned = set(configuration.partition_columns)
-    if all(path[0] in partitioned for path in expression.references):
-        files = snapshot.live_files(_REMOVE_COLUMNS)
-        chosen = files.filter(_matches(expression, files["partition_values"], configuration))
-        removes = _tombstones(chosen, now_ms)
-        return Replacement(removes, _partition_scope(expression, configuration, removes))
-    return _replace_rows(snapshot, where, expression, engine, now_ms=now_ms)
-
-
-def _matches(
-    expression: SqlExpression, partition_values: Any, configuration: TableConfiguration
-) -> Any:
-    """For each file whether its partition values make the predicate true."""
-    schema = to_arrow_schema(configuration.partition_schema)
-    maps = partition_values
-    if isinstance(maps, pa.ChunkedArray):
-        maps = maps.combine_chunks()
-    columns = [
-        parse_partition_column(pc.map_lookup(maps, pa.scalar(name), "last"), each.data_type)
-        for name, each in zip(
-            configuration.physical_partition_columns, configuration.partition_schema, strict=True
-        )
-    ]
-    rows = pa.Table.from_arrays(columns, schema=schema)
-    return pc.fill_null(expression.evaluate(rows), False)
-
-
-def _partition_scope(
-    expression: SqlExpression, configuration: TableConfiguration, removes: tuple[RemoveFile, ...]
-) -> ReadScope:
-    map_type = pa.map_(pa.string(), pa.string())
+    by_partition = _by_partition(snapshot.configuration, expression, session_is_utc=session_is_utc)
+    if by_partition is None:
+        predicate = expression.to_predicate(session_is_utc=session_is_utc)
+        return _replace_rows(snapshot, expression, predicate, engine, now_ms=now_ms)
+    files = snapshot.live_files(_REMOVE_COLUMNS)
+    chosen = by_partition(whole_array(files["partition_values"]))
+    removes = _tombstones(files.filter(chosen), now_ms)
 
     def may_hold(add: AddFile) -> bool:
-        values = pa.array([list(add.partition_values.items())], map_type)
-        return bool(_matches(expression, values, configuration)[0].as_py())
+        return bool(by_partition(_partition_map(add))[0].as_py())
 
-    return ReadScope(may_hold=may_hold, paths=frozenset(each.path for each in removes))
+    return Replacement(
+        removes, ReadScope(may_hold=may_hold, paths=frozenset(each.path for each in removes))
+    )
+
+
+def _by_partition(
+    configuration: TableConfiguration, expression: SqlExpression, *, session_is_utc: bool
+) -> Callable[[Any], Any] | None:
+    """What tells from partition values whether every row of a file matches, or none does.
+
+    None where the predicate needs more than they say, or another engine to evaluate it.
+    """
+    partitioned = set(configuration.partition_columns)
+    if any(path[0] not in partitioned for path in expression.references):
+        return None
+    if expression.depends_on_time_zone and not session_is_utc:
+        return None
+    try:
+        expression.check_embeddable()
+    except UnsupportedExpression:
+        return None
+    schema = to_arrow_schema(configuration.partition_schema)
+
+    def matches(partition_values: Any) -> Any:
+        columns = [
+            parse_partition_column(
+                pc.map_lookup(partition_values, pa.scalar(name), "last"), each.data_type
+            )
+            for name, each in zip(
+                configuration.physical_partition_columns,
+                configuration.partition_schema,
+                strict=True,
+            )
+        ]
+        rows = pa.Table.from_arrays(columns, schema=schema)
+        return pc.fill_null(expression.mask(rows), False)
+
+    return matches
+
+
+def _partition_map(add: AddFile) -> Any:
+    return pa.array([list(add.partition_values.items())], pa.map_(pa.string(), pa.string()))
 
 
 def _replace_rows(
-    snapshot: Snapshot, where: str, expression: SqlExpression, engine: Engine, *, now_ms: int
+    snapshot: Snapshot,
+    expression: SqlExpression,
+    predicate: Predicate,
+    engine: Engine,
+    *,
+    now_ms: int,
 ) -> Replacement:
     from dagster_delta.engines.sql_expressions import parse_expression
-    from dagster_delta.table.scan import Scan
 
-    # Null is no match, so a row stays unless the predicate is true of it.
-    stays = f"NOT coalesce(({where}), FALSE)"
-    matching = Scan(snapshot, where=where).files()
-    partly = Scan(snapshot, where=stays).files()
-    rewritten = matching.filter(pc.is_in(matching["path"], value_set=_whole(partly["path"])))
-    untouched = _paths_without_match(snapshot, rewritten, expression, engine)
-    removed = _without(matching, untouched)
-    rewritten = _without(rewritten, untouched)
+    # Null is no match: a row stays unless the predicate is true of it. The line end closes a
+    # comment that the text may end with.
+    stays = parse_expression(f"({expression.sql}\n) IS NOT TRUE", snapshot.schema)
+    files = snapshot.live_files()
+    may_match = _may_hold(snapshot, predicate)
+    may_stay = _may_hold(snapshot, Not(IsTrue(predicate)))
+    untouched = _without_match(
+        snapshot, files.filter(pc.and_(may_match, may_stay)), expression, engine
+    )
+    touched = pc.invert(pc.is_in(files["path"], value_set=untouched))
+    removed = files.filter(pc.and_(may_match, touched))
+    rewritten = files.filter(pc.and_(pc.and_(may_match, may_stay), touched))
     if rewritten.num_rows and snapshot.configuration.change_data_feed_enabled:
         raise UnsupportedFeature(
             "the predicate matches parts of files, and this library does not write the change data "
@@ -195,59 +227,63 @@ def _replace_rows(
             table=snapshot.store.location.uri,
             version=snapshot.version,
         )
-    remaining = None
-    if rewritten.num_rows:
-        remaining = ReadPlan(
-            store=snapshot.store,
-            version=snapshot.version,
-            configuration=snapshot.configuration,
-            files=rewritten,
-            columns=snapshot.schema.names,
-            where=parse_expression(stays, snapshot.schema),
-        )
+    remaining = _plan(snapshot, rewritten, snapshot.schema.names, stays)
     return Replacement(
         _tombstones(removed, now_ms),
-        # What a new file holds is only known once it is read: any may hold a match.
-        ReadScope(may_hold=lambda _: True, paths=frozenset(matching["path"].to_pylist())),
-        remaining,
+        ReadScope(
+            may_hold=lambda add: _may_hold_rows(snapshot.configuration, predicate, add),
+            paths=frozenset(files["path"].filter(may_match).to_pylist()),
+        ),
+        remaining if rewritten.num_rows else None,
     )
 
 
-def _whole(column: Any) -> Any:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+def _may_hold(snapshot: Snapshot, predicate: Predicate) -> Any:
+    """For each live file whether a row in it may satisfy the predicate."""
+    values = snapshot.live_files(["partition_values"])["partition_values"]
+    skipped = skip_files(predicate, snapshot.configuration, values, snapshot.statistics)
+    return skipped.may_match
 
 
-def _without(files: Any, paths: list[str]) -> Any:
-    if not paths:
-        return files
-    return files.filter(pc.invert(pc.is_in(files["path"], value_set=pa.array(paths, pa.string()))))
+def _may_hold_rows(configuration: TableConfiguration, predicate: Predicate, add: AddFile) -> bool:
+    stats = pa.array([add.stats], pa.string())
+    skipped = skip_files(
+        predicate,
+        configuration,
+        _partition_map(add),
+        lambda columns: parse_statistics_json(stats, columns),
+    )
+    return bool(skipped.may_match[0].as_py())
 
 
-def _paths_without_match(
+def _plan(
+    snapshot: Snapshot, files: Any, columns: tuple[str, ...], where: SqlExpression
+) -> ReadPlan:
+    return ReadPlan(
+        store=snapshot.store,
+        version=snapshot.version,
+        configuration=snapshot.configuration,
+        files=files,
+        columns=columns,
+        where=where,
+    )
+
+
+def _without_match(
     snapshot: Snapshot, files: Any, expression: SqlExpression, engine: Engine
-) -> list[str]:
-    """Files in which statistics allow a match and no row is one: they need not be rewritten."""
-    columns = tuple(dict.fromkeys(path[0] for path in sorted(expression.references)))
-    names = tuple(snapshot.schema.field(name).name for name in columns)
+) -> Any:
+    """Paths of files in which statistics allow a match and no row is one: they can stay."""
+    names = {snapshot.schema.field(path[0]).name for path in expression.references}
     without: list[str] = []
     for index in range(files.num_rows):
         file = files.slice(index, 1)
-        rows = engine.read(
-            ReadPlan(
-                store=snapshot.store,
-                version=snapshot.version,
-                configuration=snapshot.configuration,
-                files=file,
-                columns=names,
-                where=expression,
-            )
-        )
+        rows = engine.read(_plan(snapshot, file, tuple(sorted(names)), expression))
         if not isinstance(rows, pa.RecordBatchReader):
             # A distributed engine would start a job per file; it rewrites them instead.
-            return []
+            break
         if not any(batch.num_rows for batch in rows):
             without.append(file["path"][0].as_py())
-    return without
+    return pa.array(without, pa.string())
 
 
 def _tombstones(files: Any, now_ms: int) -> tuple[RemoveFile, ...]:

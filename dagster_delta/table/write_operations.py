@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DYNAMIC", "append_rows", "overwrite_rows"]
 
+_UTC_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
+
 DYNAMIC = "dynamic"
 """`where` of an overwrite that replaces the partitions it has rows for."""
 
@@ -146,24 +148,21 @@ class _Write:
         snapshot = self.transaction.snapshot
         configuration = self._stage_configuration()
         parameters: dict[str, object] = {"mode": "Overwrite"}
-        check: list[Constraint] = []
         if where == DYNAMIC:
+            self._check_partitioned(configuration)
             parameters["isDynamicPartitionOverwrite"] = True
-            if not configuration.partition_columns:
-                raise InvalidArgument(
-                    'where="dynamic" replaces partitions, and the table has none; leave it out to '
-                    "replace all rows",
-                    table=self.store.location.uri,
-                )
-        elif where is not None:
-            parameters["predicate"] = where
-            check.append(Constraint("the predicate of the overwrite", where, is_partition=True))
-        planned = self._plan_replacement(where) if where != DYNAMIC else None
-        written = self._write_rows(configuration, check)
-        if planned is None and snapshot is not None:
-            planned = replace_partitions(snapshot, written.files, now_ms=self.clock())
-            self._refuse_removal(planned)
-        replaced = planned or Replacement()
+            written = self._write_rows(configuration)
+            replaced = Replacement()
+            if snapshot is not None:
+                replaced = replace_partitions(snapshot, written.files, now_ms=self.clock())
+                self._refuse_removal(replaced)
+        else:
+            check = []
+            if where is not None:
+                parameters["predicate"] = where
+                check.append(Constraint("the predicate of the overwrite", where, is_partition=True))
+            replaced = self._plan_replacement(where)
+            written = self._write_rows(configuration, check)
         copied = self._apply(replaced, configuration)
         return self._commit(
             configuration,
@@ -171,14 +170,32 @@ class _Write:
             metrics=_metrics(written) | _removal_metrics(replaced, copied),
         )
 
+    def _check_partitioned(self, configuration: TableConfiguration) -> None:
+        if not configuration.partition_columns:
+            raise InvalidArgument(
+                'where="dynamic" replaces partitions, and the table has none; leave it out to '
+                "replace all rows",
+                table=self.store.location.uri,
+            )
+
     def _plan_replacement(self, where: str | None) -> Replacement:
         snapshot = self.transaction.snapshot
         if snapshot is None:
             return Replacement()
+        from dagster_delta.engines.sql_expressions import parse_expression
+
         if where is None:
             planned = replace_everything(snapshot, now_ms=self.clock())
         else:
-            planned = replace_matching(snapshot, where, self.engine, now_ms=self.clock())
+            expression = parse_expression(where, snapshot.schema)
+            expression.check_filter()
+            planned = replace_matching(
+                snapshot,
+                expression,
+                self.engine,
+                now_ms=self.clock(),
+                session_is_utc=_session_is_utc(self.data),
+            )
         self._refuse_removal(planned)
         return planned
 
@@ -297,6 +314,12 @@ class _Write:
             and theirs.properties.configuration == configuration.properties.configuration
         )
         return self.transaction.rebase_on(snapshot) if fits else None
+
+
+def _session_is_utc(data: Any) -> bool:
+    """Whether timestamps without a zone mean UTC in the engine of the data."""
+    session = getattr(data, "sparkSession", None)
+    return session is None or session.conf.get("spark.sql.session.timeZone") in _UTC_ZONES
 
 
 def _metrics(written: WriteResult) -> dict[str, int | str]:

@@ -1,0 +1,400 @@
+"""Appending rows: schema modes, creation, idempotency, constraints."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import (
+    ConstraintViolation,
+    InvalidArgument,
+    InvalidCast,
+    MetadataChanged,
+    PartitionMismatch,
+    SchemaMismatch,
+    UnsupportedFeature,
+)
+from dagster_delta.protocol.actions import Protocol
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.protocol.type_widening import type_changes
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.testing.faulty_store import FaultyStore
+
+ROWS = pa.table({"id": [1, 2], "p": ["a", "b"]})
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def new(store: Any) -> DeltaTable:
+    return DeltaTable("", store=store, must_exist=False)
+
+
+def rows(store: Any) -> list[dict[str, Any]]:
+    table = DeltaTable("", store=store).snapshot().scan().to_arrow()
+    return sorted(table.to_pylist(), key=repr)
+
+
+def data_files(store: Any) -> list[str]:
+    return [m.path for m in store.list_recursive() if not m.path.startswith("_delta_log")]
+
+
+def actions(store: Any, version: int) -> list[str]:
+    lines = store.read(f"_delta_log/{version:020d}.json").splitlines()
+    return [next(iter(json.loads(line))) for line in lines]
+
+
+def test_appending_to_nothing_creates_the_table_in_the_same_commit(store: MemoryStore) -> None:
+    result = new(store).append(ROWS, partition_by=["p"], properties={"delta.appendOnly": True})
+    assert result.version == 0
+    assert actions(store, 0) == ["commitInfo", "protocol", "metaData", "add", "add"]
+    assert result.snapshot.metadata.configuration == {"delta.appendOnly": "true"}
+    assert rows(store) == ROWS.to_pylist()
+
+
+def test_a_result_says_what_the_commit_did(store: MemoryStore) -> None:
+    result = new(store).append(ROWS)
+    assert not result.skipped
+    assert result.metrics["numFiles"] == 1
+    assert result.metrics["numOutputRows"] == 2
+    assert result.metrics["numOutputBytes"] == result.snapshot.size_bytes
+    assert result.snapshot.num_records == 2
+
+
+def test_commit_info_names_the_operation_and_what_the_caller_adds(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(ROWS, partition_by=["p"])
+    table.append(ROWS, commit_info={"dagster_run_id": "r-1"})
+    info = table.history(1)[0].commit_info
+    assert info["operation"] == "WRITE"
+    assert info["operationParameters"] == {"mode": "Append", "partitionBy": '["p"]'}
+    assert info["operationMetrics"]["numOutputRows"] == "2"
+    assert info["isBlindAppend"] is True
+    assert info["isolationLevel"] == "WriteSerializable"
+    assert info["readVersion"] == 0
+    assert info["engineInfo"].startswith("dagster-delta-protocol/")
+    assert info["dagster_run_id"] == "r-1"
+
+
+def test_rows_come_as_readers_and_frames_too(store: MemoryStore) -> None:
+    import pandas as pd
+    import polars as pl
+
+    table = new(store)
+    table.append(ROWS.to_reader())
+    table.append(pd.DataFrame({"id": [3], "p": ["c"]}))
+    table.append(pl.DataFrame({"id": [4], "p": ["d"]}).lazy())
+    assert [row["id"] for row in rows(store)] == [1, 2, 3, 4]
+
+
+def test_strict_refuses_new_columns_and_names_the_way_out(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(ROWS)
+    before = data_files(store)
+    with pytest.raises(SchemaMismatch, match='schema_mode="merge"'):
+        table.append(ROWS.append_column("extra", pa.array([1.0, 2.0])))
+    assert data_files(store) == before
+    assert table.version() == 0
+
+
+def test_columns_match_by_name_and_missing_ones_are_null(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(ROWS)
+    table.append(pa.table({"P": ["z"]}))
+    assert {"id": None, "p": "z"} in rows(store)
+
+
+def test_merge_adds_columns_at_every_depth(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(pa.table({"s": [{"x": 1}]}))
+    table.append(pa.table({"s": [{"x": 2, "y": "n"}], "t": [3]}), schema_mode="merge")
+    assert str(table.schema()) == "struct<s:struct<x:long,y:string>,t:long>"
+    assert rows(store) == [
+        {"s": {"x": 1, "y": None}, "t": None},
+        {"s": {"x": 2, "y": "n"}, "t": 3},
+    ]
+
+
+def test_merge_without_anything_new_writes_no_metadata(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(ROWS)
+    table.append(ROWS, schema_mode="merge")
+    assert actions(store, 1) == ["commitInfo", "add"]
+
+
+def test_merge_under_column_mapping_gives_new_columns_ids(store: MemoryStore) -> None:
+    table = DeltaTable.create(
+        "", ROWS.schema, properties={"delta.columnMapping.mode": "name"}, store=store
+    )
+    table.append(ROWS)
+    table.append(ROWS.append_column("x y", pa.array([1, 2])), schema_mode="merge")
+    assert table.metadata().configuration["delta.columnMapping.maxColumnId"] == "3"
+    assert table.schema().field("x y").metadata["delta.columnMapping.id"] == 3
+    assert {"id": 1, "p": "a", "x y": 1} in rows(store)
+    assert {"id": 1, "p": "a", "x y": None} in rows(store)
+
+
+def test_merge_brings_the_feature_that_a_new_type_needs(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(ROWS)
+    assert table.protocol() == Protocol(min_reader_version=1, min_writer_version=2)
+    stamped = ROWS.append_column("at", pa.array([0, 1], pa.timestamp("us")))
+    table.append(stamped, schema_mode="merge")
+    protocol = table.protocol()
+    assert protocol.reader_features == ("timestampNtz",)
+    assert set(protocol.writer_features or ()) == {"appendOnly", "invariants", "timestampNtz"}
+    assert len(rows(store)) == 4
+
+
+def test_merge_refuses_a_new_column_without_a_type(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(ROWS)
+    with pytest.raises(SchemaMismatch, match="no type"):
+        table.append(ROWS.append_column("n", pa.nulls(2)), schema_mode="merge")
+
+
+def test_types_never_change_unless_the_table_allows_widening(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(pa.table({"id": pa.array([1], pa.int32())}))
+    with pytest.raises(InvalidCast):
+        table.append(pa.table({"id": [2**40]}), schema_mode="merge")
+    assert table.schema().field("id").data_type == PrimitiveType("integer")
+
+
+def test_widening_on_write_changes_the_type_and_old_files_read_as_the_new_one(
+    store: MemoryStore,
+) -> None:
+    schema = pa.schema(
+        {
+            "i": pa.int32(),
+            "f": pa.float32(),
+            "d": pa.decimal128(6, 2),
+            "s": pa.struct({"x": pa.list_(pa.int8())}),
+        }
+    )
+    table = DeltaTable.create(
+        "", schema, properties={"delta.enableTypeWidening": "true"}, store=store
+    )
+    table.append(pa.Table.from_pylist([{"i": 1, "f": 1.5, "d": 2, "s": {"x": [3]}}], schema=schema))
+    wider = pa.schema(
+        {
+            "i": pa.int64(),
+            "f": pa.float64(),
+            "d": pa.decimal128(12, 4),
+            "s": pa.struct({"x": pa.list_(pa.int32())}),
+        }
+    )
+    row = {"i": 2**40, "f": 0.1, "d": 7, "s": {"x": [70_000]}}
+    table.append(pa.Table.from_pylist([row], schema=wider), schema_mode="merge")
+    assert str(table.schema()) == (
+        "struct<i:long,f:double,d:decimal(12,4),s:struct<x:array<integer>>>"
+    )
+    (change,) = type_changes(table.schema().field("i"))
+    assert str(change.from_type) == "integer"
+    assert [(r["i"], r["f"], float(r["d"]), r["s"]["x"]) for r in rows(store)] == [
+        (1, 1.5, 2.0, [3]),
+        (2**40, 0.1, 7.0, [70_000]),
+    ]
+    assert DeltaTable("", store=store).snapshot().scan(where="i = 1").count() == 1
+
+
+def test_an_append_cannot_replace_the_schema(store: MemoryStore) -> None:
+    with pytest.raises(InvalidArgument, match="overwrite"):
+        new(store).append(ROWS, schema_mode="overwrite")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"schema_mode": "lenient"},
+        {"partition_by": "p"},
+        {"idempotency": "app"},
+        {"idempotency": ("app", "1")},
+        {"engine": "abacus"},
+        {"commit_info": {"txnId": "x"}},
+    ],
+)
+def test_nonsense_is_refused_and_nothing_is_written(
+    store: MemoryStore, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidArgument):
+        new(store).append(ROWS, **arguments)
+    assert list(store.list_recursive()) == []
+
+
+def test_partitioning_of_an_existing_table_cannot_be_changed(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(ROWS, partition_by=["p"])
+    table.append(ROWS, partition_by=["P"])
+    with pytest.raises(InvalidArgument, match="partitioned by"):
+        table.append(ROWS, partition_by=["id"])
+
+
+def test_a_repeated_call_writes_nothing_and_says_so(store: MemoryStore) -> None:
+    table = new(store)
+    assert not table.append(ROWS, idempotency=("app", 3)).skipped
+    files = data_files(store)
+    for version in (3, 2):
+        again = new(store).append(ROWS, idempotency=("app", version))
+        assert again.skipped
+        assert again.version == 0
+        assert again.metrics == {}
+    assert data_files(store) == files
+    assert not table.append(ROWS, idempotency=("app", 4)).skipped
+    assert not table.append(ROWS, idempotency=("other", 1)).skipped
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_the_same_call_in_a_race_lands_once(store: MemoryStore, exists: bool) -> None:
+    if exists:
+        new(store).append(ROWS)
+    raced: list[bool] = []
+
+    def rival(operation: str, path: str) -> None:
+        if operation == "put_if_absent" and path.endswith(".json") and not raced:
+            raced.append(True)
+            new(store).append(ROWS, idempotency=("app", 1))
+
+    result = new(FaultyStore(store, before_call=rival)).append(ROWS, idempotency=("app", 1))
+    assert raced
+    assert result.skipped
+    snapshot = DeltaTable("", store=store).snapshot()
+    assert snapshot.num_files == len(data_files(store))
+    assert snapshot.num_records == (4 if exists else 2)
+
+
+def test_two_creators_with_one_schema_both_land(store: MemoryStore) -> None:
+    raced: list[bool] = []
+
+    def rival(operation: str, path: str) -> None:
+        if operation == "put_if_absent" and not raced:
+            raced.append(True)
+            new(store).append(ROWS, partition_by=["p"])
+
+    racing = FaultyStore(store, before_call=rival)
+    assert new(racing).append(ROWS, partition_by=["p"]).version == 1
+    assert len(rows(store)) == 4
+    assert actions(store, 1) == ["commitInfo", "add", "add"]
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"data": ROWS},
+        {"data": ROWS.rename_columns(["id", "q"]), "partition_by": ["q"]},
+        {"data": ROWS, "partition_by": ["p"], "properties": {"delta.appendOnly": "true"}},
+    ],
+)
+def test_a_creator_that_lost_to_another_table_leaves_nothing(
+    store: MemoryStore, theirs: dict[str, Any]
+) -> None:
+    raced: list[bool] = []
+
+    def rival(operation: str, path: str) -> None:
+        if operation == "put_if_absent" and not raced:
+            raced.append(True)
+            new(store).append(**theirs)
+
+    racing = FaultyStore(store, before_call=rival)
+    with pytest.raises(MetadataChanged, match="created the table first"):
+        new(racing).append(ROWS, partition_by=["p"])
+    assert len(data_files(store)) == DeltaTable("", store=store).snapshot().num_files
+
+
+def test_appends_to_one_version_all_land(store: MemoryStore) -> None:
+    new(store).append(ROWS)
+    handles = [DeltaTable("", store=store) for _ in range(3)]
+    transactions = [handle.transaction() for handle in handles]
+    for transaction in transactions:
+        transaction.commit("TEST")
+    assert DeltaTable("", store=store).version() == 3
+
+
+def test_not_null_is_enforced_at_every_depth(store: MemoryStore) -> None:
+    schema = StructType(
+        (
+            StructField("id", PrimitiveType("long"), nullable=False),
+            StructField(
+                "s", StructType((StructField("x", PrimitiveType("long"), nullable=False),))
+            ),
+        )
+    )
+    table = DeltaTable.create("", schema, store=store)
+    table.append(pa.table({"id": [1, 2], "s": [{"x": 1}, None]}))
+    with pytest.raises(ConstraintViolation, match=r"NOT NULL .*id"):
+        table.append(pa.table({"id": [1, None], "s": [{"x": 1}, None]}))
+    with pytest.raises(ConstraintViolation, match=r"NOT NULL .*s\.x"):
+        table.append(pa.table({"id": [1, 2], "s": [{"x": 1}, {"x": None}]}))
+    with pytest.raises(SchemaMismatch, match="id"):
+        table.append(pa.table({"s": [{"x": 1}]}))
+    assert table.version() == 1
+    assert len(data_files(store)) == 1
+
+
+def test_invariants_and_checks_are_enforced(store: MemoryStore) -> None:
+    invariant = json.dumps({"expression": {"expression": "id > 3"}})
+    schema = StructType(
+        (
+            StructField("id", PrimitiveType("long"), metadata={"delta.invariants": invariant}),
+            StructField("v", PrimitiveType("long")),
+        )
+    )
+    properties = {"delta.constraints.small": "v < 10"}
+    table = DeltaTable.create("", schema, properties=properties, store=store)
+    table.append(pa.table({"id": [4], "v": [1]}))
+    with pytest.raises(ConstraintViolation, match="invariant id"):
+        table.append(pa.table({"id": [3], "v": [1]}))
+    with pytest.raises(ConstraintViolation, match="CHECK small"):
+        table.append(pa.table({"id": [4], "v": [10]}))
+    with pytest.raises(ConstraintViolation, match="CHECK small"):
+        table.append(pa.table({"id": [4], "v": pa.array([None], pa.int64())}))
+    assert len(rows(store)) == 1
+
+
+def test_a_check_of_the_caller_refuses_rows_outside_it(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(ROWS, check="p IN ('a', 'b')")
+    with pytest.raises(PartitionMismatch):
+        table.append(ROWS, check="p = 'a'")
+    assert len(rows(store)) == 2
+
+
+def test_a_table_with_a_feature_we_do_not_write_is_refused_before_a_byte(
+    store: MemoryStore,
+) -> None:
+    new(store).append(ROWS)
+    protocol = '{"protocol":{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["novel"]}}'
+    store.put("_delta_log/00000000000000000001.json", protocol.encode())
+    files = sorted(meta.path for meta in store.list_recursive())
+    table = DeltaTable("", store=store)
+    with pytest.raises(UnsupportedFeature, match="novel"):
+        table.append(ROWS)
+    assert sorted(meta.path for meta in store.list_recursive()) == files
+
+
+def test_an_open_handle_does_not_list_the_log_again(store: MemoryStore) -> None:
+    counting = FaultyStore(store)
+    table = new(counting)
+    table.append(ROWS)
+    counting.calls.clear()
+    for _ in range(5):
+        table.append(ROWS)
+    assert counting.calls["list_from"] == 0
+    assert counting.calls["put_if_absent"] == 10  # a commit and a checksum each
+
+
+def test_opening_by_path_costs_a_listing_and_small_reads(store: MemoryStore) -> None:
+    table = new(store)
+    for _ in range(12):
+        table.append(ROWS)
+    counting = FaultyStore(store)
+    DeltaTable("", store=counting)
+    assert counting.calls["list_from"] == 1
+    assert counting.calls["read"] <= 2
+    assert counting.calls["open_input"] == 0

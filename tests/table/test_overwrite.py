@@ -1,0 +1,353 @@
+"""Overwriting everything, what a predicate matches, or the partitions written."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import (
+    ConcurrentAppend,
+    ConcurrentDeleteRead,
+    InvalidArgument,
+    PartitionMismatch,
+    SchemaMismatch,
+    UnsupportedFeature,
+)
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.testing.faulty_store import FaultyStore
+
+DAYS = [dt.date(2024, 1, day) for day in (1, 1, 2, 2, 3)]
+ROWS = pa.table({"id": [1, 2, 3, 4, 5], "day": DAYS})
+
+
+def day(number: int) -> dt.date:
+    return dt.date(2024, 1, number)
+
+
+def some(*pairs: tuple[int, int]) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array([i for i, _ in pairs], pa.int64()),
+            "day": pa.array([day(n) for _, n in pairs], pa.date32()),
+        }
+    )
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def partitioned(store: MemoryStore) -> DeltaTable:
+    table = DeltaTable("", store=store, must_exist=False)
+    table.append(ROWS, partition_by=["day"])
+    return table
+
+
+@pytest.fixture
+def plain(store: MemoryStore) -> DeltaTable:
+    """One file with the ids 1 and 2, one with 3 and 4, one with 5."""
+    table = DeltaTable("", store=store, must_exist=False)
+    for start, length in ((0, 2), (2, 2), (4, 1)):
+        table.append(ROWS.slice(start, length))
+    return table
+
+
+def pairs(store: Any) -> list[tuple[int, int]]:
+    table = DeltaTable("", store=store).snapshot().scan().to_arrow()
+    return sorted((row["id"], row["day"].day) for row in table.to_pylist())
+
+
+def paths(table: DeltaTable) -> set[str]:
+    return set(table.update().files()["path"].to_pylist())
+
+
+def data_files(store: Any) -> set[str]:
+    return {m.path for m in store.list_recursive() if not m.path.startswith("_delta_log")}
+
+
+def interrupted(store: MemoryStore, action: Any) -> DeltaTable:
+    """A handle into whose next commit somebody else gets first."""
+    raced: list[bool] = []
+
+    def rival(operation: str, path: str) -> None:
+        if operation == "put_if_absent" and not raced:
+            raced.append(True)
+            action(DeltaTable("", store=store))
+
+    return DeltaTable("", store=FaultyStore(store, before_call=rival))
+
+
+def test_a_whole_overwrite_leaves_the_new_rows_alone(
+    store: MemoryStore, partitioned: DeltaTable
+) -> None:
+    result = partitioned.overwrite(some((9, 9)))
+    assert pairs(store) == [(9, 9)]
+    assert result.metrics["numRemovedFiles"] == 3
+    assert partitioned.snapshot(version=0).num_records == 5
+    info = partitioned.history(1)[0]
+    assert info.operation_parameters["mode"] == "Overwrite"
+    assert info.is_blind_append is False
+
+
+def test_an_overwrite_of_nothing_creates_the_table(store: MemoryStore) -> None:
+    table = DeltaTable("", store=store, must_exist=False)
+    assert table.overwrite(ROWS, where="day < DATE '2025-01-01'", partition_by=["day"]).version == 0
+    assert len(pairs(store)) == 5
+
+
+def test_a_predicate_on_partitions_replaces_whole_files(
+    store: MemoryStore, partitioned: DeltaTable
+) -> None:
+    before = paths(partitioned)
+    result = partitioned.overwrite(some((7, 2)), where="day = DATE '2024-01-02'")
+    assert pairs(store) == [(1, 1), (2, 1), (5, 3), (7, 2)]
+    assert len(before - paths(partitioned)) == 1
+    assert "numCopiedRows" not in result.metrics
+    parameters = partitioned.history(1)[0].operation_parameters
+    assert parameters["predicate"] == "day = DATE '2024-01-02'"
+
+
+def test_a_predicate_that_matches_nothing_removes_nothing(
+    store: MemoryStore, partitioned: DeltaTable
+) -> None:
+    assert (
+        partitioned.overwrite(some((7, 9)), where="day > DATE '2024-01-05'").metrics[
+            "numRemovedFiles"
+        ]
+        == 0
+    )
+    assert len(pairs(store)) == 6
+
+
+@pytest.mark.parametrize("rows", [some((7, 3)), some((7, 2), (8, 1))])
+def test_rows_outside_the_predicate_are_refused_with_examples(
+    store: MemoryStore, partitioned: DeltaTable, rows: pa.Table
+) -> None:
+    files = data_files(store)
+    with pytest.raises(PartitionMismatch) as caught:
+        partitioned.overwrite(rows, where="day = DATE '2024-01-02'")
+    assert caught.value.examples
+    assert data_files(store) == files
+    assert len(pairs(store)) == 5
+
+
+def test_null_partitions_are_replaced_by_is_null_and_kept_by_equality(store: MemoryStore) -> None:
+    table = DeltaTable("", store=store, must_exist=False)
+    table.append(pa.table({"id": [1, 2], "p": ["a", None]}), partition_by=["p"])
+    table.overwrite(pa.table({"id": [3], "p": ["a"]}), where="p = 'a'")
+    table.overwrite(pa.table({"id": [4], "p": pa.array([None], pa.string())}), where="p IS NULL")
+    rows = table.snapshot().scan().to_arrow().to_pylist()
+    assert sorted(rows, key=repr) == [{"id": 3, "p": "a"}, {"id": 4, "p": None}]
+
+
+def test_a_predicate_on_data_keeps_the_rows_that_do_not_match(
+    store: MemoryStore, plain: DeltaTable
+) -> None:
+    before = paths(plain)
+    result = plain.overwrite(some((3, 30)), where="id = 3 -- the third")
+    assert pairs(store) == [(1, 1), (2, 1), (3, 30), (4, 2), (5, 3)]
+    assert len(before & paths(plain)) == 2
+    assert result.metrics["numRemovedFiles"] == 1
+    assert result.metrics["numCopiedRows"] == 1
+
+
+def test_files_that_match_as_a_whole_are_not_rewritten(
+    store: MemoryStore, plain: DeltaTable
+) -> None:
+    result = plain.overwrite(some((8, 8)), where="id >= 3")
+    assert pairs(store) == [(1, 1), (2, 1), (8, 8)]
+    assert result.metrics["numRemovedFiles"] == 2
+    assert "numCopiedRows" not in result.metrics
+
+
+def test_files_that_only_seemed_to_match_are_left_alone(store: MemoryStore) -> None:
+    table = DeltaTable("", store=store, must_exist=False)
+    table.append(some((1, 1), (9, 1)))
+    before = paths(table)
+    result = table.overwrite(some((5, 2)), where="id = 5")
+    assert before < paths(table)
+    assert result.metrics["numRemovedFiles"] == 0
+
+
+def test_rows_for_which_the_predicate_is_null_stay(store: MemoryStore) -> None:
+    table = DeltaTable("", store=store, must_exist=False)
+    table.append(pa.table({"id": [1, None, 3]}))
+    table.overwrite(pa.table({"id": [4]}), where="id > 2")
+    ids = table.snapshot().scan().to_arrow()["id"].to_pylist()
+    assert sorted(ids, key=repr) == [1, 4, None]
+
+
+def test_a_predicate_on_both_kinds_of_columns(store: MemoryStore, partitioned: DeltaTable) -> None:
+    partitioned.overwrite(some((2, 1)), where="day = DATE '2024-01-01' AND id > 1")
+    assert pairs(store) == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)]
+    (info,) = partitioned.history(1)
+    assert info.operation_metrics["numCopiedRows"] == "1"
+
+
+def test_part_of_a_file_is_not_replaced_under_a_change_data_feed(store: MemoryStore) -> None:
+    table = DeltaTable.create(
+        "", ROWS.schema, properties={"delta.enableChangeDataFeed": "true"}, store=store
+    )
+    table.append(ROWS)
+    files = data_files(store)
+    with pytest.raises(UnsupportedFeature, match="enableChangeDataFeed"):
+        table.overwrite(some((3, 2)), where="id = 3")
+    assert data_files(store) == files
+    table.overwrite(some((3, 2)), where="id > 0")
+    assert pairs(store) == [(3, 2)]
+
+
+def test_dynamic_replaces_the_partitions_that_have_new_rows(
+    store: MemoryStore, partitioned: DeltaTable
+) -> None:
+    partitioned.overwrite(some((7, 2), (8, 4)), where="dynamic")
+    assert pairs(store) == [(1, 1), (2, 1), (5, 3), (7, 2), (8, 4)]
+
+
+def test_dynamic_knows_a_partition_however_its_value_is_spelled(store: MemoryStore) -> None:
+    stamps = pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC)], pa.timestamp("us", "UTC"))
+    table = DeltaTable("", store=store, must_exist=False)
+    table.append(pa.table({"id": [1], "at": stamps}), partition_by=["at"])
+    path = "_delta_log/00000000000000000000.json"
+    spelled = re.sub(
+        rb'"partitionValues":{"at":"[^"]*"}',
+        b'"partitionValues":{"at":"2024-01-01 00:00:00.000"}',
+        store.read(path),
+    )
+    assert spelled != store.read(path)
+    store.put(path, spelled)
+    reopened = DeltaTable("", store=store)
+    reopened.overwrite(pa.table({"id": [2], "at": stamps}), where="dynamic")
+    assert reopened.snapshot().scan().to_arrow()["id"].to_pylist() == [2]
+
+
+def test_dynamic_needs_partitions(plain: DeltaTable) -> None:
+    with pytest.raises(InvalidArgument, match="dynamic"):
+        plain.overwrite(ROWS, where="dynamic")
+
+
+def test_the_schema_is_replaced_with_all_rows(store: MemoryStore, partitioned: DeltaTable) -> None:
+    new = pa.table({"x": ["a"], "y": [1]})
+    with pytest.raises(SchemaMismatch, match="schema_mode"):
+        partitioned.overwrite(new)
+    partitioned.overwrite(new, schema_mode="overwrite", partition_by=["x"])
+    assert partitioned.schema().names == ("x", "y")
+    assert partitioned.metadata().partition_columns == ("x",)
+    assert partitioned.snapshot().scan().to_arrow().to_pylist() == [{"x": "a", "y": 1}]
+    assert partitioned.snapshot(version=0).scan().count() == 5
+
+
+def test_a_replaced_schema_keeps_the_partitioning_it_can_keep(partitioned: DeltaTable) -> None:
+    partitioned.overwrite(ROWS.append_column("more", pa.array([1] * 5)), schema_mode="overwrite")
+    assert partitioned.metadata().partition_columns == ("day",)
+    with pytest.raises(InvalidArgument, match="day"):
+        partitioned.overwrite(pa.table({"x": [1]}), schema_mode="overwrite")
+
+
+def test_the_schema_is_not_replaced_for_a_part_of_the_rows(partitioned: DeltaTable) -> None:
+    with pytest.raises(InvalidArgument, match="where"):
+        partitioned.overwrite(ROWS, schema_mode="overwrite", where="id = 1")
+
+
+def test_new_columns_merge_into_an_overwrite(store: MemoryStore, plain: DeltaTable) -> None:
+    wider = some((3, 2)).append_column("note", pa.array(["new"]))
+    plain.overwrite(wider, where="id = 3", schema_mode="merge")
+    rows = plain.snapshot().scan().to_arrow().to_pylist()
+    assert {row["id"]: row["note"] for row in rows} == {
+        1: None,
+        2: None,
+        3: "new",
+        4: None,
+        5: None,
+    }
+
+
+@pytest.mark.parametrize("where", ["id =", "no_such > 1", "id + 1", ""])
+def test_a_predicate_that_makes_no_sense_is_refused(
+    store: MemoryStore, plain: DeltaTable, where: str
+) -> None:
+    files = data_files(store)
+    with pytest.raises((InvalidArgument, SchemaMismatch)):
+        plain.overwrite(some((1, 1)), where=where)
+    assert data_files(store) == files
+
+
+@pytest.mark.parametrize("where", [None, "day = DATE '2024-01-02'", "id = 3", "dynamic"])
+def test_an_append_only_table_loses_no_rows(store: MemoryStore, where: str | None) -> None:
+    table = DeltaTable("", store=store, must_exist=False)
+    table.append(ROWS, partition_by=["day"], properties={"delta.appendOnly": "true"})
+    files = data_files(store)
+    with pytest.raises(UnsupportedFeature, match="append-only"):
+        table.overwrite(some((3, 2)), where=where)
+    assert data_files(store) == files
+    table.overwrite(some((3, 9)), where="day = DATE '2024-01-09'")
+    assert len(pairs(store)) == 6
+
+
+def test_overwrites_of_different_partitions_both_land(
+    store: MemoryStore, partitioned: DeltaTable
+) -> None:
+    mine = interrupted(store, lambda t: t.overwrite(some((7, 1)), where="day = DATE '2024-01-01'"))
+    mine.overwrite(some((8, 2)), where="day = DATE '2024-01-02'")
+    assert pairs(store) == [(5, 3), (7, 1), (8, 2)]
+
+
+def test_dynamic_overwrites_of_different_partitions_both_land(
+    store: MemoryStore, partitioned: DeltaTable
+) -> None:
+    mine = interrupted(store, lambda t: t.overwrite(some((7, 1)), where="dynamic"))
+    mine.overwrite(some((8, 2)), where="dynamic")
+    assert pairs(store) == [(5, 3), (7, 1), (8, 2)]
+
+
+def test_overwrites_of_different_key_ranges_both_land(
+    store: MemoryStore, plain: DeltaTable
+) -> None:
+    mine = interrupted(store, lambda t: t.overwrite(some((1, 11), (2, 11)), where="id < 3"))
+    mine.overwrite(some((5, 13)), where="id = 5")
+    assert pairs(store) == [(1, 11), (2, 11), (3, 2), (4, 2), (5, 13)]
+
+
+@pytest.mark.parametrize("where", ["day = DATE '2024-01-02'", "dynamic", None])
+def test_overwrites_of_the_same_rows_conflict_and_leave_nothing(
+    store: MemoryStore, partitioned: DeltaTable, where: str | None
+) -> None:
+    mine = interrupted(store, lambda t: t.overwrite(some((7, 2)), where="dynamic"))
+    with pytest.raises((ConcurrentAppend, ConcurrentDeleteRead)):
+        mine.overwrite(some((8, 2)), where=where)
+    assert pairs(store) == [(1, 1), (2, 1), (5, 3), (7, 2)]
+    assert len(data_files(store)) == 4
+
+
+def test_an_append_meanwhile_survives_an_overwrite(
+    store: MemoryStore, partitioned: DeltaTable
+) -> None:
+    mine = interrupted(store, lambda t: t.append(some((9, 2))))
+    mine.overwrite(some((8, 2)))
+    assert pairs(store) == [(8, 2), (9, 2)]
+
+
+def test_an_append_meanwhile_conflicts_where_the_table_is_serializable(store: MemoryStore) -> None:
+    table = DeltaTable("", store=store, must_exist=False)
+    properties = {"delta.isolationLevel": "Serializable"}
+    table.append(ROWS, partition_by=["day"], properties=properties)
+    mine = interrupted(store, lambda t: t.append(some((9, 2))))
+    with pytest.raises(ConcurrentAppend):
+        mine.overwrite(some((8, 2)), where="day = DATE '2024-01-02'")
+    elsewhere = interrupted(store, lambda t: t.append(some((9, 3))))
+    elsewhere.overwrite(some((8, 2)), where="day = DATE '2024-01-02'")
+    assert (9, 3) in pairs(store)
+
+
+def test_an_overwrite_is_idempotent_too(store: MemoryStore, partitioned: DeltaTable) -> None:
+    assert not partitioned.overwrite(some((7, 2)), idempotency=("app", 1)).skipped
+    partitioned.append(some((8, 2)))
+    assert partitioned.overwrite(some((7, 2)), idempotency=("app", 1)).skipped
+    assert pairs(store) == [(7, 2), (8, 2)]
