@@ -1,0 +1,186 @@
+"""Checkpoints and checksums on their way into the log, and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta.protocol.last_checkpoint import json_checksum
+from dagster_delta.protocol.version_checksum import parse_version_checksum
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.post_commit import write_checkpoint
+from dagster_delta.table.snapshot import Snapshot
+
+ROWS = pa.table({"id": [1, 2, 3], "p": ["a", "b", None], "s": [{"x": 1.5}, None, {"x": None}]})
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def table_of(store: MemoryStore, **properties: str) -> DeltaTable:
+    keys = {f"delta.{key.replace('__', '.')}": value for key, value in properties.items()}
+    table = DeltaTable("", store=store, must_exist=False)
+    table.append(ROWS, partition_by=["p"], properties=keys, idempotency=("app", 1))
+    return table
+
+
+def log(store: MemoryStore) -> list[str]:
+    return sorted(meta.path.rpartition("/")[2] for meta in store.list_recursive("_delta_log"))
+
+
+def described(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "version": snapshot.version,
+        "files": sorted(snapshot.files().to_pylist(), key=lambda row: row["path"]),
+        "transactions": snapshot.transactions(),
+        "rows": sorted(snapshot.scan().to_arrow().to_pylist(), key=repr),
+        "metadata": snapshot.metadata,
+        "pruned": snapshot.scan(where="s.x > 1").files().num_rows,
+    }
+
+
+def known(stats: Any) -> Any:
+    """Statistics without the places where nothing is known: `{}` says no more than absence."""
+    if not isinstance(stats, dict):
+        return stats
+    items = {key: known(value) for key, value in stats.items()}
+    return {key: value for key, value in items.items() if value not in ({}, None)}
+
+
+def from_checkpoint_alone(store: MemoryStore, version: int) -> Snapshot:
+    copy = MemoryStore()
+    for meta in store.list_recursive():
+        name = meta.path.rpartition("/")[2]
+        old = meta.path.startswith("_delta_log/0") and name.endswith((".json", ".crc"))
+        if not old or "checkpoint" in name or int(name[:20]) > version:
+            copy.put(meta.path, store.read(meta.path))
+    return Snapshot.load(copy)
+
+
+def test_a_checkpoint_is_written_at_the_interval(store: MemoryStore) -> None:
+    table = table_of(store, checkpointInterval="3")
+    for _ in range(6):
+        table.append(ROWS)
+    checkpoints = [name for name in log(store) if "checkpoint.parquet" in name]
+    assert [int(name[:20]) for name in checkpoints] == [3, 6]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"checkpoint__writeStatsAsStruct": "true", "checkpoint__writeStatsAsJson": "false"},
+        {"checkpoint__writeStatsAsStruct": "false"},
+        {"columnMapping__mode": "name"},
+        {"columnMapping__mode": "id"},
+        {"feature__v2Checkpoint": "supported"},
+        {"checkpointPolicy": "v2"},
+    ],
+)
+def test_a_checkpoint_says_what_the_commits_said(
+    store: MemoryStore, properties: dict[str, str]
+) -> None:
+    table = table_of(store, **properties)
+    table.append(ROWS)
+    table.overwrite(ROWS.slice(0, 1), where="p = 'a'")
+    table.checkpoint()
+    expected = described(table.snapshot())
+    found = described(from_checkpoint_alone(store, table.version()))
+    for row in (*expected["files"], *found["files"]):
+        row["stats"] = known(json.loads(row["stats"]))
+    assert found == expected
+
+
+def test_tombstones_stay_in_checkpoints_until_they_expire(store: MemoryStore) -> None:
+    table = table_of(store)
+    table.overwrite(ROWS)
+    snapshot = table.snapshot()
+    removed_at = snapshot.tombstones()["deletion_timestamp_ms"][0].as_py()
+    week = 7 * 24 * 3600 * 1000
+    write_checkpoint(snapshot, now_ms=removed_at + week - 1)
+    loaded = from_checkpoint_alone(store, 1)
+    assert loaded.tombstones(now_ms=removed_at).num_rows == 3
+    write_checkpoint(snapshot, now_ms=removed_at + week + 1)
+    assert from_checkpoint_alone(store, 1).tombstones(now_ms=removed_at).num_rows == 0
+
+
+def test_the_hint_points_to_the_checkpoint_and_has_a_checksum(store: MemoryStore) -> None:
+    table_of(store).checkpoint()
+    text = store.read("_delta_log/_last_checkpoint").decode()
+    hint = json.loads(text)
+    assert hint["version"] == 0
+    assert hint["size"] == 3 + 3
+    assert hint["numOfAddFiles"] == 3
+    assert hint["checksum"] == json_checksum(text)
+    checkpoint = store.head("_delta_log/00000000000000000000.checkpoint.parquet")
+    assert checkpoint is not None
+    assert hint["sizeInBytes"] == checkpoint.size_bytes
+
+
+def test_the_hint_never_goes_back(store: MemoryStore) -> None:
+    table = table_of(store)
+    old = table.snapshot()
+    table.append(ROWS)
+    table.checkpoint()
+    write_checkpoint(old, now_ms=0)
+    assert json.loads(store.read("_delta_log/_last_checkpoint"))["version"] == 1
+
+
+def test_a_large_checkpoint_comes_in_parts(store: MemoryStore) -> None:
+    table = table_of(store)
+    table.append(ROWS)
+    write_checkpoint(table.snapshot(), now_ms=0, max_actions_per_part=2)
+    parts = [name for name in log(store) if ".checkpoint." in name]
+    assert [name[20:] for name in parts] == [
+        f".checkpoint.000000000{n}.0000000003.parquet" for n in (1, 2, 3)
+    ]
+    assert json.loads(store.read("_delta_log/_last_checkpoint"))["parts"] == 3
+    assert described(from_checkpoint_alone(store, 1)) == described(table.snapshot())
+
+
+def test_v2_checkpoints_never_come_in_parts(store: MemoryStore) -> None:
+    table = table_of(store, checkpointPolicy="v2")
+    write_checkpoint(table.snapshot(), now_ms=0, max_actions_per_part=1)
+    (name,) = [name for name in log(store) if ".checkpoint." in name]
+    assert len(name) == len("00000000000000000000.checkpoint..parquet") + 36
+
+
+def test_every_commit_leaves_a_checksum_that_counts(store: MemoryStore) -> None:
+    table = table_of(store)
+    table.append(ROWS, idempotency=("app", 2))
+    table.overwrite(ROWS.slice(1, 1), where="dynamic")
+    for version in range(3):
+        checksum = parse_version_checksum(store.read(f"_delta_log/{version:020d}.crc"))
+        snapshot = table.snapshot(version=version)
+        assert checksum is not None
+        assert checksum.num_files == snapshot.files().num_rows
+        assert checksum.size_bytes == sum(snapshot.files()["size_bytes"].to_pylist())
+        assert checksum.metadata == snapshot.metadata
+        assert [each.version for each in checksum.transactions or ()] == [min(version + 1, 2)]
+
+
+def test_the_checksum_comes_back_after_a_writer_that_keeps_none(store: MemoryStore) -> None:
+    table = table_of(store, checkpointInterval="3")
+    table.append(ROWS)
+    store.delete(["_delta_log/00000000000000000001.crc"])
+    reopened = DeltaTable("", store=store)
+    reopened.append(ROWS)
+    assert "00000000000000000002.crc" not in log(store)
+    reopened.append(ROWS)
+    checksum = parse_version_checksum(store.read("_delta_log/00000000000000000003.crc"))
+    assert checksum is not None
+    assert checksum.num_files == 12
+
+
+def test_appends_carry_a_large_table_forward(store: MemoryStore) -> None:
+    table = table_of(store, checkpointInterval="1000000")
+    for _ in range(300):
+        table.append(ROWS.slice(0, 1))
+    assert table.snapshot().num_records == 303
+    assert DeltaTable("", store=store).snapshot().num_files == 303
