@@ -92,7 +92,7 @@ def _render(scalar: Any) -> object:
         return scalar.as_py()
     except (ValueError, OverflowError, UnicodeDecodeError):
         # Dates and times outside the years of Python's datetime.
-        return str(scalar)
+        return f"{scalar.value} in {scalar.type}"
 
 
 def _find_cast(source: Any, target: DataType) -> Cast | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import pyarrow as pa
 
@@ -27,16 +26,17 @@ class ArrowEngine:
         """The rows of the plan as a `pyarrow.RecordBatchReader`, decoded as it is consumed.
 
         Raises:
+            UnsupportedExpression: the filter is one that only Spark evaluates exactly.
             DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
-            UnsupportedExpression: the last one at once, the others where the rows would come.
+            StorageFailure, InvalidArgument: where the rows would have come.
         """
-        schema = to_arrow_schema(plan.schema)
-        if plan.where is None:
-            batches = read_files(plan.store, plan.files, plan.configuration, plan.columns)
-        else:
+        if plan.where is not None:
+            plan.where.check_filter()
             plan.where.check_embeddable()
-            batches = _read_filtered(plan)
-        return pa.RecordBatchReader.from_batches(schema, batches)
+        batches = read_files(
+            plan.store, plan.files, plan.configuration, plan.columns, where=plan.where
+        )
+        return pa.RecordBatchReader.from_batches(to_arrow_schema(plan.schema), batches)
 
     def schema_of(self, data: object) -> StructType:
         """The logical schema of a value that is about to be written.
@@ -62,19 +62,6 @@ class ArrowEngine:
             batches, spec.constraints, schema=schema, table=spec.location.uri
         )
         return write_data_files(checked, to_arrow_schema(schema), spec, store)
-
-
-def _read_filtered(plan: ReadPlan) -> Iterator[Any]:
-    assert plan.where is not None  # noqa: S101  the caller has looked
-    referenced = {plan.configuration.schema.field(path[0]).name for path in plan.where.references}
-    # A set has no order of its own, and the order of columns must not change from run to run.
-    extra = sorted(referenced.difference(plan.columns))
-    read_columns = [*plan.columns, *extra]
-    fields = StructType(tuple(plan.configuration.schema.field(name) for name in read_columns))
-    batches = read_files(plan.store, plan.files, plan.configuration, read_columns)
-    for batch in plan.where.filter(batches, to_arrow_schema(fields)):
-        if batch.num_rows:
-            yield batch.select(list(plan.columns)) if extra else batch
 
 
 def check_constraints(

@@ -58,6 +58,12 @@ def _from_pandas(data: Any) -> Any:
     if not hasattr(data, "columns"):
         return None
     named = [name for name in data.index.names if name is not None]
+    taken = sorted(str(name) for name in named if name in data.columns)
+    if taken:
+        raise InvalidArgument(
+            f"the index of the pandas frame is called {', '.join(taken)} like a column of it: "
+            "rename one, or drop the index with reset_index(drop=True)"
+        )
     frame = data.reset_index(level=named) if named else data
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)

@@ -39,7 +39,7 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 
-__all__ = ["FileProjection"]
+__all__ = ["FileProjection", "locate_leaf"]
 
 _Convert = Callable[[Any], Any]
 
@@ -116,6 +116,36 @@ class FileProjection:
                 array = batch.column(each.position)
                 arrays.append(array if each.convert is None else each.convert(array))
         return arrays
+
+
+def locate_leaf(
+    file_schema: Any, schema: StructType, path: tuple[str, ...], mode: ColumnMappingMode
+) -> tuple[int, Any] | None:
+    """Index and Arrow type of the Parquet column behind a logical path through structs.
+
+    Args:
+        file_schema: `pyarrow.Schema` of the data file.
+        schema: logical schema of the table.
+        path: logical names from the root to a leaf.
+        mode: column mapping mode of the table.
+
+    Returns:
+        None where the file lacks the column, or the path does not end at a single Parquet column.
+    """
+    siblings, fields, start = list(file_schema), schema, 0
+    for depth, name in enumerate(path, start=1):
+        field = fields.get(name)
+        index = None if field is None else _find(siblings, field, mode)
+        if field is None or index is None:
+            return None
+        start += _leaf_ranges(siblings)[index].start
+        found = siblings[index].type
+        if depth == len(path):
+            return (start, found) if not pa.types.is_nested(found) else None
+        if not (isinstance(field.data_type, StructType) and pa.types.is_struct(found)):
+            return None
+        siblings, fields = list(found), field.data_type
+    return None
 
 
 def _find(siblings: list[Any], field: StructField, mode: ColumnMappingMode) -> int | None:

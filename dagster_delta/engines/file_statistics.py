@@ -151,7 +151,7 @@ class FileStatistics:
             return self._null_counts[leaf.positions]
         if any(each is None or not each.has_null_count for each in found):
             return None
-        return sum(each.null_count for each in found)
+        return sum(int(each.null_count) for each in found)
 
     def _bounds(self, leaf: _Leaf, found: list[Any]) -> tuple[object, object]:
         render = _renderer(leaf.data_type)

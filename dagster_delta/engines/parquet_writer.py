@@ -1,7 +1,8 @@
 """Writing rows as Parquet data files under a table root, split by partition, with statistics.
 
-Memory is bounded: rows wait per partition until they fill a row group or the common budget, and
-only a limited number of files is open at once.
+Rows wait per partition until they fill a row group or the common budget; then a worker encodes
+them while the next rows are taken. What waits, what is being encoded and how many files are open
+are all bounded. The rows of one partition keep their order.
 
 Spec: Data Files; Add File and Remove File; Partition Values.
 """
@@ -9,27 +10,24 @@ Spec: Data Files; Add File and Remove File; Partition Values.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import time
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from dagster_delta.engines.engine import Clock, WriteResult, WriteSpec
-from dagster_delta.engines.file_statistics import FileStatistics, StatisticsLayout
 from dagster_delta.engines.nested_arrays import rename_nested
-from dagster_delta.engines.parquet_encodings import choose_encodings
-from dagster_delta.engines.partition_split import PartitionKey, split_by_partition
-from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.engines.parquet_file import FileFormat, FileInWriting
+from dagster_delta.engines.partition_split import PartitionColumn, PartitionKey, split_by_partition
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.protocol.column_mapping import physical_arrow_schema
 from dagster_delta.protocol.partition_values import encode_path, partition_directory
-from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType, walk_fields
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 
 __all__ = ["write_data_files"]
@@ -37,15 +35,16 @@ __all__ = ["write_data_files"]
 _LOG = logging.getLogger(__name__)
 
 ROW_GROUP_ROWS = 1_000_000
-ROW_GROUP_BYTES = 64 * 1024 * 1024
+ROW_GROUP_BYTES = 32 * 1024 * 1024
 """Arrow bytes of the rows that make one row group."""
-BUFFER_BYTES = 256 * 1024 * 1024
+BUFFER_BYTES = 128 * 1024 * 1024
 """Arrow bytes of rows that may wait in all partitions together."""
+ENCODING_BYTES = 64 * 1024 * 1024
+"""Arrow bytes of rows that may be with the workers."""
+COLUMN_OVERHEAD_BYTES = 512
+"""What a column of a waiting batch weighs beside its values."""
 
-_CODECS = {"none": "none", "uncompressed": "none", "lz4_raw": "lz4"}
-_EXTENSIONS = {"none": "", "gzip": ".gz"}
-_LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
-_MATERIALIZING_FEATURES = ("icebergCompatV1", "icebergCompatV2", "materializePartitionColumns")
+_MAX_WORKERS = 8
 
 
 def _now_ms() -> int:
@@ -73,142 +72,45 @@ def write_data_files(
 
     Raises:
         UnsupportedFeature: a column type cannot be written.
+        SchemaMismatch: a partition value has no text that a reader would take for it.
         StorageFailure: the store refused or failed. Whatever is raised, files already written by
             this call are deleted as far as the store lets it.
     """
-    job = _WriteJob.plan(schema, spec, store, clock, new_uuid)
+    files = _DataFiles(FileFormat.of(spec), spec, store, clock, new_uuid)
+    job = _WriteJob(schema, spec, files)
     try:
         for batch in batches:
             job.add(batch)
         job.finish()
     except BaseException:
-        job.abandon()
+        job.stop()
+        files.abandon()
         raise
-    files = tuple(job.written)
-    return WriteResult(files, job.num_rows, sum(each.size_bytes for each in files))
-
-
-@dataclass(frozen=True, slots=True)
-class _FileFormat:
-    """What all files of one job have in common."""
-
-    spec: WriteSpec
-    file_schema: Any
-    """pyarrow.Schema: physical names, ids, everything nullable."""
-    sort_keys: tuple[tuple[str, str], ...]
-    layout: StatisticsLayout
-    codec: str
-
-    @classmethod
-    def of(cls, spec: WriteSpec, file_schema: StructType) -> _FileFormat:
-        configuration = spec.configuration
-        asked = configuration.properties.parquet_compression_codec or spec.compression
-        physical = physical_arrow_schema(file_schema, configuration.column_mapping_mode)
-        return cls(
-            spec=spec,
-            file_schema=pa.schema([_relax(each) for each in physical]),
-            sort_keys=tuple(
-                (configuration.physical_name(each), "ascending") for each in spec.sort_by
-            ),
-            layout=StatisticsLayout.of(configuration, file_schema),
-            codec=_CODECS.get(asked, asked),
-        )
-
-    @property
-    def extension(self) -> str:
-        return _EXTENSIONS.get(self.codec, f".{self.codec}") + ".parquet"
-
-    def writer_options(self, rows: pa.Table) -> dict[str, Any]:
-        encodings = choose_encodings(rows)
-        levelled = self.codec == self.spec.compression and self.codec in _LEVELLED_CODECS
-        return {
-            "compression": self.codec,
-            "compression_level": self.spec.compression_level if levelled else None,
-            "use_dictionary": list(encodings.dictionary) or False,
-            "column_encoding": dict.fromkeys(encodings.delta_packed, "DELTA_BINARY_PACKED"),
-            # Decimals of up to 18 digits as integers: smaller, faster, and what Spark writes.
-            "store_decimal_as_integer": True,
-            "store_schema": False,
-        }
-
-
-def _relax(field_: Any) -> Any:
-    """The Arrow field as nullable, at every depth.
-
-    NOT NULL is checked before; Parquet would also count the hidden children of null structs.
-    """
-    return pa.field(field_.name, _relax_type(field_.type), True, field_.metadata)
-
-
-def _relax_type(arrow_type: Any) -> Any:
-    if pa.types.is_struct(arrow_type):
-        return pa.struct([_relax(each) for each in arrow_type])
-    if pa.types.is_map(arrow_type):
-        key = arrow_type.key_field
-        return pa.map_(key.with_type(_relax_type(key.type)), _relax(arrow_type.item_field))
-    if pa.types.is_list(arrow_type):
-        return pa.list_(_relax(arrow_type.value_field))
-    return arrow_type
-
-
-@dataclass(slots=True)
-class _OpenFile:
-    """A data file that is being written."""
-
-    path: str
-    sink: Any
-    writer: Any
-    statistics: FileStatistics
-    footers: list[Any]
-
-    @classmethod
-    def begin(cls, path: str, format_: _FileFormat, store: ObjectStore, rows: Any) -> _OpenFile:
-        import pyarrow.parquet as pq
-
-        sink = store.open_output(path)
-        footers: list[Any] = []
-        writer = pq.ParquetWriter(
-            sink,
-            format_.file_schema,
-            metadata_collector=footers,
-            **format_.writer_options(rows),
-        )
-        return cls(path, sink, writer, FileStatistics(format_.layout), footers)
-
-    def write(self, rows: Any) -> None:
-        self.statistics.observe(rows)
-        self.writer.write_table(rows, row_group_size=rows.num_rows)
-
-    @property
-    def size_bytes(self) -> int:
-        return int(self.sink.tell())
-
-    def close(self) -> tuple[int, str]:
-        """Size in bytes and statistics of the finished file."""
-        self.writer.close()
-        size_bytes = self.size_bytes
-        self.sink.close()
-        return size_bytes, self.statistics.to_json(self.footers[0])
-
-    def discard(self) -> None:
-        """Give the file up; where the store publishes on close, nothing appears."""
-        self.sink.__exit__(GeneratorExit, GeneratorExit(), None)
+    written = files.in_order()
+    return WriteResult(written, job.num_rows, sum(each.size_bytes for each in written))
 
 
 @dataclass(slots=True)
 class _Partition:
-    """The rows of one partition that wait to be written, and its open file."""
+    """One partition: its rows that wait, and the file its row groups go to.
+
+    `file` belongs to the workers, which take the flushes of one partition one after the other;
+    everything else belongs to the thread that takes the rows.
+    """
 
     key: PartitionKey
     waiting: list[Any] = field(default_factory=list)
     waiting_rows: int = 0
     waiting_bytes: int = 0
-    open_file: _OpenFile | None = None
+    last_flush: Future[None] | None = None
+    file: FileInWriting | None = None
+    file_number: int = 0
 
     def add(self, batch: Any) -> None:
         self.waiting.append(batch)
         self.waiting_rows += batch.num_rows
-        self.waiting_bytes += batch.nbytes
+        # Few rows in many columns weigh more than their values.
+        self.waiting_bytes += batch.nbytes + COLUMN_OVERHEAD_BYTES * batch.num_columns
 
     def take(self, schema: Any) -> Any:
         rows = pa.Table.from_batches(self.waiting, schema)
@@ -216,57 +118,124 @@ class _Partition:
         return rows
 
 
-@dataclass(slots=True)
-class _WriteJob:
-    """One call of `write_data_files`."""
+class _DataFiles:
+    """Opens and closes data files, and remembers them; called by the workers."""
 
-    format: _FileFormat
-    store: ObjectStore
-    clock: Clock
-    new_uuid: Callable[[], uuid.UUID]
-    partition_columns: list[tuple[int, DataType]]
-    physical_partition_names: tuple[str, ...]
-    file_columns: list[int]
-    """Positions of the columns that go into the files."""
-    written: list[AddFile] = field(default_factory=list)
-    num_rows: int = 0
-    _paths: list[str] = field(default_factory=list)
-    """Every file that was begun, to be deleted after an error."""
-    _partitions: dict[PartitionKey, _Partition] = field(default_factory=dict)
-    _open: OrderedDict[PartitionKey, _Partition] = field(default_factory=OrderedDict)
-    """Partitions with an open file, least recently written first."""
-    _waiting_bytes: int = 0
-
-    @classmethod
-    def plan(
-        cls,
-        schema: Any,
+    def __init__(
+        self,
+        format_: FileFormat,
         spec: WriteSpec,
         store: ObjectStore,
         clock: Clock,
         new_uuid: Callable[[], uuid.UUID],
-    ) -> _WriteJob:
-        configuration = spec.configuration
-        file_schema = _file_schema(configuration)
-        position = {name: index for index, name in enumerate(schema.names)}
-        return cls(
-            format=_FileFormat.of(spec, file_schema),
-            store=store,
-            clock=clock,
-            new_uuid=new_uuid,
-            partition_columns=[
-                (position[each.name], each.data_type) for each in configuration.partition_schema
-            ],
-            physical_partition_names=configuration.physical_partition_columns,
-            file_columns=[position[each.name] for each in file_schema],
+    ) -> None:
+        self.format = format_
+        self._spec = spec
+        self._store = store
+        self._clock = clock
+        self._new_uuid = new_uuid
+        self._partition_names = spec.configuration.physical_partition_columns
+        self._begun: list[FileInWriting] = []
+        self._written: dict[int, AddFile] = {}
+
+    def append(self, partition: _Partition, rows: Any, number: int) -> None:
+        """Write rows to the partition's file, a new one where none is open."""
+        for start in range(0, rows.num_rows, ROW_GROUP_ROWS):
+            if partition.file is None:
+                path = self._new_path(partition.key, number)
+                partition.file = FileInWriting(path, self.format, self._store, rows)
+                partition.file_number = number
+                self._begun.append(partition.file)
+            partition.file.write_row_group(rows.slice(start, ROW_GROUP_ROWS))
+        target = self._spec.target_file_size_bytes
+        if partition.file is not None and partition.file.size_bytes >= target:
+            self.close(partition)
+
+    def close(self, partition: _Partition) -> None:
+        """Finish the partition's file, if one is open."""
+        file, partition.file = partition.file, None
+        if file is None:
+            return
+        size_bytes, stats = file.close()
+        self._written[partition.file_number] = AddFile(
+            path=encode_path(file.path),
+            partition_values=dict(zip(self._partition_names, partition.key, strict=True)),
+            size_bytes=size_bytes,
+            modification_time_ms=self._clock(),
+            data_change=True,
+            stats=stats,
+            tags=dict(self._spec.tags) or None,
         )
 
+    def in_order(self) -> tuple[AddFile, ...]:
+        """The finished files in the order of their first rows."""
+        return tuple(self._written[number] for number in sorted(self._written))
+
+    def abandon(self) -> None:
+        """Remove what was written, as far as the store lets us: nothing refers to it."""
+        try:
+            for each in self._begun:
+                each.discard()
+            self._store.delete([each.path for each in self._begun])
+        except Exception:  # noqa: BLE001
+            # The error that brought us here matters more; VACUUM finds what is left.
+            _LOG.warning(
+                "up to %d unreferenced data files are left in %s",
+                len(self._begun),
+                self._store.location.uri,
+                exc_info=True,
+            )
+
+    def _new_path(self, key: PartitionKey, number: int) -> str:
+        name = f"part-{number:05d}-{self._new_uuid()}-c000{self.format.extension}"
+        configuration = self._spec.configuration
+        properties = configuration.properties
+        # Partition directories would show physical names under column mapping; like Spark, spread
+        # the files over random prefixes there.
+        if properties.randomize_file_prefixes or configuration.column_mapping_mode != "none":
+            return f"{_random_prefix(properties.random_prefix_length)}/{name}"
+        if not key:
+            return name
+        directory = partition_directory(dict(zip(self._partition_names, key, strict=True)))
+        return f"{directory}/{name}"
+
+
+def _random_prefix(length: int) -> str:
+    alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+    return "".join(secrets.choice(alphabet) for _ in range(length))
+
+
+class _WriteJob:
+    """Takes the rows of one call of `write_data_files` and hands row groups to workers."""
+
+    def __init__(self, schema: Any, spec: WriteSpec, files: _DataFiles) -> None:
+        configuration = spec.configuration
+        position = {name: index for index, name in enumerate(schema.names)}
+        self.num_rows = 0
+        self._spec = spec
+        self._files = files
+        self._schema = files.format.arrow_schema
+        self._positions = [position[name] for name in files.format.columns]
+        self._partition_columns = [
+            PartitionColumn(each.name, position[each.name], each.data_type)
+            for each in configuration.partition_schema
+        ]
+        self._sort_keys = [
+            (configuration.physical_name(name), "ascending") for name in spec.sort_by
+        ]
+        self._partitions: dict[PartitionKey, _Partition] = {}
+        self._open: OrderedDict[PartitionKey, _Partition] = OrderedDict()
+        """Partitions that may have an open file, least recently written first."""
+        self._waiting_bytes = 0
+        self._flushes = 0
+        self._workers: ThreadPoolExecutor | None = None
+        self._encoding: deque[tuple[Future[None], int]] = deque()
+        self._encoding_bytes = 0
+
     def add(self, batch: Any) -> None:
-        """Take the rows of a batch, and write what has become enough for a row group."""
+        """Take the rows of a batch, and hand over what has become enough for a row group."""
         self.num_rows += batch.num_rows
-        for key, rows in split_by_partition(batch, self.partition_columns):
-            if not rows.num_rows:
-                continue
+        for key, rows in split_by_partition(batch, self._partition_columns):
             partition = self._partitions.setdefault(key, _Partition(key))
             before = partition.waiting_bytes
             partition.add(self._to_file_columns(rows))
@@ -277,121 +246,91 @@ class _WriteJob:
             self._flush(max(self._partitions.values(), key=lambda each: each.waiting_bytes))
 
     def finish(self) -> None:
-        """Write what waits and close every file."""
+        """Write what waits, close every file, and wait for the workers."""
         for partition in list(self._partitions.values()):
             if partition.waiting_rows:
                 self._flush(partition)
-            if partition.open_file is not None:
-                self._close(partition)
+        for partition in list(self._open.values()):
+            self._close(partition)
+        self._wait_until_encoding(0)
+        if self._workers is not None:
+            self._workers.shutdown()
 
-    def abandon(self) -> None:
-        """Remove what was written, as far as the store lets us: nothing refers to it."""
-        try:
-            for partition in self._open.values():
-                if partition.open_file is not None:
-                    partition.open_file.discard()
-            self.store.delete(self._paths)
-        except Exception:  # noqa: BLE001
-            # The error that brought us here matters more; VACUUM finds what is left.
-            _LOG.warning(
-                "%d unreferenced data files may be left in %s",
-                len(self._paths),
-                self.store.location.uri,
-                exc_info=True,
-            )
+    def stop(self) -> None:
+        """Let the workers finish what they are at, and no more."""
+        if self._workers is not None:
+            self._workers.shutdown(wait=True, cancel_futures=True)
 
     def _to_file_columns(self, rows: Any) -> Any:
-        schema = self.format.file_schema
         columns = [
-            rename_nested(rows.column(index), field_.type)
-            for index, field_ in zip(self.file_columns, schema, strict=True)
+            rename_nested(rows.column(index), each.type)
+            for index, each in zip(self._positions, self._schema, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _is_due(self, partition: _Partition) -> bool:
-        if self.format.sort_keys:
+        if self._sort_keys:
             # A file is sorted as a whole, so its rows wait together.
-            return partition.waiting_bytes >= self.format.spec.target_file_size_bytes
+            return partition.waiting_bytes >= self._spec.target_file_size_bytes
         return (
             partition.waiting_rows >= ROW_GROUP_ROWS or partition.waiting_bytes >= ROW_GROUP_BYTES
         )
 
     def _flush(self, partition: _Partition) -> None:
-        self._waiting_bytes -= partition.waiting_bytes
-        rows = partition.take(self.format.file_schema)
-        if self.format.sort_keys:
-            rows = rows.sort_by(list(self.format.sort_keys))
-        if partition.open_file is None:
-            partition.open_file = self._open_file(partition, rows)
+        size_bytes = partition.waiting_bytes
+        self._waiting_bytes -= size_bytes
+        rows = partition.take(self._schema)
+        number = self._flushes
+        self._flushes += 1
+        self._make_room_for(partition)
+        self._run(partition, lambda: self._write(partition, rows, number), size_bytes)
+
+    def _write(self, partition: _Partition, rows: Any, number: int) -> None:
+        if self._sort_keys:
+            self._files.append(partition, rows.sort_by(self._sort_keys), number)
+            self._files.close(partition)
+        else:
+            self._files.append(partition, rows, number)
+
+    def _make_room_for(self, partition: _Partition) -> None:
         self._open[partition.key] = partition
         self._open.move_to_end(partition.key)
-        for start in range(0, rows.num_rows, ROW_GROUP_ROWS):
-            partition.open_file.write(rows.slice(start, ROW_GROUP_ROWS))
-        is_full = partition.open_file.size_bytes >= self.format.spec.target_file_size_bytes
-        if is_full or self.format.sort_keys:
-            self._close(partition)
-
-    def _open_file(self, partition: _Partition, rows: Any) -> _OpenFile:
-        while len(self._open) >= max(1, self.format.spec.max_open_partitions):
+        while len(self._open) > max(1, self._spec.max_open_partitions):
             self._close(next(iter(self._open.values())))
-        path = self._new_path(partition.key)
-        self._paths.append(path)
-        return _OpenFile.begin(path, self.format, self.store, rows)
-
-    def _new_path(self, key: PartitionKey) -> str:
-        name = f"part-{len(self._paths):05d}-{self.new_uuid()}-c000{self.format.extension}"
-        configuration = self.format.spec.configuration
-        properties = configuration.properties
-        # Spec: under column mapping partition directories would show physical names; Spark puts
-        # files below random prefixes there.
-        if properties.randomize_file_prefixes or configuration.column_mapping_mode != "none":
-            return f"{_random_prefix(properties.random_prefix_length)}/{name}"
-        if not key:
-            return name
-        directory = partition_directory(dict(zip(self.physical_partition_names, key, strict=True)))
-        return f"{directory}/{name}"
 
     def _close(self, partition: _Partition) -> None:
-        open_file = partition.open_file
-        if open_file is None:
-            return
-        size_bytes, stats = open_file.close()
-        partition.open_file = None
         del self._open[partition.key]
         if not partition.waiting:
             del self._partitions[partition.key]
-        self.written.append(
-            AddFile(
-                path=encode_path(open_file.path),
-                partition_values=dict(
-                    zip(self.physical_partition_names, partition.key, strict=True)
-                ),
-                size_bytes=size_bytes,
-                modification_time_ms=self.clock(),
-                data_change=True,
-                stats=stats,
-                tags=dict(self.format.spec.tags) or None,
-            )
-        )
+        self._run(partition, lambda: self._files.close(partition), 0)
+
+    def _run(self, partition: _Partition, task: Callable[[], None], size_bytes: int) -> None:
+        """Do a piece of work on a partition's file, after what was asked of that file before."""
+        if self._workers is None and size_bytes < ROW_GROUP_BYTES:
+            # Small writes are over before a thread would have started.
+            task()
+            return
+        if self._workers is None:
+            self._workers = ThreadPoolExecutor(_worker_count(), "delta-write")
+        previous = partition.last_flush
+
+        def run_in_turn() -> None:
+            # Workers take tasks in the order they were given, so this one has been started.
+            if previous is not None:
+                previous.result()
+            task()
+
+        partition.last_flush = self._workers.submit(run_in_turn)
+        self._encoding.append((partition.last_flush, size_bytes))
+        self._encoding_bytes += size_bytes
+        self._wait_until_encoding(ENCODING_BYTES)
+
+    def _wait_until_encoding(self, max_bytes: int) -> None:
+        while self._encoding and (self._encoding_bytes > max_bytes or self._encoding[0][0].done()):
+            future, size_bytes = self._encoding.popleft()
+            future.result()
+            self._encoding_bytes -= size_bytes
 
 
-def _random_prefix(length: int) -> str:
-    alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-    return "".join(secrets.choice(alphabet) for _ in range(length))
-
-
-def _file_schema(configuration: TableConfiguration) -> StructType:
-    """Logical schema of the columns that stand in data files."""
-    materialized = any(configuration.supports(each) for each in _MATERIALIZING_FEATURES)
-    fields = configuration.schema if materialized else configuration.data_schema
-    # A void column is never written: it has no values, and Parquet has no type for it.
-    kept = StructType(tuple(each for each in fields if each.data_type != PrimitiveType("void")))
-    for path, each in walk_fields(kept):
-        if each.data_type == PrimitiveType("void"):
-            column = ".".join(path)
-            raise UnsupportedFeature(
-                f"column {column} is of type void inside another type and cannot be written: drop "
-                "it or change its type",
-                column=column,
-            )
-    return kept
+def _worker_count() -> int:
+    return max(2, min(os.cpu_count() or 2, _MAX_WORKERS))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,30 +12,43 @@ import pyarrow as pa
 from dagster_delta.protocol.partition_values import serialize_partition_value
 from dagster_delta.protocol.schema import DataType
 
-__all__ = ["PartitionKey", "split_by_partition"]
+__all__ = ["PartitionColumn", "PartitionKey", "split_by_partition"]
 
 PartitionKey = tuple[str | None, ...]
 """Serialised partition values in the order of the partition columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionColumn:
+    """A partition column of the batches that are split."""
+
+    name: str
+    """Logical name, for errors."""
+    position: int
+    data_type: DataType
 
 
 _MAX_CODE = 2**62
 
 
 def split_by_partition(
-    batch: pa.RecordBatch, partition_columns: list[tuple[int, DataType]]
+    batch: pa.RecordBatch, partition_columns: Sequence[PartitionColumn]
 ) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
     """The rows of each partition in the batch, in their own order, with all columns.
 
     Args:
         batch: a `pyarrow.RecordBatch`.
-        partition_columns: position and type of each partition column; empty: one partition.
+        partition_columns: in directory order; none make one partition of all rows.
+
+    Raises:
+        SchemaMismatch: a value has no text that a reader would take for it.
     """
     if not partition_columns:
         yield (), batch
         return
     if not batch.num_rows:
         return
-    encoded = [_encode(batch.column(index), kind) for index, kind in partition_columns]
+    encoded = [_encode(batch.column(each.position), each) for each in partition_columns]
     codes, size = encoded[0][0], len(encoded[0][1])
     for more_codes, values in encoded[1:]:
         size *= len(values)
@@ -55,14 +69,16 @@ def split_by_partition(
         yield key, batch.take(pa.array(rows))
 
 
-def _encode(column: Any, data_type: DataType) -> tuple[Any, list[str | None]]:
+def _encode(column: Any, partition_column: PartitionColumn) -> tuple[Any, list[str | None]]:
     """A code per row, and the serialised value of each code.
 
     Values that serialise alike (null and "") get one code, or one partition would be two.
     """
     dictionary = column.dictionary_encode(null_encoding="encode")
+    data_type, name = partition_column.data_type, partition_column.name
     texts = [
-        serialize_partition_value(each, data_type) for each in dictionary.dictionary.to_pylist()
+        serialize_partition_value(each, data_type, column=name)
+        for each in dictionary.dictionary.to_pylist()
     ]
     distinct = list(dict.fromkeys(texts))
     code_of = {text: code for code, text in enumerate(distinct)}

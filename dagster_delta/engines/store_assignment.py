@@ -287,14 +287,23 @@ def _plan_map(entry: tuple[Any, Any], target: MapType, place: _Place) -> _Assign
 def _refuse_nulls(place: _Place, is_violation: Any, context: Any) -> None:
     """Raise for the positions of `context` (a batch or an array) where `is_violation` is true."""
     positions = pc.indices_nonzero(is_violation)
-    shown = context.take(positions.slice(0, _MAX_EXAMPLES)).to_pylist()
+    shown = _render_rows(context.take(positions.slice(0, _MAX_EXAMPLES)))
     raise ConstraintViolation(
         f"NOT NULL column {place.column} would get {len(positions)} null(s): fill them, or drop "
         "the rows",
         table=place.table,
         column=place.column,
-        examples=tuple(_shorten(repr(each)) for each in shown),
+        examples=tuple(map(_shorten, shown)),
     )
+
+
+def _render_rows(rows: Any) -> list[str]:
+    try:
+        return [repr(each) for each in rows.to_pylist()]
+    except (ValueError, OverflowError):
+        # Dates and times outside the years of Python's datetime.
+        array = rows.to_struct_array() if isinstance(rows, pa.RecordBatch) else rows
+        return [str(array.slice(index, 1)) for index in range(len(array))]
 
 
 def _shorten(text: str) -> str:

@@ -1,0 +1,120 @@
+"""Everything a caller may hand in becomes the same stream of rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta.engines import engine_for
+from dagster_delta.engines.arrow_engine import ArrowEngine
+from dagster_delta.engines.data_input import to_reader
+from dagster_delta.errors import InvalidArgument
+
+TABLE = pa.table({"a": [1, 2, None], "s": ["x", None, "z"]})
+
+
+def _pandas(table: pa.Table) -> Any:
+    return table.to_pandas(types_mapper=pytest.importorskip("pandas").ArrowDtype)
+
+
+def _polars(table: pa.Table) -> Any:
+    return pytest.importorskip("polars").from_arrow(table)
+
+
+class _Stream:
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return TABLE.__arrow_c_stream__(requested_schema)
+
+
+class _Array:
+    def __arrow_c_array__(self, requested_schema: object = None) -> object:
+        return TABLE.to_batches()[0].__arrow_c_array__(requested_schema)
+
+
+def _dataset(table: pa.Table) -> Any:
+    import pyarrow.dataset as ds
+
+    return ds.dataset(table)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda table: table,
+        lambda table: table.to_batches()[0],
+        lambda table: table.to_reader(),
+        _dataset,
+        lambda table: _dataset(table).scanner(),
+        _pandas,
+        _polars,
+        lambda table: _polars(table).lazy(),
+        lambda _: _Stream(),
+        lambda _: _Array(),
+    ],
+)
+def test_tabular_values_give_their_rows(convert: Callable[[pa.Table], Any]) -> None:
+    reader = to_reader(convert(TABLE))
+    assert isinstance(reader, pa.RecordBatchReader)
+    assert reader.read_all().to_pylist() == TABLE.to_pylist()
+
+
+def test_a_large_table_comes_in_bounded_batches() -> None:
+    sizes = [each.num_rows for each in to_reader(pa.table({"a": range(300_000)}))]
+    assert sum(sizes) == 300_000
+    assert max(sizes) <= 131_072
+
+
+def test_named_index_levels_of_a_pandas_frame_become_columns() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"v": [1.5, float("nan")]}, index=pd.Index(["x", "y"], name="k"))
+    assert to_reader(frame).read_all().to_pylist() == [{"k": "x", "v": 1.5}, {"k": "y", "v": None}]
+
+
+def test_an_unnamed_index_of_a_pandas_frame_is_dropped() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"v": [1, 2]}, index=[7, 8])
+    assert to_reader(frame).schema.names == ["v"]
+
+
+def test_pandas_times_keep_their_zone() -> None:
+    pd = pytest.importorskip("pandas")
+    moment = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    frame = pd.DataFrame({"t": pd.to_datetime([moment])})
+    assert to_reader(frame).read_all().column("t").to_pylist() == [moment]
+
+
+def test_a_pandas_frame_of_mixed_objects_is_refused() -> None:
+    pd = pytest.importorskip("pandas")
+    with pytest.raises(InvalidArgument, match="no Arrow form"):
+        to_reader(pd.DataFrame({"v": [1, "a"]}))
+
+
+def test_an_index_level_named_like_a_column_is_refused() -> None:
+    pd = pytest.importorskip("pandas")
+    with pytest.raises(InvalidArgument, match="index"):
+        to_reader(pd.DataFrame({"v": [1]}, index=pd.Index([2], name="v")))
+
+
+@pytest.mark.parametrize("value", [None, [{"a": 1}], {"a": [1]}, "text", Path()])
+def test_other_values_are_refused_by_their_type(value: object) -> None:
+    with pytest.raises(InvalidArgument, match=type(value).__qualname__):
+        to_reader(value)
+
+
+@pytest.mark.parametrize("value", [TABLE, _Stream()])
+def test_arrow_values_are_written_by_the_arrow_engine(value: object) -> None:
+    assert isinstance(engine_for(value), ArrowEngine)
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="duck"):
+        engine_for(TABLE, "duck")
+
+
+def test_the_engine_can_be_chosen_by_name() -> None:
+    assert isinstance(engine_for(object(), "arrow"), ArrowEngine)

@@ -1,0 +1,563 @@
+"""Data files of any writer become rows of the table's schema."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from dagster_delta.engines import data_file_reader, parquet_reader, parquet_writer
+from dagster_delta.engines.parquet_reader import read_data_file
+from dagster_delta.engines.sql_expressions import parse_expression
+from dagster_delta.errors import (
+    CorruptDeletionVector,
+    DataFileMissing,
+    InvalidTable,
+    UnsupportedFeature,
+)
+from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.deletion_vectors import (
+    deletion_vector_path,
+    encode_deletion_vector_file,
+    encode_inline,
+)
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage import open_store
+from dagster_delta.storage.memory_store import MemoryStore
+from tests.engines.data_tables import (
+    configuration,
+    live_files,
+    mapped_configuration,
+    read,
+    schema_of,
+    write,
+)
+
+LONG = PrimitiveType("long")
+STRING = PrimitiveType("string")
+
+
+def struct(**fields: DataType) -> StructType:
+    return StructType(tuple(StructField(name, kind) for name, kind in fields.items()))
+
+
+def add_file(
+    store: MemoryStore, table: pa.Table, path: str = "f.parquet", **options: Any
+) -> AddFile:
+    """A file as some other writer left it."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **options)
+    data = sink.getvalue().to_pybytes()
+    store.put(path, data)
+    return AddFile(
+        path=path,
+        partition_values={},
+        size_bytes=len(data),
+        modification_time_ms=0,
+        data_change=True,
+    )
+
+
+def read_as(table: pa.Table, schema: StructType, **options: Any) -> list[dict[str, Any]]:
+    """The rows of one file, read under a table's schema."""
+    store = MemoryStore()
+    file = add_file(store, table, **options)
+    return read(store, [file], configuration(schema)).to_pylist()  # type: ignore[no-any-return]
+
+
+def test_columns_are_found_by_name_exactly_first_and_then_without_regard_to_case() -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["A", "a", "B"])
+    assert read_as(table, struct(a=LONG, b=LONG)) == [{"a": 2, "b": 3}]
+
+
+def test_columns_the_file_lacks_are_null_at_every_depth() -> None:
+    inner = struct(x=LONG, new=STRING)
+    schema = struct(s=inner, l=ArrayType(inner), m=MapType(STRING, inner), new=LONG)
+    table = pa.table(
+        {
+            "s": [{"x": 1}, None],
+            "l": [[{"x": 2}, None], None],
+            "m": pa.array([[("k", {"x": 3})], []], pa.map_(pa.string(), pa.struct([("x", pa.int64())]))),
+        }
+    )  # fmt: skip
+    assert read_as(table, schema) == [
+        {
+            "s": {"x": 1, "new": None},
+            "l": [{"x": 2, "new": None}, None],
+            "m": [("k", {"x": 3, "new": None})],
+            "new": None,
+        },
+        {"s": None, "l": None, "m": [], "new": None},
+    ]
+
+
+def test_columns_the_table_lacks_are_ignored_at_every_depth() -> None:
+    table = pa.table({"gone": [1], "s": [{"gone": 1, "x": 2}], "a": [3]})
+    assert read_as(table, struct(a=LONG, s=struct(x=LONG))) == [{"a": 3, "s": {"x": 2}}]
+
+
+@pytest.mark.parametrize(
+    ("array", "target", "value"),
+    [
+        (pa.array([7], pa.int8()), PrimitiveType("short"), 7),
+        (pa.array([7], pa.int8()), LONG, 7),
+        (pa.array([7], pa.int32()), PrimitiveType("double"), 7.0),
+        (pa.array([7], pa.int32()), DecimalType(12, 2), Decimal("7.00")),
+        (pa.array([2**62], pa.int64()), DecimalType(22, 2), Decimal(2**62)),
+        (pa.array([0.5], pa.float32()), PrimitiveType("double"), 0.5),
+        (pa.array([Decimal("1.5")], pa.decimal128(3, 1)), DecimalType(10, 4), Decimal("1.5000")),
+        (pa.array([dt.date(2020, 1, 2)]), PrimitiveType("timestamp_ntz"), dt.datetime(2020, 1, 2)),
+        (pa.array([7], pa.int64()), PrimitiveType("byte"), 7),
+        (pa.array([0], pa.timestamp("ms")), PrimitiveType("timestamp"), dt.datetime(1970, 1, 1, tzinfo=dt.UTC)),
+        (pa.array([-1], pa.timestamp("ns")), PrimitiveType("timestamp_ntz"), dt.datetime(1969, 12, 31, 23, 59, 59, 999999)),
+        (pa.array(["a"], pa.large_string()), STRING, "a"),
+        (pa.array([b"a"]), STRING, "a"),
+        (pa.array(["a"]), PrimitiveType("binary"), b"a"),
+        (pa.array([b"ab"], pa.binary(2)), PrimitiveType("binary"), b"ab"),
+        (pa.array(["a", ]).dictionary_encode(), STRING, "a"),
+        (pa.array([[1]], pa.large_list(pa.int32())), ArrayType(LONG), [1]),
+    ],
+)  # fmt: skip
+def test_other_and_narrower_types_are_read_as_the_tables(
+    array: pa.Array, target: DataType, value: Any
+) -> None:
+    assert read_as(pa.table({"c": array}), struct(c=target)) == [{"c": value}]
+    nested = pa.array([[{"v": array[0].as_py()}]], pa.list_(pa.struct([("v", array.type)])))
+    (row,) = read_as(pa.table({"c": nested}), struct(c=ArrayType(struct(v=target))))
+    assert row == {"c": [{"v": value}]}
+
+
+def test_map_keys_and_values_are_widened() -> None:
+    table = pa.table({"m": pa.array([[(1, 2.5)]], pa.map_(pa.int8(), pa.float32()))})
+    assert read_as(table, struct(m=MapType(LONG, PrimitiveType("double")))) == [{"m": [(1, 2.5)]}]
+
+
+def test_int96_times_are_exact_far_outside_the_range_of_nanoseconds() -> None:
+    moments = [dt.datetime(1, 1, 2, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, 23, tzinfo=dt.UTC)]
+    table = pa.table({"t": pa.array(moments, pa.timestamp("us", "UTC"))})
+    rows = read_as(
+        table, struct(t=PrimitiveType("timestamp")), use_deprecated_int96_timestamps=True
+    )
+    assert [row["t"] for row in rows] == moments
+
+
+@pytest.mark.parametrize(
+    ("array", "target"),
+    [
+        (pa.array(["1"]), LONG),
+        (pa.array([1.5]), LONG),
+        (pa.array([1.5]), PrimitiveType("float")),
+        (pa.array([dt.date(2020, 1, 1)]), PrimitiveType("timestamp")),
+        (pa.array([1]), PrimitiveType("timestamp")),
+        (pa.array([1]), ArrayType(LONG)),
+        (pa.array([[1]]), LONG),
+        (pa.array([Decimal("1.55")]), DecimalType(3, 1)),
+        (pa.array([300]), PrimitiveType("byte")),
+    ],
+)
+def test_a_file_that_was_not_written_for_the_schema_is_refused_by_name(
+    array: pa.Array, target: DataType
+) -> None:
+    with pytest.raises(InvalidTable) as caught:
+        read_as(pa.table({"c": array}), struct(c=target))
+    assert caught.value.file == "f.parquet"
+
+
+def test_physical_names_count_at_every_depth_and_logical_ones_do_not() -> None:
+    config = mapped_configuration(struct(a=LONG, s=struct(b=LONG)), "name")
+    table = pa.table({"col-1": [1], "a": [9], "col-2": [{"col-3": 2, "b": 9}]})
+    store = MemoryStore()
+    file = add_file(store, table)
+    assert read(store, [file], config).to_pylist() == [{"a": 1, "s": {"b": 2}}]
+
+
+def _with_id(name: str, kind: pa.DataType, number: int) -> pa.Field:
+    return pa.field(name, kind, metadata={b"PARQUET:field_id": str(number).encode()})
+
+
+def test_ids_count_at_every_depth_and_names_do_not() -> None:
+    config = mapped_configuration(struct(a=LONG, s=struct(b=LONG, c=LONG)), "id")
+    nested = pa.struct([_with_id("col-5", pa.int64(), 3), _with_id("col-3", pa.int64(), 77)])
+    schema = pa.schema([_with_id("y", nested, 2), _with_id("x", pa.int64(), 1)])
+    table = pa.Table.from_pylist([{"y": {"col-5": 2, "col-3": 9}, "x": 1}], schema)
+    store = MemoryStore()
+    file = add_file(store, table)
+    assert read(store, [file], config).to_pylist() == [{"a": 1, "s": {"b": 2, "c": None}}]
+
+
+def test_a_file_without_ids_is_refused_where_columns_are_mapped_by_id() -> None:
+    config = mapped_configuration(struct(a=LONG), "id")
+    store = MemoryStore()
+    file = add_file(store, pa.table({"col-1": [1]}))
+    with pytest.raises(InvalidTable, match="field ids"):
+        read(store, [file], config)
+
+
+def test_partition_values_come_from_the_log() -> None:
+    schema = struct(p=PrimitiveType("date"), a=LONG, q=STRING)
+    store = MemoryStore()
+    table = pa.table({"a": [1, 2], "q": ["in the file", "in the file"]})
+    file = replace_struct(add_file(store, table), partition_values={"p": "2020-01-02", "q": None})
+    got = read(store, [file], configuration(schema, ["p", "q"]))
+    assert got.to_pylist() == [
+        {"p": dt.date(2020, 1, 2), "a": 1, "q": None},
+        {"p": dt.date(2020, 1, 2), "a": 2, "q": None},
+    ]
+
+
+def replace_struct(file: AddFile, **changes: Any) -> AddFile:
+    return msgspec.structs.replace(file, **changes)
+
+
+def test_only_the_wanted_columns_come_in_the_wanted_order() -> None:
+    data = pa.table({"a": [1], "b": [2], "c": [3]})
+    store = MemoryStore()
+    config = configuration(schema_of(data), ["b"])
+    files = write(store, data, config).files
+    assert read(store, files, config, ["c", "b"]).to_pylist() == [{"c": 3, "b": 2}]
+
+
+def test_rows_are_counted_without_any_column() -> None:
+    data = pa.table({"a": range(100), "p": [i % 2 for i in range(100)]})
+    store = MemoryStore()
+    config = configuration(schema_of(data), ["p"])
+    files = write(store, data, config).files
+    assert read(store, files, config, []).num_rows == 100
+    where = parse_expression("a >= 90", config.schema)
+    assert read(store, files, config, [], where).num_rows == 10
+
+
+def test_no_files_give_the_schema_and_no_rows() -> None:
+    config = configuration(struct(a=LONG, s=struct(b=STRING)))
+    got = read(MemoryStore(), [], config)
+    assert got.num_rows == 0
+    assert got.schema.names == ["a", "s"]
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    file = AddFile(
+        path="p=a%20b/x.parquet", partition_values={}, size_bytes=9, modification_time_ms=0, data_change=True
+    )  # fmt: skip
+    with pytest.raises(DataFileMissing) as caught:
+        read(MemoryStore(), [file], configuration(struct(a=LONG)))
+    assert caught.value.file == "p=a b/x.parquet"
+
+
+@pytest.mark.parametrize("size", [0, 3, 40, -1])
+def test_a_broken_file_is_named(tmp_path: Path, size: int) -> None:
+    store = open_store(str(tmp_path))
+    data = pa.table({"a": range(1000)})
+    config = configuration(schema_of(data))
+    (file,) = write(store, data, config).files
+    content = bytearray(store.read(file.path))
+    if size < 0:
+        content[50:200] = bytes(150)
+    store.put(file.path, bytes(content if size < 0 else content[:size]))
+    with pytest.raises(InvalidTable, match="cannot be read") as caught:
+        read(store, [file], config)
+    assert caught.value.file == file.path
+
+
+def test_absolute_uris_are_read_where_they_point(tmp_path: Path) -> None:
+    data = pa.table({"a": [1, 2]})
+    elsewhere = open_store(str(tmp_path / "with space"))
+    config = configuration(schema_of(data))
+    (file,) = write(elsewhere, data, config).files
+    uri = (tmp_path / "with space" / file.path).as_uri()
+    assert "%20" in uri
+    clone = open_store(str(tmp_path / "clone"))
+    assert read(clone, [replace_struct(file, path=uri)], config).equals(data)
+
+
+def test_a_variant_is_read_as_its_storage() -> None:
+    table = pa.table({"v": [{"metadata": b"m", "value": b"v"}, None]})
+    rows = read_as(table, struct(v=PrimitiveType("variant")))
+    assert rows == [{"v": {"value": b"v", "metadata": b"m"}}, {"v": None}]
+
+
+def test_a_shredded_variant_is_refused_by_its_column() -> None:
+    table = pa.table({"s": [{"v": {"metadata": b"m", "value": None, "typed_value": 1}}]})
+    with pytest.raises(UnsupportedFeature) as caught:
+        read_as(table, struct(s=struct(v=PrimitiveType("variant"))))
+    assert caught.value.column == "s.v"
+
+
+# Deletion vectors
+
+
+def numbered(
+    store: MemoryStore, rows: int, monkeypatch: pytest.MonkeyPatch, group: int = 10
+) -> tuple[AddFile, TableConfiguration]:
+    """A file of rows 0, 1, 2, … in several row groups."""
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", group)
+    data = pa.table({"n": range(rows), "s": [f"row {i}" for i in range(rows)]})
+    config = configuration(schema_of(data))
+    (file,) = write(store, data, config).files
+    return file, config
+
+
+def test_rows_of_an_inline_deletion_vector_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    file, config = numbered(store, 35, monkeypatch)
+    deleted = BitMap64([0, 9, 10, 11, 34, *range(20, 30)])
+    file = replace_struct(file, deletion_vector=encode_inline(deleted))
+    assert read(store, [file], config).column("n").to_pylist() == [
+        n for n in range(35) if n not in deleted
+    ]
+    assert read(store, [file], config, []).num_rows == 20
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sets(st.integers(0, 99)), st.integers(0, 99), st.integers(1, 40))
+def test_positions_are_right_when_row_groups_are_skipped(
+    deleted: set[int], bound: int, group: int
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        store = MemoryStore()
+        file, config = numbered(store, 100, monkeypatch, group)
+        if deleted:
+            file = replace_struct(file, deletion_vector=encode_inline(BitMap64(deleted)))
+        where = parse_expression(f"n >= {bound}", config.schema)
+        got = read(store, [file], config, ["s"], where).column("s").to_pylist()
+        assert got == [f"row {n}" for n in range(bound, 100) if n not in deleted]
+
+
+def test_a_file_of_several_vectors_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CountingStore()
+    file, config = numbered(store, 20, monkeypatch)
+    bitmaps = [BitMap64([1]), BitMap64([2, 3]), BitMap64([19])]
+    blob, vectors = encode_deletion_vector_file(bitmaps, file_id=uuid.UUID(int=7))
+    store.put(deletion_vector_path(vectors[0]), blob)
+    files = [replace_struct(file, deletion_vector=each) for each in vectors]
+    got = read(store, files, config).column("n").to_pylist()
+    assert got == [n for bitmap in bitmaps for n in range(20) if n not in bitmap]
+    assert store.reads == [deletion_vector_path(vectors[0])]
+    assert store.range_reads == []
+
+
+class CountingStore(MemoryStore):
+    """Remembers how files of deletion vectors were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+        self.range_reads: list[str] = []
+
+    def read(self, path: str) -> bytes:
+        if path.endswith(".bin"):
+            self.reads.append(path)
+        return super().read(path)
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        self.range_reads.append(path)
+        return super().read_range(path, offset, length)
+
+
+def test_a_single_vector_is_read_by_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CountingStore()
+    file, config = numbered(store, 20, monkeypatch)
+    blob, (vector, _) = encode_deletion_vector_file(
+        [BitMap64([1]), BitMap64([2])], file_id=uuid.UUID(int=7), prefix="ab"
+    )
+    store.put(deletion_vector_path(vector), blob)
+    file = replace_struct(file, deletion_vector=vector)
+    assert read(store, [file], config).num_rows == 19
+    assert store.range_reads == [deletion_vector_path(vector)]
+
+
+def test_a_broken_deletion_vector_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    file, config = numbered(store, 20, monkeypatch)
+    blob, (vector,) = encode_deletion_vector_file([BitMap64([1])], file_id=uuid.UUID(int=7))
+    store.put(deletion_vector_path(vector), blob[:-1] + bytes([blob[-1] ^ 1]))
+    with pytest.raises(CorruptDeletionVector) as caught:
+        read(store, [replace_struct(file, deletion_vector=vector)], config)
+    assert caught.value.file == deletion_vector_path(vector)
+
+
+def test_a_broken_inline_vector_names_the_data_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    file, config = numbered(store, 20, monkeypatch)
+    vector = msgspec.structs.replace(encode_inline(BitMap64([1])), cardinality=2)
+    with pytest.raises(CorruptDeletionVector) as caught:
+        read(store, [replace_struct(file, deletion_vector=vector)], config)
+    assert caught.value.file == file.path
+
+
+def test_a_missing_deletion_vector_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    file, config = numbered(store, 20, monkeypatch)
+    _, (vector,) = encode_deletion_vector_file([BitMap64([1])], file_id=uuid.UUID(int=7))
+    with pytest.raises(DataFileMissing) as caught:
+        read(store, [replace_struct(file, deletion_vector=vector)], config)
+    assert caught.value.file == deletion_vector_path(vector)
+
+
+# Filters
+
+
+FILTERED = pa.table(
+    {
+        "p": [i % 3 for i in range(300)],
+        "n": range(300),
+        "x": [None if i % 7 == 0 else float("nan") if i % 11 == 0 else i / 10 for i in range(300)],
+        "s": [f"s{i:03}" for i in range(300)],
+        "d": pa.array([Decimal(i) / 4 for i in range(300)], pa.decimal128(20, 2)),
+        "t": pa.array([i * 1_000_003 for i in range(300)], pa.timestamp("us", "UTC")),
+        "z": [{"a": i, "b": f"b{i}"} for i in range(300)],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("sql", "keep"),
+    [
+        ("n = 123", lambda row: row["n"] == 123),
+        ("n > 250 AND p = 1", lambda row: row["n"] > 250 and row["p"] == 1),
+        ("p = 2", lambda row: row["p"] == 2),
+        ("x > 28.05", lambda row: row["x"] is not None and not row["x"] <= 28.05),
+        ("x IS NULL", lambda row: row["x"] is None),
+        ("s < 's010' OR s = 's299'", lambda row: row["s"] < "s010" or row["s"] == "s299"),
+        ("d >= 74.25", lambda row: row["d"] >= Decimal("74.25")),
+        ("t < TIMESTAMP '1970-01-01 00:00:05Z'", lambda row: row["t"].second < 5 and row["t"].minute == 0),
+        ("z.a = 7", lambda row: row["z"]["a"] == 7),
+        ("n = 1000", lambda _: False),
+        ("1 = 1", lambda _: True),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("columns", [["n"], ["s", "p"], ["z", "x", "n"], []])
+@pytest.mark.parametrize("mode", ["none", "id"])
+def test_a_filter_keeps_exactly_its_rows(
+    monkeypatch: pytest.MonkeyPatch, sql: str, keep: Any, columns: list[str], mode: Any
+) -> None:
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 16)
+    monkeypatch.setattr(data_file_reader, "BATCH_ROWS", 5)
+    schema = schema_of(FILTERED)
+    config = (
+        configuration(schema, ["p"])
+        if mode == "none"
+        else mapped_configuration(schema, mode, ["p"])
+    )
+    store = MemoryStore()
+    files = write(store, FILTERED, config).files
+    got = read(store, files, config, columns, parse_expression(sql, config.schema))
+    kept = [row for row in FILTERED.to_pylist() if keep(row)]
+    assert got.num_rows == len(kept)
+    expected = sorted(repr({name: row[name] for name in columns}) for row in kept)
+    assert got.schema.names == columns
+    if columns:
+        assert sorted(repr(row) for row in got.to_pylist()) == expected
+
+
+def test_row_groups_that_cannot_match_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    file, config = numbered(store, 100, monkeypatch)
+    decoded: list[int] = []
+    original = data_file_reader._OpenedFile.decode
+
+    def recording(self: Any, group: int, columns: list[int]) -> Iterator[Any]:
+        decoded.append(group)
+        return original(self, group, columns)
+
+    monkeypatch.setattr(data_file_reader._OpenedFile, "decode", recording)
+    where = parse_expression("n BETWEEN 31 AND 45", config.schema)
+    assert read(store, [file], config, ["n"], where).num_rows == 15
+    assert decoded == [3, 4]
+
+
+def test_other_columns_are_decoded_only_where_a_row_has_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    file, config = numbered(store, 100, monkeypatch)
+    decoded: list[tuple[int, list[int]]] = []
+    original = data_file_reader._OpenedFile.decode
+
+    def recording(self: Any, group: int, columns: list[int]) -> Iterator[Any]:
+        decoded.append((group, columns))
+        return original(self, group, columns)
+
+    monkeypatch.setattr(data_file_reader._OpenedFile, "decode", recording)
+    # A remainder says nothing to bounds, so every row group is looked at.
+    where = parse_expression("n % 100 = 55", config.schema)
+    assert read(store, [file], config, ["s"], where).to_pylist() == [{"s": "row 55"}]
+    assert [group for group, columns in decoded if columns == [1]] == [5]
+
+
+# Order and resources
+
+
+def many_files(store: MemoryStore, count: int, rows: int) -> tuple[Sequence[AddFile], Any]:
+    data = pa.table({"p": [i // rows for i in range(count * rows)], "n": range(count * rows)})
+    config = configuration(schema_of(data), ["p"])
+    return write(store, data, config).files, config
+
+
+def test_rows_come_in_the_order_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_file_reader, "SPLIT_FILE_BYTES", 1)
+    monkeypatch.setattr(data_file_reader, "BATCH_ROWS", 7)
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 20)
+    monkeypatch.setattr(parquet_reader, "MAX_BUFFERED_BYTES", 500)
+    store = MemoryStore()
+    files, config = many_files(store, 20, 50)
+    assert read(store, files, config).column("n").to_pylist() == list(range(1000))
+
+
+def test_small_files_are_put_together_into_few_batches() -> None:
+    store = MemoryStore()
+    files, config = many_files(store, 50, 3)
+    batches = parquet_reader.read_files(store, live_files(files), config, ["n", "p"])
+    assert [each.num_rows for each in batches] == [150]
+
+
+def test_a_reader_that_is_dropped_stops_its_workers() -> None:
+    store = MemoryStore()
+    files, config = many_files(store, 50, 3)
+    before = threading.active_count()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(parquet_reader, "SMALL_BATCH_ROWS", 1)
+        batches = parquet_reader.read_files(store, live_files(files), config, ["n"])
+        assert next(batches).num_rows == 3
+        batches.close()
+    assert threading.active_count() == before
+
+
+def test_one_file_can_be_read_alone() -> None:
+    store = MemoryStore()
+    files, config = many_files(store, 3, 4)
+    row = live_files(files).to_pylist()[1]
+    (batch,) = read_data_file(store, row, config, ["n", "p"])
+    assert batch.to_pylist() == [{"n": n, "p": 1} for n in range(4, 8)]
+
+
+def test_an_error_in_one_file_comes_after_the_rows_before_it() -> None:
+    store = MemoryStore()
+    files, config = many_files(store, 3, 4)
+    store.delete([files[1].path])
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(parquet_reader, "SMALL_BATCH_ROWS", 1)
+        batches = parquet_reader.read_files(store, live_files(files), config, ["n"])
+        assert next(batches).column("n").to_pylist() == [0, 1, 2, 3]
+        with pytest.raises(DataFileMissing):
+            next(batches)

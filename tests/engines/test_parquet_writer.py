@@ -1,0 +1,391 @@
+"""How rows become data files: partitions, sizes, names, encodings, and what an error leaves."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import uuid
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_delta.engines import parquet_writer
+from dagster_delta.engines.arrow_engine import ArrowEngine
+from dagster_delta.engines.engine import Constraint, WriteSpec
+from dagster_delta.engines.parquet_writer import write_data_files
+from dagster_delta.errors import ConstraintViolation, PartitionMismatch, UnsupportedFeature
+from dagster_delta.protocol.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.partition_values import decode_path
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.storage.memory_store import MemoryStore
+from tests.engines.data_tables import (
+    configuration,
+    featured,
+    mapped_configuration,
+    read,
+    schema_of,
+    write,
+)
+
+ROWS = pa.table({"p": ["a", "b", "a", None], "q": [1, 1, 2, 1], "v": [1, 2, 3, 4]})
+
+
+def stored_paths(store: MemoryStore) -> set[str]:
+    return {each.path for each in store.list_recursive()}
+
+
+def parquet(store: MemoryStore, path: str) -> pq.ParquetFile:
+    return pq.ParquetFile(pa.BufferReader(store.read(path)))
+
+
+def test_rows_are_split_by_partition_values_and_those_columns_left_out() -> None:
+    store = MemoryStore()
+    files = write(store, ROWS, configuration(schema_of(ROWS), ["p", "q"])).files
+    assert [each.partition_values for each in files] == [
+        {"p": "a", "q": "1"},
+        {"p": "a", "q": "2"},
+        {"p": "b", "q": "1"},
+        {"p": None, "q": "1"},
+    ]
+    assert files[0].path.startswith("p=a/q=1/part-00000-")
+    assert files[3].path.startswith("p=__HIVE_DEFAULT_PARTITION__/q=1/")
+    assert parquet(store, files[0].path).schema_arrow.names == ["v"]
+
+
+def test_rows_keep_their_order_within_a_partition() -> None:
+    data = pa.table({"p": [i % 3 for i in range(1000)], "v": range(1000)})
+    store = MemoryStore()
+    config = configuration(schema_of(data), ["p"])
+    for file in write(store, data, config).files:
+        values = read(store, [file], config).column("v").to_pylist()
+        assert values == sorted(values)
+
+
+def test_null_and_the_empty_string_are_one_partition() -> None:
+    data = pa.table({"p": ["", None], "v": [1, 2]})
+    (file,) = write(MemoryStore(), data, configuration(schema_of(data), ["p"])).files
+    assert file.partition_values == {"p": None}
+
+
+@pytest.mark.parametrize(
+    "value", ["a b", "50%", "ü", "x=y", "a/b", "q?", "#1", "a:b", "%20", "'\""]
+)
+def test_paths_are_percent_encoded_exactly_once(value: str) -> None:
+    data = pa.table({"p": [value], "v": [1]})
+    store = MemoryStore()
+    config = configuration(schema_of(data), ["p"])
+    (file,) = write(store, data, config).files
+    assert stored_paths(store) == {decode_path(file.path)}
+    assert file.path.isascii()
+    assert file.partition_values == {"p": value}
+    assert read(store, [file], config).to_pylist() == data.to_pylist()
+
+
+def test_an_add_action_tells_size_time_and_that_data_changed() -> None:
+    store = MemoryStore()
+    spec = WriteSpec(
+        location=store.location, configuration=configuration(schema_of(ROWS)), tags={"k": "v"}
+    )
+    result = write_data_files(
+        ROWS.to_batches(),
+        ROWS.schema,
+        spec,
+        store,
+        clock=lambda: 17,
+        new_uuid=lambda: uuid.UUID(int=1),
+    )
+    (file,) = result.files
+    assert file.path == "part-00000-00000000-0000-0000-0000-000000000001-c000.zstd.parquet"
+    assert file.size_bytes == result.num_bytes == len(store.read(file.path))
+    assert file.modification_time_ms == 17
+    assert file.data_change is True
+    assert file.tags == {"k": "v"}
+    assert result.num_rows == 4
+
+
+def test_no_rows_make_no_file() -> None:
+    store = MemoryStore()
+    result = write(store, ROWS.slice(0, 0), configuration(schema_of(ROWS), ["p"]))
+    assert result.files == ()
+    assert stored_paths(store) == set()
+
+
+def test_a_file_is_closed_when_it_has_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 1000)
+    data = pa.table({"v": [random.Random(i).getrandbits(62) for i in range(10_000)]})
+    store = MemoryStore()
+    config = configuration(schema_of(data))
+    files = write(store, _batches(data, 500), config, target_file_size_bytes=4000).files
+    assert len(files) > 1
+    assert all(4000 <= each.size_bytes < 20_000 for each in files[:-1])
+    assert read(store, files, config).equals(data)
+
+
+def _batches(data: pa.Table, rows: int) -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(data.schema, data.to_batches(max_chunksize=rows))
+
+
+def test_only_some_files_are_open_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 10)
+    data = pa.table({"p": [i % 7 for i in range(1000)], "v": range(1000)})
+    store = CountingStore()
+    config = configuration(schema_of(data), ["p"])
+    files = write(store, _batches(data, 100), config, max_open_partitions=3).files
+    assert store.most_open <= 3
+    got = read(store, files, config).sort_by("v")
+    assert got.equals(data)
+
+
+class CountingStore(MemoryStore):
+    """Counts the files that are open for writing at the same time."""
+
+    most_open = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sinks: list[Any] = []
+
+    def open_output(self, path: str) -> Any:
+        sink = super().open_output(path)
+        self._sinks.append(sink)
+        self.most_open = max(self.most_open, sum(not each.closed for each in self._sinks))
+        return sink
+
+
+def test_what_waits_in_all_partitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_writer, "BUFFER_BYTES", 20_000)
+    written_early: list[int] = []
+    data = pa.table({"p": [i % 5 for i in range(20_000)], "v": range(20_000)})
+    store = MemoryStore()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in data.to_batches(max_chunksize=1000):
+            yield batch
+            written_early.append(len(stored_paths(store)))
+
+    config = configuration(schema_of(data), ["p"])
+    reader = pa.RecordBatchReader.from_batches(data.schema, batches())
+    files = write(store, reader, config, target_file_size_bytes=1).files
+    assert written_early[-1] > 5
+    assert read(store, files, config).num_rows == 20_000
+
+
+def test_many_row_groups_are_encoded_by_workers_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", 8000)
+    data = pa.table({"p": [i // 5000 % 2 for i in range(20_000)], "v": range(20_000)})
+    store = MemoryStore()
+    config = configuration(schema_of(data), ["p"])
+    files = write(store, _batches(data, 1000), config).files
+    assert [each.partition_values["p"] for each in files] == ["0", "1"]
+    values = read(store, files, config).column("v").to_pylist()
+    assert values == [v for p in (0, 1) for v in range(20_000) if v // 5000 % 2 == p]
+
+
+def test_rows_of_each_file_are_sorted_where_asked() -> None:
+    data = pa.table({"p": ["a", "b"] * 50, "v": list(range(100, 0, -1))})
+    store = MemoryStore()
+    config = configuration(schema_of(data), ["p"])
+    for file in write(store, data, config, sort_by=("v",)).files:
+        values = read(store, [file], config).column("v").to_pylist()
+        assert values == sorted(values)
+
+
+def test_mapped_columns_have_physical_names_and_ids() -> None:
+    data = pa.table({"p": ["a"], "s": [{"x": 1, "y": [{"z": 2}]}]})
+    store = MemoryStore()
+    config = mapped_configuration(schema_of(data), "name", ["p"])
+    (file,) = write(store, data, config).files
+    assert file.partition_values == {"col-1": "a"}
+    directory, _, name = file.path.partition("/")
+    assert len(directory) == 2
+    assert name.startswith("part-")
+    field = parquet(store, file.path).schema_arrow.field(0)
+    assert (field.name, field.metadata[b"PARQUET:field_id"]) == ("col-2", b"2")
+    assert [each.name for each in field.type] == ["col-3", "col-4"]
+    assert field.type.field("col-3").metadata[b"PARQUET:field_id"] == b"3"
+    assert field.type.field("col-4").type.value_type[0].name == "col-5"
+
+
+def test_random_prefixes_spread_the_files_where_asked() -> None:
+    properties = {"delta.randomizeFilePrefixes": "true", "delta.randomPrefixLength": "5"}
+    config = configuration(schema_of(ROWS), ["p"], properties)
+    for file in write(MemoryStore(), ROWS, config).files:
+        assert len(file.path.partition("/")[0]) == 5
+
+
+def test_partition_columns_stand_in_the_files_where_a_feature_asks_for_it() -> None:
+    store = MemoryStore()
+    config = configuration(schema_of(ROWS), ["p"], protocol=featured("materializePartitionColumns"))
+    file = write(store, ROWS, config).files[0]
+    assert parquet(store, file.path).schema_arrow.names == ["p", "q", "v"]
+    assert read(store, [file], config).column_names == ["p", "q", "v"]
+    assert '"p"' not in (file.stats or "")
+
+
+def test_void_columns_are_not_written_and_read_back_as_null() -> None:
+    schema = StructType(
+        (StructField("v", PrimitiveType("long")), StructField("n", PrimitiveType("void")))
+    )
+    store = MemoryStore()
+    config = configuration(schema)
+    (file,) = write(store, pa.table({"v": [1]}), config).files
+    assert parquet(store, file.path).schema_arrow.names == ["v"]
+    assert read(store, [file], config).to_pylist() == [{"v": 1, "n": None}]
+
+
+def test_a_void_inside_another_type_is_refused() -> None:
+    inner = StructType((StructField("n", PrimitiveType("void")),))
+    config = configuration(StructType((StructField("s", inner),)))
+    with pytest.raises(UnsupportedFeature) as caught:
+        write(MemoryStore(), pa.table({"s": pa.nulls(1)}), config)
+    assert caught.value.column == "s.n"
+
+
+def test_times_are_stored_as_adjusted_microseconds_and_never_as_int96() -> None:
+    data = pa.table(
+        {
+            "t": pa.array([0], pa.timestamp("us", "UTC")),
+            "n": pa.array([0], pa.timestamp("us")),
+            "d": pa.array([Decimal("1.5")], pa.decimal128(9, 1)),
+        }
+    )
+    store = MemoryStore()
+    (file,) = write(store, data, configuration(schema_of(data))).files
+    columns = parquet(store, file.path).schema
+    assert [columns.column(i).physical_type for i in range(3)] == ["INT64", "INT64", "INT32"]
+    assert [str(columns.column(i).logical_type).split(",")[0] for i in range(2)] == [
+        "Timestamp(isAdjustedToUTC=true",
+        "Timestamp(isAdjustedToUTC=false",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("codec", "stored", "ending"),
+    [
+        ("zstd", "ZSTD", ".zstd.parquet"),
+        ("snappy", "SNAPPY", ".snappy.parquet"),
+        ("gzip", "GZIP", ".gz.parquet"),
+        ("uncompressed", "UNCOMPRESSED", "-c000.parquet"),
+        ("lz4_raw", "LZ4", ".lz4.parquet"),
+    ],
+)
+def test_the_codec_is_the_one_the_table_asks_for(codec: str, stored: str, ending: str) -> None:
+    store = MemoryStore()
+    data = pa.table({"s": ["x" * 1000] * 10})
+    config = configuration(schema_of(data), (), {"delta.parquet.compression.codec": codec})
+    (file,) = write(store, data, config).files
+    assert file.path.endswith(ending)
+    assert parquet(store, file.path).metadata.row_group(0).column(0).compression == stored
+
+
+def test_values_that_repeat_get_a_dictionary_and_the_rest_does_not() -> None:
+    count = 5000
+    data = pa.table(
+        {
+            "few": ["red", "green"] * (count // 2),
+            "many": [f"name {i}" for i in range(count)],
+            "id": range(count),
+            "t": pa.array(range(count), pa.timestamp("us")),
+            "x": [i / 7 for i in range(count)],
+            "l": [[i % 3, i % 2] for i in range(count)],
+            "m": pa.array([[("k", i)] for i in range(count)], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    store = MemoryStore()
+    (file,) = write(store, data, configuration(schema_of(data))).files
+    group = parquet(store, file.path).metadata.row_group(0)
+    encodings = {
+        group.column(i).path_in_schema: set(group.column(i).encodings)
+        for i in range(group.num_columns)
+    }
+    dictionaries = {path for path, found in encodings.items() if "RLE_DICTIONARY" in found}
+    packed = {path for path, found in encodings.items() if "DELTA_BINARY_PACKED" in found}
+    assert dictionaries == {"few", "l.list.element", "m.key_value.key"}
+    assert packed == {"id", "t", "m.key_value.value"}
+
+
+class BrokenSource(Exception):
+    pass
+
+
+def _breaking(data: pa.Table, rows: int, after: int) -> pa.RecordBatchReader:
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(data.to_batches(max_chunksize=rows)):
+            if number == after:
+                raise BrokenSource
+            yield batch
+
+    return pa.RecordBatchReader.from_batches(data.schema, batches())
+
+
+@pytest.mark.parametrize("row_group_bytes", [1000, 10_000_000])
+def test_an_error_leaves_no_file_behind(
+    monkeypatch: pytest.MonkeyPatch, row_group_bytes: int
+) -> None:
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", row_group_bytes)
+    data = pa.table({"p": [i % 3 for i in range(5000)], "v": range(5000)})
+    store = MemoryStore()
+    config = configuration(schema_of(data), ["p"])
+    with pytest.raises(BrokenSource):
+        write(store, _breaking(data, 100, after=40), config, target_file_size_bytes=500)
+    assert stored_paths(store) == set()
+
+
+def test_a_store_that_fails_leaves_no_file_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", 1000)
+
+    class FailingStore(MemoryStore):
+        def open_output(self, path: str) -> Any:
+            if path.startswith("p=2"):
+                raise BrokenSource
+            return super().open_output(path)
+
+    data = pa.table({"p": [i // 1000 for i in range(5000)], "v": range(5000)})
+    store = FailingStore()
+    with pytest.raises(BrokenSource):
+        write(store, _batches(data, 500), configuration(schema_of(data), ["p"]))
+    assert stored_paths(store) == set()
+
+
+def test_rows_that_break_a_constraint_are_refused_with_examples() -> None:
+    store = MemoryStore()
+    check = Constraint("CHECK positive", "v > 1")
+    with pytest.raises(ConstraintViolation, match="positive") as caught:
+        write(store, ROWS, configuration(schema_of(ROWS)), constraints=(check,))
+    assert caught.value.examples == ("{'p': 'a', 'q': 1, 'v': 1}",)
+    assert stored_paths(store) == set()
+
+
+def test_an_unknown_result_breaks_a_check_and_passes_where_it_may() -> None:
+    config = configuration(schema_of(ROWS))
+    with pytest.raises(ConstraintViolation):
+        write(MemoryStore(), ROWS, config, constraints=(Constraint("CHECK p", "p <> 'z'"),))
+    lenient = Constraint("CHECK p", "p <> 'z'", null_passes=True)
+    assert write(MemoryStore(), ROWS, config, constraints=(lenient,)).num_rows == 4
+
+
+def test_rows_outside_the_partition_being_written_are_a_mismatch() -> None:
+    data = pa.table({"day": [dt.date(2020, 1, 1), dt.date(2020, 1, 2)]})
+    only = Constraint("replaceWhere", "day = DATE '2020-01-01'", is_partition=True)
+    with pytest.raises(PartitionMismatch) as caught:
+        write(MemoryStore(), data, configuration(schema_of(data)), constraints=(only,))
+    assert "2020, 1, 2" in caught.value.examples[0]
+
+
+def test_batches_that_conform_are_written_without_an_engine() -> None:
+    schema = schema_of(ROWS)
+    store = MemoryStore()
+    config = configuration(schema, ["p"])
+    spec = WriteSpec(location=store.location, configuration=config)
+    result = write_data_files(iter(ROWS.to_batches()), to_arrow_schema(schema), spec, store)
+    assert read(store, result.files, config).num_rows == 4
+
+
+def test_the_schema_of_a_value_is_known_before_it_is_written() -> None:
+    assert ArrowEngine().schema_of(ROWS) == schema_of(ROWS)
+    assert ArrowEngine().schema_of(ROWS.to_batches()[0]) == schema_of(ROWS)
