@@ -20,6 +20,15 @@ from tests.conftest import GOLDEN_TABLES
 NAMES = sorted(path.parent.name for path in GOLDEN_TABLES.glob("*/expected.json"))
 
 _WIDENED_FLOAT = re.compile(r"(\S+)f as double")
+_EXPONENT = re.compile(r"-?\d+(\.\d+)?E[+-]\d+")
+
+_PROVEN_OTHERWISE = {
+    # The log's own statistics say 9999; the stored answer wrapped INT96 in 64-bit nanoseconds.
+    ("rs__table_with_edge_timestamps", "BIG_DATE"): {
+        "1816-03-28T05:56:08.066278+00:00": "9999-12-30T00:00:00+00:00",
+        "1816-03-29T05:56:08.066278+00:00": "9999-12-31T00:00:00+00:00",
+    },
+}
 
 
 def table_path(name: str) -> str:
@@ -28,12 +37,33 @@ def table_path(name: str) -> str:
 
 def answer(name: str) -> dict[str, Any]:
     parsed: dict[str, Any] = json.loads((GOLDEN_TABLES / name / "expected.json").read_text())
+    for (table, column), truth in _PROVEN_OTHERWISE.items():
+        if table == name:
+            for values in (*parsed["rows"], parsed["column_stats"]):
+                values[column] = _replaced(values[column], truth)
     return parsed
 
 
-def answered_by_file(name: str) -> dict[str, Path]:
-    """Directories of Parquet files with expected rows: `latest`, `v0`, …"""
-    return {path.name: path for path in sorted((GOLDEN_TABLES / name / "expected").glob("*"))}
+def _replaced(value: Any, truth: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _replaced(each, truth) for key, each in value.items()}
+    return truth.get(value, value) if isinstance(value, str) else value
+
+
+def answered_by_file(name: str) -> dict[int | None, list[Path]]:
+    """Parquet files with expected rows by version; None is the latest."""
+    root = GOLDEN_TABLES / name / "expected"
+    directories = {path.name: path for path in root.glob("*") if path.is_dir()}
+    if "latest" not in directories:
+        found = {None: sorted(root.glob("**/*.parquet"))}
+    else:
+        found = {
+            None if label == "latest" else int(label.removeprefix("v")): sorted(
+                path.glob("**/*.parquet")
+            )
+            for label, path in directories.items()
+        }
+    return {version: files for version, files in found.items() if files}
 
 
 def spelled(value: object) -> object:
@@ -61,6 +91,8 @@ def wanted(value: object) -> object:
     """An expected value, with the few that are spelled in words resolved."""
     if isinstance(value, str) and (match := _WIDENED_FLOAT.fullmatch(value)):
         return struct.unpack("f", struct.pack("f", float(match[1])))[0]
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        return f"{decimal.Decimal(value):f}"
     if isinstance(value, dict):
         return {key: wanted(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -87,11 +119,7 @@ def column_statistics(column: pa.ChunkedArray, *, asked: dict[str, object]) -> d
         found["min"] = spelled(min(values)) if values else None
         found["max"] = spelled(max(values)) if values else None
     if "sum" in asked:
-        found["sum"] = spelled(
-            pc.sum(
-                column.cast(pa.decimal128(38, 0)) if pa.types.is_integer(column.type) else column
-            ).as_py()
-        )
-        if isinstance(found["sum"], str) and isinstance(asked["sum"], int):
-            found["sum"] = int(found["sum"])
+        exact = column.cast(pa.decimal128(38, 0)) if pa.types.is_integer(column.type) else column
+        total = pc.sum(exact).as_py()
+        found["sum"] = total if total is None or pa.types.is_floating(column.type) else int(total)
     return {key: found[key] for key in asked}
