@@ -23,7 +23,7 @@ from dagster_delta.protocol.schema import (
 _EXACT = Context(prec=40)
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 
-PRIMITIVES = st.sampled_from(
+PRIMITIVES: st.SearchStrategy[DataType] = st.sampled_from(
     [
         *(PrimitiveType(name) for name in _INTEGER_BITS),
         *(

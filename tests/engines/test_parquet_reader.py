@@ -539,7 +539,7 @@ def test_a_reader_that_is_dropped_stops_its_workers() -> None:
         monkeypatch.setattr(parquet_reader, "SMALL_BATCH_ROWS", 1)
         batches = parquet_reader.read_files(store, live_files(files), config, ["n"])
         assert next(batches).num_rows == 3
-        batches.close()
+        batches.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
 
 
