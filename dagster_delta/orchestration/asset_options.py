@@ -20,7 +20,6 @@ from dagster_delta.errors import InvalidArgument
 __all__ = [
     "NAMESPACE",
     "AssetOptions",
-    "EngineName",
     "InputOptions",
     "SchemaMode",
     "WriteMode",
@@ -30,7 +29,6 @@ __all__ = [
 
 WriteMode = Literal["append", "overwrite", "error", "ignore"]
 SchemaMode = Literal["strict", "merge", "overwrite"]
-EngineName = Literal["arrow", "spark"]
 
 NAMESPACE = "delta/"
 DEFAULT_SCHEMA = "public"
@@ -48,10 +46,8 @@ _ASSET_KEYS = {
     "table_configuration": "properties",
     "table_properties": "properties",
     "custom_metadata": "custom_metadata",
-    "delta/engine": "engine",
 }
-"""Metadata key to option, plain or under our namespace; several keys for one option are the
-spellings of earlier integrations. A key that no other integration knows stays in the namespace."""
+"""Metadata key to option; several keys for one option are the spellings of earlier integrations."""
 
 _INPUT_KEYS = {
     "columns": "columns",
@@ -83,8 +79,6 @@ class AssetOptions:
     """Table properties of a new table."""
     custom_metadata: Mapping[str, str] = field(default_factory=dict)
     """Put into the commitInfo of every commit."""
-    engine: EngineName | None = None
-    """None: the value that the asset returns picks its engine."""
 
     def table_uri(self, root_uri: str, asset_key: AssetKey | None, output_name: str) -> str:
         """`<root>/<schema>/<table>`, where earlier Delta IO managers keep the table too."""
@@ -143,7 +137,6 @@ def read_asset_options(
         partition_by=reader.read("partition_by", _NAMES, defaults.partition_by),
         properties={**defaults.properties, **properties},
         custom_metadata={**defaults.custom_metadata, **custom_metadata},
-        engine=reader.read("engine", _ENGINE, defaults.engine),
     )
 
 
@@ -174,7 +167,7 @@ def _options(
     """Option name to (the key it came from, its plain value)."""
     found: dict[str, tuple[str, Any]] = {}
     for key, raw in metadata.items():
-        option = known.get(key) or known.get(key.removeprefix(NAMESPACE))
+        option = known.get(key.removeprefix(NAMESPACE))
         if option is None:
             if key.startswith(NAMESPACE):
                 raise _unknown_key(key, known, asset)
@@ -192,7 +185,7 @@ def _options(
 
 
 def _unknown_key(key: str, known: Mapping[str, str], asset: str) -> InvalidArgument:
-    spellings = [NAMESPACE + each.removeprefix(NAMESPACE) for each in known]
+    spellings = [NAMESPACE + each for each in known]
     close = difflib.get_close_matches(key, spellings, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(spellings)}"
     return InvalidArgument(
@@ -274,7 +267,6 @@ def _parse_string_mapping(value: Any) -> Mapping[str, str] | None:
 
 _WRITE_MODE: _Kind[WriteMode] = _one_of(WriteMode)
 _SCHEMA_MODE: _Kind[SchemaMode] = _one_of(SchemaMode)
-_ENGINE: _Kind[EngineName | None] = _one_of(EngineName)
 _TEXT: _Kind[str | None] = _Kind(
     "a string", lambda value: value if isinstance(value, str) else None
 )

@@ -63,7 +63,7 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
     table = DeltaTable(write.uri, storage_options=write.storage_options, must_exist=False)
     before = _snapshot(table)
     data = _read_once(data)
-    schema = engine_for(data, write.options.engine).schema_of(data)
+    schema = engine_for(data).schema_of(data)
     predicate = None
     if write.selection is not None:
         # The rows take the types of the table, so its types decide what a partition looks like.
@@ -175,7 +175,6 @@ def _commit(
             schema_mode=options.schema_mode,
             partition_by=partition_by,
             commit_info=write.commit_info,
-            engine=options.engine,
             properties=options.properties,
         )
     return table.append(
@@ -185,6 +184,5 @@ def _commit(
         partition_by=partition_by,
         idempotency=write.idempotency,
         commit_info=write.commit_info,
-        engine=options.engine,
         properties=options.properties,
     )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.scan import Scan
+    from dagster_delta.table.snapshot import Snapshot
 
 __all__ = [
     "LOAD_TYPES",
@@ -56,6 +57,10 @@ class LoadType:
         return f"{self.package}.{self.class_name}"
 
 
+def _snapshot(table_input: TableInput) -> Snapshot:
+    return table_input.scan.snapshot
+
+
 LOAD_TYPES: tuple[LoadType, ...] = (
     LoadType("pyspark", "pyspark", "DataFrame", lambda i: i.scan.to_spark(i.spark())),
     LoadType("pyarrow", "pyarrow", "Table", lambda i: i.scan.to_arrow()),
@@ -64,7 +69,7 @@ LOAD_TYPES: tuple[LoadType, ...] = (
     LoadType("polars", "polars", "DataFrame", lambda i: i.scan.to_polars()),
     LoadType("polars_lazy", "polars", "LazyFrame", lambda i: i.scan.to_polars().lazy()),
     LoadType("delta_table", "dagster_delta", "DeltaTable", lambda i: i.table),
-    LoadType("snapshot", "dagster_delta", "Snapshot", lambda i: i.scan.snapshot),
+    LoadType("snapshot", "dagster_delta", "Snapshot", _snapshot),
     LoadType("scan", "dagster_delta", "Scan", lambda i: i.scan),
 )
 """Everything an input can be. A `DeltaTable` or a `Snapshot` is the whole table, whatever partition

