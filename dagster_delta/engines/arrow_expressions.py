@@ -102,8 +102,12 @@ def _as_type(values: Any, target: Any) -> Any:
 
 def _comparison(name: str, operand: Typed, literal: Literal) -> Mask | None:
     values = _operand(operand)
-    if values is None or literal.value is None or operand.data_type is None:
+    if values is None or operand.data_type is None:
         return None
+    if literal.value is None:
+        if name == "<=>":
+            return lambda columns: pc.is_null(values(columns))
+        return lambda columns: pa.nulls(len(values(columns)), pa.bool_())
     is_float = operand.data_type in _FLOATS
     if isinstance(literal.value, float) and math.isnan(literal.value):
         return None

@@ -86,7 +86,7 @@ class DuckDbEvaluator:
             case Literal(value, data_type):
                 return _literal_sql(value, data_type)
             case Cast(child, data_type):
-                return cast_sql(self._render(child), *types_of([child]), data_type)
+                return cast_sql(self._render(child), types_of([child])[0], data_type)
             case Call("and" | "or", arguments) if any(map(_may_raise, arguments[1:])):
                 return self._render_shielded(node)
             case Call(name, arguments):

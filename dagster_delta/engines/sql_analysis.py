@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from dagster_delta.engines.sql_casts import Refusal, cast
 from dagster_delta.engines.sql_functions import WHITELIST, canonical_name
@@ -39,7 +40,7 @@ def analyse(syntax: Syntax, schema: StructType) -> Typed:
             return Refused(construct, _columns_among(names, schema))
         case CastSyntax(child, data_type):
             operands = (analyse(child, schema),)
-            return _unless_refused("CAST", operands, lambda: cast(operands[0], data_type))
+            return _unless_refused("CAST", operands, lambda: _converted(operands[0], data_type))
         case Function("field", (base, LiteralSyntax())):
             return Refused("a field of a computed value", (analyse(base, schema),))
         case Function(name, arguments):
@@ -66,6 +67,11 @@ def _unless_refused(name: str, operands: tuple[Typed, ...], make: Callable[[], T
         return make()
     except Refusal as refusal:
         return Refused(str(refusal), operands)
+
+
+def _converted(operand: Typed, data_type: DataType) -> Typed:
+    result = cast(operand, data_type)
+    return replace(result, is_written=False) if isinstance(result, Literal) else result
 
 
 def _truth(operand: Typed) -> Typed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 from dagster_delta.engines.sql_casts import Refusal, cast, duckdb_type, raising
@@ -14,6 +15,7 @@ from dagster_delta.engines.sql_types import (
     DOUBLE,
     INTEGER,
     LONG,
+    VOID,
     common_type,
     decimal_of_integral,
     is_integral,
@@ -29,8 +31,8 @@ _MAX_PRECISION = 38
 
 def _resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
     """`+ - * %` of numbers, and dates moved by days."""
-    left, right = arguments
-    first, second = types_of(arguments)
+    left, right = _without_untyped_nulls(name, arguments)
+    first, second = types_of([left, right])
     if name in "+-" and first == DATE and is_integral(second) and second != LONG:
         return Call(f"date {name}", (left, cast(right, INTEGER)), DATE)
     if name == "+" and second == DATE and is_integral(first) and first != LONG:
@@ -38,11 +40,20 @@ def _resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if not (is_numeric(first) and is_numeric(second)):
         raise Refusal(f"{sql_type_name(first)} {name} {sql_type_name(second)}")
     target = common_type([first, second])
-    if DOUBLE != target and any(isinstance(each, DecimalType) for each in (first, second)):
+    if target != DOUBLE and any(isinstance(each, DecimalType) for each in (first, second)):
         return _resolve_decimal(name, left, right)
     if target is None:
         raise Refusal(f"{sql_type_name(first)} {name} {sql_type_name(second)}")
     return Call(name, (cast(left, target), cast(right, target)), target)
+
+
+def _without_untyped_nulls(name: str, arguments: tuple[Typed, ...]) -> list[Typed]:
+    """The two operands, where NULL is of the other one's type."""
+    types = types_of(arguments)
+    known = [each for each in types if each != VOID]
+    if len(arguments) != 2 or not known or (len(known) == 1 and isinstance(known[0], DecimalType)):
+        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+    return [cast(each, known[0]) if each.data_type == VOID else each for each in arguments]
 
 
 def _resolve_decimal(name: str, left: Typed, right: Typed) -> Typed:
@@ -68,7 +79,7 @@ def _as_decimal(operand: Typed) -> Typed:
     data_type = types_of([operand])[0]
     if isinstance(data_type, DecimalType):
         return operand
-    if isinstance(operand, Literal) and isinstance(operand.value, int):
+    if isinstance(operand, Literal) and operand.is_written and isinstance(operand.value, int):
         return cast(operand, decimal_literal_type(Decimal(operand.value)))
     return cast(operand, decimal_of_integral(data_type))
 
@@ -116,6 +127,7 @@ def _resolve_date_function(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _resolve_division(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    arguments = tuple(_without_untyped_nulls(name, arguments))
     types = types_of(arguments)
     if not all(map(is_numeric, types)):
         raise Refusal(" / ".join(map(sql_type_name, types)))
@@ -125,6 +137,7 @@ def _resolve_division(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _resolve_integral_division(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    arguments = tuple(_without_untyped_nulls(name, arguments))
     if not all(map(is_integral, types_of(arguments))):
         raise Refusal(f"{name} of numbers that are not whole")
     return Call(name, tuple(cast(each, LONG) for each in arguments), LONG)
@@ -140,11 +153,16 @@ def _sql_division(call: Call, operands: Sequence[str]) -> str:
     )
 
 
-def _resolve_signed(name: str, arguments: tuple[Typed, ...]) -> Typed:
+def _resolve_signed(name: str, arguments: tuple[Typed, ...]) -> Call:
     types = types_of(arguments)
     if len(types) != 1 or not is_numeric(types[0]):
         raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
     return Call(name, arguments, types[0])
+
+
+def _resolve_positive(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    operand = _resolve_signed(name, arguments).arguments[0]
+    return replace(operand, is_written=False) if isinstance(operand, Literal) else operand
 
 
 def _sql_negative(call: Call, operands: Sequence[str]) -> str:
@@ -182,6 +200,7 @@ ARITHMETIC: dict[str, Rule] = {
     "/": Rule(_resolve_division, _sql_division, may_raise=True),
     "div": Rule(_resolve_integral_division, _sql_division, may_raise=True),
     "negative": Rule(_resolve_signed, _sql_negative, may_raise=True),
+    "positive": Rule(_resolve_positive, _sql_absolute),
     "abs": Rule(_resolve_signed, _sql_absolute, may_raise=True),
     "ceil": Rule(_resolve_rounding, _sql_rounding),
     "floor": Rule(_resolve_rounding, _sql_rounding),

@@ -27,6 +27,7 @@ __all__ = [
 
 # The mantissa of a double holds this many decimal digits, whatever they are.
 _EXACT_DOUBLE_DIGITS = 15
+_MAX_PRECISION = 38
 
 _DUCKDB_TYPES = {
     "boolean": "BOOLEAN",
@@ -146,6 +147,8 @@ def _rule(source: DataType, target: DataType) -> _Rule | None:
         return _plain if source.scale == 0 else _truncated
     if isinstance(source, DecimalType) and kinds[1] == "double":
         return _plain if source.precision <= _EXACT_DOUBLE_DIGITS else None
+    if isinstance(source, DecimalType) and kinds[1] == "string":
+        return _decimal_to_text(source)
     if kinds == ("timestamp", "timestamp"):
         return _unchanged
     if source == VOID:
@@ -159,6 +162,16 @@ def _plain(operand: str, target: str) -> str:
 
 def _unchanged(operand: str, target: str) -> str:  # noqa: ARG001
     return operand
+
+
+def _decimal_to_text(source: DecimalType) -> _Rule | None:
+    if source.scale < source.precision:
+        return _plain
+    if source.precision == _MAX_PRECISION:
+        return None
+    # Without room for it DuckDB leaves out the zero before the point.
+    roomy = f"DECIMAL({source.precision + 1},{source.scale})"
+    return lambda operand, target: f"CAST(CAST({operand} AS {roomy}) AS {target})"
 
 
 def _truncated(operand: str, target: str) -> str:
@@ -221,7 +234,6 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("float", "integral"): _truncated_float,
     ("double", "integral"): _truncated_float,
     ("decimal", "decimal"): _plain,
-    ("decimal", "string"): _plain,
     ("date", "timestamp"): _plain,
     ("timestamp", "date"): _plain,
     ("date", "string"): _four_digit_year,

@@ -20,13 +20,17 @@ from dagster_delta.engines.sql_parser import parse_syntax
 from dagster_delta.engines.sql_skipping import depends_on_time_zone, to_predicate
 from dagster_delta.engines.sql_syntax import Name, Opaque, Syntax
 from dagster_delta.engines.sql_tokens import GrammarUnknown, syntax_error, tokenize
-from dagster_delta.engines.sql_typed import Column, Refused, Typed, walk
+from dagster_delta.engines.sql_typed import Column, Refused, Typed, operands_of, walk
 from dagster_delta.engines.sql_types import BOOLEAN, VOID, sql_type_name
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.predicates import Predicate
 from dagster_delta.protocol.schema import DataType, StructType
 
 __all__ = ["SqlExpression", "parse_expression"]
+
+
+# What walks the tree later must not meet the end of the stack, wherever it is called from.
+_MAX_DEPTH = 120
 
 
 def parse_expression(sql: str, schema: StructType) -> SqlExpression:
@@ -64,7 +68,13 @@ class SqlExpression:
         Raises:
             InvalidArgument, SchemaMismatch: as `parse_expression` does.
         """
-        return analyse(_parse(self.sql), self.schema)
+        try:
+            expression = analyse(_parse(self.sql), self.schema)
+        except RecursionError:
+            raise _too_deep() from None
+        if _depth(expression) > _MAX_DEPTH:
+            raise _too_deep()
+        return expression
 
     @property
     def data_type(self) -> DataType | None:
@@ -190,6 +200,22 @@ class SqlExpression:
 
     def _columns_of(self, batch: Any) -> dict[tuple[str, ...], Any]:
         return {path: _column(batch, path) for path in self.references}
+
+
+def _too_deep() -> InvalidArgument:
+    return InvalidArgument(
+        "the expression is nested too deeply: join conditions by AND and OR, which may be as many "
+        "as you like, and shorten other chains of operators"
+    )
+
+
+def _depth(expression: Typed) -> int:
+    """Levels of the tree, found without recursion."""
+    depth, level = 0, [expression]
+    while level and depth <= _MAX_DEPTH:
+        depth += 1
+        level = [child for each in level for child in operands_of(each)]
+    return depth
 
 
 def _column(batch: Any, path: tuple[str, ...]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from dagster_delta.engines.sql_arithmetic import ARITHMETIC
 from dagster_delta.engines.sql_casts import Refusal, cast, raising
@@ -95,13 +96,13 @@ def _resolve_case(name: str, arguments: tuple[Typed, ...]) -> Typed:
     conditions = list(arguments[:-1:2] if len(arguments) % 2 else arguments[::2])
     values = list(arguments[1::2])
     values.append(arguments[-1] if len(arguments) % 2 else Literal(None, VOID))
-    if any(each not in (BOOLEAN, VOID) for each in types_of(conditions)):
+    if any(each != BOOLEAN for each in types_of(conditions)):
         raise Refusal("a condition that is not boolean")
     target, values = typed_alike("CASE", values)
     branches = [
         each
         for condition, value in zip(conditions, values, strict=False)
-        for each in (cast(condition, BOOLEAN), value)
+        for each in (condition, value)
     ]
     return Call(name, (*branches, values[-1]), target)
 
@@ -202,7 +203,8 @@ def _cast_function(target: DataType) -> Resolve:
     def resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
         if len(arguments) != 1:
             raise Refusal(f"{name} with {len(arguments)} arguments")
-        return cast(arguments[0], target)
+        result = cast(arguments[0], target)
+        return replace(result, is_written=False) if isinstance(result, Literal) else result
 
     return resolve
 

@@ -25,7 +25,7 @@ from dagster_delta.protocol.schema import DataType, PrimitiveType
 __all__ = ["parse_syntax"]
 
 # Untrusted text must not exhaust the stack.
-_MAX_DEPTH = 100
+_MAX_DEPTH = 50
 
 _COMPARISONS = {
     "=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=",
@@ -238,7 +238,7 @@ class _Parser:
                 syntax_error(self._sql, sign.position, "nested too deeply")
             operand = self._unary()
             self._depth -= 1
-            return Function("negative", (operand,)) if sign.text == "-" else operand
+            return Function("negative" if sign.text == "-" else "positive", (operand,))
         return self._postfix(self._primary())
 
     def _postfix(self, base: Syntax) -> Syntax:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from dagster_delta.protocol.schema import DataType
 
-__all__ = ["Call", "Cast", "Column", "Literal", "Refused", "Typed", "walk"]
+__all__ = ["Call", "Cast", "Column", "Literal", "Refused", "Typed", "operands_of", "walk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,9 @@ class Literal:
     data_type: DataType
     depends_on_time_zone: bool = False
     """Whether the value was read in the session's time zone, here UTC."""
+    is_written: bool = True
+    """Whether it stands in the text as it is: Spark types decimals beside such a number by its
+    digits, and beside a converted one by its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +68,19 @@ class Refused:
 Typed: TypeAlias = Column | Literal | Cast | Call | Refused
 
 
+def operands_of(expression: Typed) -> tuple[Typed, ...]:
+    """What stands directly in an expression. Raises nothing."""
+    match expression:
+        case Cast(child):
+            return (child,)
+        case Call(arguments=operands) | Refused(operands=operands):
+            return operands
+        case Column() | Literal():
+            return ()
+
+
 def walk(expression: Typed) -> Iterator[Typed]:
     """The expression and everything in it, outermost first. Raises nothing."""
     yield expression
-    match expression:
-        case Cast(child):
-            yield from walk(child)
-        case Call(arguments=arguments):
-            for each in arguments:
-                yield from walk(each)
-        case Refused(operands=operands):
-            for each in operands:
-                yield from walk(each)
-        case Column() | Literal():
-            return
+    for each in operands_of(expression):
+        yield from walk(each)

@@ -36,6 +36,8 @@ class SkippedFiles:
 
     may_match: Any
     """pa.BooleanArray, one value per file: true where a row may satisfy the predicate."""
+    only_matches: Any
+    """pa.BooleanArray, one value per file: true where every row surely satisfies the predicate."""
     is_decided: bool
     """Whether partition values alone satisfy the predicate in every file that may match, so that
     its rows need no filter."""
@@ -69,14 +71,15 @@ def skip_files(
     outcomes = possible_outcomes(predicate, bounds, count)
     undecided = pc.and_(outcomes.true, pc.invert(outcomes.only_true))
     if not pc.any(undecided).as_py():
-        return SkippedFiles(outcomes.true, is_decided=True)
+        return SkippedFiles(outcomes.true, outcomes.only_true, is_decided=True)
     columns = _statistics_columns(sorted(paths - partitioned), configuration)
     if not columns:
-        return SkippedFiles(outcomes.true, is_decided=False)
+        return SkippedFiles(outcomes.true, outcomes.only_true, is_decided=False)
     statistics = load_statistics(list(columns.values()))
     for index, (path, column) in enumerate(columns.items()):
         bounds[path] = bounds_of_statistics(statistics, index, column.data_type)
-    return SkippedFiles(possible_outcomes(predicate, bounds, count).true, is_decided=False)
+    outcomes = possible_outcomes(predicate, bounds, count)
+    return SkippedFiles(outcomes.true, outcomes.only_true, is_decided=False)
 
 
 def _partition_bounds(

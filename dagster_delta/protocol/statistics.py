@@ -172,12 +172,15 @@ class _Decoder:
             # The name of a draft of the specification.
             "nullCounts": counts,
         }
+        self._has_odd_names = _has_odd_names(self._tree)
         self._row_type = _define_struct(self._tree)
         self._decode = msgspec.json.Decoder(self._row_type).decode
         self._unknown = self._row_type()
 
     def decode(self, texts: Sequence[str | None]) -> list[Any]:
         """One row object per text."""
+        if self._has_odd_names:
+            return [self._decode_leniently(text or "") for text in texts]
         decode, unknown = self._decode, self._unknown
         rows = []
         for text in texts:
@@ -190,10 +193,10 @@ class _Decoder:
     def _decode_leniently(self, text: str) -> Any:
         """The row without the fields that are not of their type; unknown if it is not JSON."""
         try:
-            found = msgspec.json.decode(text)
+            msgspec.json.decode(text)  # a damaged end must not leave the beginning standing
+            return _fill(self._row_type, self._tree, msgspec.Raw(text.encode()))
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return self._unknown
-        return _fill(self._row_type, self._tree, found)
 
     def arrays(self, rows: list[Any]) -> list[Any]:
         """The columns of the statistics table."""
@@ -231,6 +234,18 @@ _LONG = PrimitiveType("long")
 _Tree: TypeAlias = dict[str, Any]
 
 
+def _is_odd(name: str) -> bool:
+    """Whether JSON has to escape the name, which fields of a msgspec struct cannot bear."""
+    return any(each in '"\\' or each < " " for each in name)
+
+
+def _has_odd_names(tree: _Tree) -> bool:
+    return any(
+        _is_odd(name) or (isinstance(node, dict) and _has_odd_names(node))
+        for name, node in tree.items()
+    )
+
+
 def _plant(tree: _Tree, path: Sequence[str], leaf: Any) -> None:
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
@@ -246,19 +261,22 @@ def _define_struct(tree: _Tree) -> type[msgspec.Struct]:
             fields.append((f"f{index}", nested, msgspec.field(default_factory=nested)))
         else:
             fields.append((f"f{index}", node, None))
-    names = {f"f{index}": name for index, name in enumerate(tree)}
+    names = {f"f{index}": name for index, name in enumerate(tree) if not _is_odd(name)}
     return msgspec.defstruct("_Row", fields, rename=names, gc=False)
 
 
-def _fill(row_type: type[Any], tree: _Tree, found: object) -> Any:
-    """The struct filled with what fits of a decoded JSON value."""
+def _fill(row_type: type[Any], tree: _Tree, text: msgspec.Raw) -> Any:
+    """The struct filled with what fits of a JSON object; numbers come from their own text."""
     values: dict[str, Any] = {}
-    if isinstance(found, dict):
+    with contextlib.suppress(msgspec.ValidationError):
+        found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         for index, (name, node) in enumerate(tree.items()):
+            if name not in found:
+                continue
             if isinstance(node, dict):
                 nested = type(getattr(row_type(), f"f{index}"))
-                values[f"f{index}"] = _fill(nested, node, found.get(name))
-            elif name in found:
+                values[f"f{index}"] = _fill(nested, node, found[name])
+            else:
                 with contextlib.suppress(msgspec.ValidationError):
-                    values[f"f{index}"] = msgspec.convert(found[name], node)
+                    values[f"f{index}"] = msgspec.json.decode(found[name], type=node)
     return row_type(**values)

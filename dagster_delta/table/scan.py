@@ -169,7 +169,7 @@ class Scan:
     def _skip(self, predicate: Predicate | None) -> SkippedFiles:
         if predicate is None:
             every = pa.repeat(pa.scalar(value=True), self.snapshot.num_files)
-            return SkippedFiles(every, is_decided=True)
+            return SkippedFiles(every, every, is_decided=True)
         values = self.snapshot.live_files(["partition_values"])["partition_values"]
         return skip_files(predicate, self.snapshot.configuration, values, self.snapshot.statistics)
 

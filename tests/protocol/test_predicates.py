@@ -1,0 +1,395 @@
+"""Predicates against bounds: what may match, what cannot, and never a file lost."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.column_bounds import (
+    ColumnBounds,
+    bounds_of_partition_values,
+    bounds_of_statistics,
+)
+from dagster_delta.protocol.predicates import (
+    And,
+    Comparison,
+    Constant,
+    In,
+    IsNull,
+    IsTrue,
+    Not,
+    Or,
+    Predicate,
+    StartsWith,
+    Unknown,
+    may_match,
+    possible_outcomes,
+)
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+
+LONG, DOUBLE, STRING = PrimitiveType("long"), PrimitiveType("double"), PrimitiveType("string")
+DATE, TIMESTAMP = PrimitiveType("date"), PrimitiveType("timestamp")
+COLUMN: tuple[str, ...] = ("c",)
+
+
+def bounds(
+    data_type: DataType,
+    *files: tuple[object, object, int | None, int | None],
+) -> dict[tuple[str, ...], ColumnBounds]:
+    """Bounds of files given as (minimum, maximum, null count, number of records)."""
+    lows, highs, nulls, records = zip(*files, strict=True)
+    arrow_type = to_arrow_type(data_type)
+    table = pa.table(
+        {
+            "num_records": pa.array(records, pa.int64()),
+            "min.0": pa.array(lows, arrow_type),
+            "max.0": pa.array(highs, arrow_type),
+            "null_count.0": pa.array(nulls, pa.int64()),
+        }
+    )
+    return {COLUMN: bounds_of_statistics(table, 0, data_type)}
+
+
+def matches(predicate: Predicate, known: dict[tuple[str, ...], ColumnBounds]) -> list[bool]:
+    count = len(next(iter(known.values())).minimum)
+    found: list[bool] = may_match(predicate, known, count).to_pylist()
+    return found
+
+
+def compare(operator: Any, value: object, data_type: DataType = LONG) -> Comparison:
+    return Comparison(COLUMN, operator, value, data_type)
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected"),
+    [
+        ("=", [False, True, False, True]),
+        ("<>", [True, True, True, True]),
+        ("<", [True, True, False, True]),
+        ("<=", [True, True, False, True]),
+        (">", [False, True, True, True]),
+        (">=", [False, True, True, True]),
+        ("<=>", [False, True, False, True]),
+    ],
+)
+def test_a_file_is_kept_where_its_range_allows_a_match(operator: str, expected: list[bool]) -> None:
+    known = bounds(LONG, (1, 4, 0, 9), (4, 6, 0, 9), (6, 9, 0, 9), (None, None, None, None))
+    assert matches(compare(operator, 5), known) == expected
+
+
+def test_not_equal_drops_only_files_of_that_one_value() -> None:
+    known = bounds(LONG, (5, 5, 0, 9), (5, 5, 2, 9), (5, 6, 0, 9), (5, None, 0, 9))
+    assert matches(Not(compare("=", 5)), known) == [False, False, True, True]
+    # Null is different from 5 for `IS DISTINCT FROM`.
+    assert matches(Not(compare("<=>", 5)), known) == [False, True, True, True]
+
+
+def test_null_counts_decide_where_they_are_none_or_all() -> None:
+    known = bounds(LONG, (1, 9, 0, 9), (None, None, 9, 9), (1, 9, 3, 9), (1, 9, None, 9), (1, 9, 9, None))  # fmt: skip
+    assert matches(IsNull(COLUMN), known) == [False, True, True, True, True]
+    assert matches(Not(IsNull(COLUMN)), known) == [True, False, True, True, True]
+    assert matches(compare("=", 5), known) == [True, False, True, True, True]
+
+
+def test_negation_of_a_null_is_no_match() -> None:
+    known = bounds(LONG, (None, None, 9, 9))
+    assert matches(Not(compare("=", 5)), known) == [False]
+    assert matches(Not(IsTrue(compare("=", 5))), known) == [True]
+
+
+def test_unknown_parts_leave_the_rest_to_prune() -> None:
+    known = bounds(LONG, (1, 4, 0, 9), (5, 9, 0, 9))
+    assert matches(And((Unknown(), compare("<", 5))), known) == [True, False]
+    assert matches(Or((Unknown(), compare("<", 5))), known) == [True, True]
+    assert matches(Not(And((Unknown(), compare("<", 5)))), known) == [True, True]
+
+
+def test_constants_match_everything_or_nothing() -> None:
+    known = bounds(LONG, (1, 4, 0, 9))
+    assert matches(Constant(value=True), known) == [True]
+    assert matches(Constant(value=False), known) == [False]
+    assert matches(Constant(value=None), known) == [False]
+    assert matches(Not(Constant(value=None)), known) == [False]
+
+
+def test_lists_are_looked_for_value_by_value() -> None:
+    known = bounds(LONG, (2, 3, 0, 9), (4, 6, 0, 9), (8, 8, 0, 9), (None, None, None, None))
+    values = In(COLUMN, (1, 5, 8), LONG)
+    assert matches(values, known) == [False, True, True, True]
+    assert matches(Not(values), known) == [True, True, False, True]
+    # With a null in the list nothing is surely outside it.
+    assert matches(Not(In(COLUMN, (1,), LONG, has_null=True)), known) == [False] * 4
+    assert matches(In(COLUMN, (), LONG), known) == [False] * 4
+
+
+def test_long_lists_are_looked_for_as_ranges() -> None:
+    known = bounds(LONG, (3, 3, 0, 9), (10**6, 10**7, 0, 9))
+    values = In(COLUMN, tuple(range(0, 100_000, 2)), LONG)
+    assert matches(values, known) == [True, False]
+
+
+def test_prefixes_prune_by_both_bounds() -> None:
+    known = bounds(
+        STRING, ("aa", "ab", 0, 9), ("ab", "b", 0, 9), ("b", "c", 0, 9), ("ab", "abz", 0, 9)
+    )
+    prefix = StartsWith(COLUMN, "ab")
+    assert matches(prefix, known) == [True, True, False, True]
+    assert matches(Not(prefix), known) == [True, True, True, False]
+
+
+@pytest.mark.parametrize("prefix", ["\ud7ff", "a\U0010ffff", "\U0010ffff", ""])
+def test_prefixes_at_the_end_of_the_alphabet_keep_their_files(prefix: str) -> None:
+    known = bounds(STRING, (prefix + "x", prefix + "y", 0, 9))
+    assert matches(StartsWith(COLUMN, prefix), known) == [True]
+
+
+def test_a_cut_maximum_of_a_string_does_not_hide_longer_values() -> None:
+    cut = "x" * 32
+    known = bounds(STRING, ("a", cut, 0, 9), ("a", cut[:31], 0, 9))
+    assert matches(compare("=", cut + "tail", STRING), known) == [True, False]
+    assert matches(compare(">", cut + "a", STRING), known) == [True, False]
+
+
+def test_timestamps_cut_to_milliseconds_keep_their_last_millisecond() -> None:
+    cut = dt.datetime(2024, 1, 1, 12, 0, 0, 123_000, dt.UTC)
+    known = bounds(TIMESTAMP, (cut, cut, 0, 9))
+    just_after = cut + dt.timedelta(microseconds=999)
+    assert matches(compare("=", just_after, TIMESTAMP), known) == [True]
+    assert matches(compare(">", cut, TIMESTAMP), known) == [True]
+    assert matches(compare(">", cut + dt.timedelta(milliseconds=2), TIMESTAMP), known) == [False]
+    assert matches(Not(compare("=", cut, TIMESTAMP)), known) == [True]
+
+
+def test_the_greatest_timestamp_does_not_overflow() -> None:
+    table = pa.table(
+        {
+            "num_records": [1],
+            "min.0": pa.array([0], pa.timestamp("us", "UTC")),
+            "max.0": pa.array([2**63 - 1], pa.int64()).cast(pa.timestamp("us", "UTC")),
+            "null_count.0": [0],
+        }
+    )
+    known = {COLUMN: bounds_of_statistics(table, 0, TIMESTAMP)}
+    assert matches(compare(">", dt.datetime(2024, 1, 1, tzinfo=dt.UTC), TIMESTAMP), known) == [True]
+
+
+def test_nan_may_hide_above_the_maximum_of_a_float() -> None:
+    known = bounds(DOUBLE, (1.0, 2.0, 0, 9))
+    assert matches(compare(">", 5.0, DOUBLE), known) == [True]
+    assert matches(compare(">=", 5.0, DOUBLE), known) == [True]
+    assert matches(Not(compare("<=", 5.0, DOUBLE)), known) == [True]
+    assert matches(compare("=", 5.0, DOUBLE), known) == [False]
+    assert matches(compare("<", 1.0, DOUBLE), known) == [False]
+    assert matches(In(COLUMN, (5.0,), DOUBLE), known) == [False]
+    assert matches(Not(In(COLUMN, (1.0,), DOUBLE)), bounds(DOUBLE, (1.0, 1.0, 0, 9))) == [True]
+    assert matches(compare("=", math.nan, DOUBLE), known) == [True]
+    assert matches(compare("<", math.nan, DOUBLE), known) == [True]
+
+
+def test_nan_as_a_bound_is_no_bound() -> None:
+    known = bounds(DOUBLE, (math.nan, math.nan, 0, 9), (1.0, math.nan, 0, 9))
+    assert matches(compare("=", 5.0, DOUBLE), known) == [True, True]
+    assert matches(compare("<", 0.0, DOUBLE), known) == [True, False]
+
+
+def test_partition_values_are_exact() -> None:
+    values = pa.array([1, 5, None], pa.int64())
+    known = {COLUMN: bounds_of_partition_values(values, LONG)}
+    outcomes = possible_outcomes(compare("=", 5), known, 3)
+    assert outcomes.true.to_pylist() == [False, True, False]
+    assert outcomes.only_true.to_pylist() == [False, True, False]
+    assert matches(IsNull(COLUMN), known) == [False, False, True]
+    floats = {COLUMN: bounds_of_partition_values(pa.array([1.0, math.nan]), DOUBLE)}
+    assert matches(compare(">", 2.0, DOUBLE), floats) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("column", "low", "high", "literal", "value"),
+    [
+        (PrimitiveType("integer"), 1, 3, LONG, 4),
+        (PrimitiveType("integer"), 1, 3, DOUBLE, 3.5),
+        (PrimitiveType("integer"), 1, 3, DecimalType(12, 2), Decimal("3.01")),
+        (PrimitiveType("float"), 1.0, 3.0, DOUBLE, 3.5),
+        (DecimalType(5, 2), Decimal("1.00"), Decimal("3.00"), DecimalType(6, 3), Decimal("3.001")),
+        (DATE, dt.date(2024, 1, 1), dt.date(2024, 1, 2), TIMESTAMP, dt.datetime(2024, 1, 2, 1, tzinfo=dt.UTC)),
+        (TIMESTAMP, dt.datetime(2024, 1, 1, tzinfo=dt.UTC), dt.datetime(2024, 1, 2, tzinfo=dt.UTC), DATE, dt.date(2024, 1, 3)),
+    ],
+)  # fmt: skip
+def test_bounds_are_compared_in_the_wider_type(
+    column: DataType, low: object, high: object, literal: DataType, value: object
+) -> None:
+    known = bounds(column, (low, high, 0, 9))
+    assert matches(compare("=", value, literal), known) == [False]
+    assert matches(compare("<", value, literal), known) == [True]
+
+
+def test_columns_without_bounds_are_never_pruned() -> None:
+    assert may_match(compare("=", 1), {}, 2).to_pylist() == [True, True]
+    assert may_match(IsNull(COLUMN), {}, 2).to_pylist() == [True, True]
+    assert may_match(StartsWith(COLUMN, "x"), {}, 2).to_pylist() == [True, True]
+    known = bounds(STRING, ("a", "b", 0, 9))
+    # Text bounds say nothing about the numbers the text stands for.
+    assert matches(compare("=", 7, LONG), known) == [True]
+
+
+# A model: rows in files, true statistics of them, and predicates evaluated row by row.
+
+_TYPES: dict[str, tuple[DataType, st.SearchStrategy[Any]]] = {
+    "long": (LONG, st.integers(-3, 3)),
+    "double": (DOUBLE, st.sampled_from([-1.0, -0.0, 0.0, 1.5, math.nan, math.inf])),
+    "string": (STRING, st.sampled_from(["", "a", "ab", "abc", "b", "a" * 31 + "b" * 5, "a" * 40])),
+    "decimal": (DecimalType(5, 2), st.sampled_from([Decimal("-1.5"), Decimal("0.00"), Decimal("2.25")])),
+    "timestamp": (TIMESTAMP, st.integers(0, 3_000).map(lambda us: dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us))),
+    "boolean": (PrimitiveType("boolean"), st.booleans()),
+}  # fmt: skip
+
+
+@st.composite
+def _predicates(draw: st.DrawFn, kind: str, depth: int = 3) -> Predicate:
+    data_type, values = _TYPES[kind]
+    leaves = ["compare", "in", "null", "constant", "unknown"] + ["prefix"] * (kind == "string")
+    shape = draw(st.sampled_from(leaves + ["not", "and", "or", "is true"] * (depth > 0)))
+    inner = _predicates(kind, depth - 1)
+    match shape:
+        case "compare":
+            operators = st.sampled_from(["=", "<>", "<", "<=", ">", ">=", "<=>"])
+            return Comparison(COLUMN, draw(operators), draw(values), data_type)  # type: ignore[arg-type]
+        case "in":
+            listed = tuple(draw(st.lists(values, max_size=3)))
+            return In(COLUMN, listed, data_type, has_null=draw(st.booleans()))
+        case "null":
+            return IsNull(COLUMN)
+        case "prefix":
+            return StartsWith(COLUMN, draw(st.sampled_from(["", "a", "ab", "b", "a" * 33])))
+        case "constant":
+            return Constant(draw(st.sampled_from([True, False, None])))
+        case "not":
+            return Not(draw(inner))
+        case "is true":
+            return IsTrue(draw(inner))
+        case "and":
+            return And(tuple(draw(st.lists(inner, min_size=1, max_size=3))))
+        case "or":
+            return Or(tuple(draw(st.lists(inner, min_size=1, max_size=3))))
+        case _:
+            return Unknown()
+
+
+def _key(value: Any) -> Any:
+    """Values in Spark's order: NaN equals itself and is the greatest; zeros are equal."""
+    if isinstance(value, float):
+        return (1, 0.0) if math.isnan(value) else (0, value)
+    return value.encode() if isinstance(value, str) else value
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": lambda a, b: a == b,
+    "<>": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+def _truth(predicate: Predicate, value: Any, unknown: bool | None) -> bool | None:  # noqa: C901
+    def recurse(child: Predicate) -> bool | None:
+        return _truth(child, value, unknown)
+
+    match predicate:
+        case Constant(constant):
+            return constant
+        case Unknown():
+            return unknown
+        case IsNull():
+            return value is None
+        case IsTrue(child):
+            return recurse(child) is True
+        case Not(child):
+            inner = recurse(child)
+            return None if inner is None else not inner
+        case And(children):
+            found = [recurse(each) for each in children]
+            return False if False in found else None if None in found else True
+        case Or(children):
+            found = [recurse(each) for each in children]
+            return True if True in found else None if None in found else False
+        case Comparison(operator="<=>"):
+            return value is not None and _key(value) == _key(predicate.value)
+        case _ if value is None:
+            return None
+        case Comparison():
+            return _OPERATORS[predicate.operator](_key(value), _key(predicate.value))
+        case StartsWith(prefix=prefix):
+            return bool(value.startswith(prefix))
+        case In():
+            if _key(value) in map(_key, predicate.values):
+                return True
+            return None if predicate.has_null else False
+
+
+def _statistics(rows: list[Any], writer: str) -> tuple[object, object, int | None, int | None]:
+    """What a writer records about some rows.
+
+    `plain` is exact but for what the format cuts; `careless` leaves NaN out; `wide` is from before
+    rows were deleted; `none` records nothing.
+    """
+    values = [each for each in rows if each is not None]
+    if writer == "careless":
+        values = [each for each in values if each == each]
+    if writer == "none":
+        return None, None, None, None
+    low = min(values, key=_key) if values else None
+    high = max(values, key=_key) if values else None
+    if isinstance(low, dt.datetime) and isinstance(high, dt.datetime):
+        low, high = (
+            each.replace(microsecond=each.microsecond // 1000 * 1000) for each in (low, high)
+        )
+    if isinstance(low, str) and isinstance(high, str):
+        low, high = low[:32], high[:32]
+    nulls = len(rows) - len([each for each in rows if each is not None])
+    return low, high, nulls, len(rows)
+
+
+@given(st.data())
+def test_pruning_never_drops_a_file_with_a_match(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(_TYPES)))
+    data_type, values = _TYPES[kind]
+    files = data.draw(
+        st.lists(st.lists(st.none() | values, max_size=4), min_size=1, max_size=5), label="files"
+    )
+    writers = [data.draw(st.sampled_from(["plain", "careless", "wide", "none"])) for _ in files]
+    predicate = data.draw(_predicates(kind), label="predicate")
+    unknown = data.draw(st.sampled_from([True, False, None]), label="unknown parts are")
+    recorded = [_statistics(rows, writer) for rows, writer in zip(files, writers, strict=True)]
+    outcomes = possible_outcomes(predicate, bounds(data_type, *recorded), len(files))
+    for index, (rows, writer) in enumerate(zip(files, writers, strict=True)):
+        # Wide statistics stay as they were when rows of the file are deleted.
+        alive = rows[::2] if writer == "wide" else rows
+        truths = {_truth(predicate, value, unknown) for value in alive}
+        assert not (True in truths and not outcomes.true[index].as_py())
+        assert not (False in truths and not outcomes.false[index].as_py())
+        assert not (None in truths and not outcomes.null[index].as_py())
+
+
+@given(st.data())
+def test_partition_values_never_drop_a_file_with_a_match(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(_TYPES)))
+    data_type, values = _TYPES[kind]
+    rows = data.draw(st.lists(st.none() | values, min_size=1, max_size=5))
+    predicate = data.draw(_predicates(kind))
+    known = bounds_of_partition_values(pa.array(rows, to_arrow_type(data_type)), data_type)
+    outcomes = possible_outcomes(predicate, {COLUMN: known}, len(rows))
+    for index, value in enumerate(rows):
+        truth = _truth(predicate, value, unknown=True)
+        assert not (truth is True and not outcomes.true[index].as_py())
+        assert not (truth is not True and outcomes.only_true[index].as_py())
