@@ -131,6 +131,11 @@ class CheckpointPart:
         with self._corruption_named():
             return self._metadata.schema.to_arrow_schema()
 
+    @cached_property
+    def _leaf_indices(self) -> Mapping[str, int]:
+        schema = self._metadata.schema
+        return {schema.column(index).path: index for index in range(len(schema))}
+
     @property
     def num_rows(self) -> int:
         """Rows of the file, of whatever kind of action."""
@@ -183,14 +188,10 @@ class CheckpointPart:
 
     def _num_actions(self, kind: str) -> int | None:
         # Number of rows of a kind as the footer counts them; None where it does not.
-        path, total = f"{kind}.{_MARKERS[kind]}", 0
+        index, total = self._leaf_indices[f"{kind}.{_MARKERS[kind]}"], 0
         for group in range(self._metadata.num_row_groups):
             columns = self._metadata.row_group(group)
-            statistics = next(
-                column.statistics
-                for column in map(columns.column, range(columns.num_columns))
-                if column.path_in_schema == path
-            )
+            statistics = columns.column(index).statistics
             if statistics is None or not statistics.has_null_count:
                 return None
             total += columns.num_rows - statistics.null_count
@@ -220,16 +221,30 @@ class CheckpointPart:
             keep: `pa.BooleanArray` over all rows of the file: which to read.
         """
         types = {name: LIVE_FILE_SCHEMA.field(name).type for name in columns}
-        sources = {name: ADD_SOURCES[name] for name in columns}
-        return self._read_action("add", sources, types, lambda _batch, at, n: keep.slice(at, n))
+        sources = {
+            name: ADD_SOURCES[name] for name in columns if self.has("add", ADD_SOURCES[name])
+        }
+        found = self._read_action("add", sources, types, keep) if sources else {}
+        num_rows = keep.true_count
+        return {
+            name: found[name] if name in found else _nulls(num_rows, types[name])
+            for name in columns
+        }
 
     def read_removes(self) -> Any:
         """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
         if not self.has("remove", "path"):
             return pa.Table.from_batches([], TOMBSTONE_SCHEMA)
         types = {item.name: item.type for item in TOMBSTONE_SCHEMA}
-        columns = self._read_action("remove", REMOVE_SOURCES, types, _is_remove)
-        return pa.Table.from_arrays(list(columns.values()), schema=TOMBSTONE_SCHEMA)
+        sources = {
+            name: source for name, source in REMOVE_SOURCES.items() if self.has("remove", source)
+        }
+        found = self._read_action("remove", sources, types, None)
+        num_rows = len(found["path"])
+        columns = [
+            found[name] if name in found else _nulls(num_rows, types[name]) for name in types
+        ]
+        return pa.Table.from_arrays(columns, schema=TOMBSTONE_SCHEMA)
 
     def read_parsed_statistics(self, paths: Sequence[Sequence[str]] | None, keep: Any) -> Any:
         """`add.stats_parsed` with only the leaves at these paths, or None where there is none.
@@ -254,32 +269,24 @@ class CheckpointPart:
         return pa.chunked_array(chunks) if chunks else None
 
     def _read_action(
-        self,
-        action: str,
-        sources: Mapping[str, str],
-        types: Mapping[str, Any],
-        keep: Callable[[Any, int, int], Any],
+        self, action: str, sources: Mapping[str, str], types: Mapping[str, Any], keep: Any
     ) -> dict[str, Any]:
-        present = [name for name in sources if self.has(action, sources[name])]
         chunks: dict[str, list[Any]] = {name: [] for name in sources}
-        num_rows = start = 0
-        projection = [f"{action}.{sources[name]}" for name in present] or [f"{action}.path"]
-        for batch in self._batches(projection):
+        start = 0
+        for batch in self._batches([f"{action}.{source}" for source in sources.values()]):
             structs = batch.column(action)
-            mask = keep(structs, start, len(batch))
+            if keep is None:
+                mask = pc.is_valid(pc.struct_field(structs, sources["path"]))
+            else:
+                mask = keep.slice(start, len(batch))
             start += len(batch)
-            whole = not mask.null_count and mask.true_count == len(mask)
-            num_rows += len(mask) if whole else mask.true_count
-            for name in present:
-                values = pc.struct_field(structs, sources[name])
-                values = values if whole else values.filter(mask)
-                chunks[name].append(conform(values, types[name]))
-        return {
-            name: pa.chunked_array(chunks[name], types[name])
-            if name in present
-            else pa.chunked_array([pa.nulls(num_rows, types[name])])
-            for name in sources
-        }
+            is_whole = mask.true_count == len(mask)
+            for name, source in sources.items():
+                values = pc.struct_field(structs, source)
+                chunks[name].append(
+                    conform(values if is_whole else values.filter(mask), types[name])
+                )
+        return {name: pa.chunked_array(chunks[name], types[name]) for name in sources}
 
     def _batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[Any]:
         if self.num_rows == 0:
@@ -361,8 +368,8 @@ def _conform_map(values: Any, data_type: Any) -> Any:
     return pa.Array.from_buffers(data_type, len(values), buffers, children=[entries])
 
 
-def _is_remove(structs: Any, _start: int, _length: int) -> Any:
-    return pc.is_valid(pc.struct_field(structs, "path"))
+def _nulls(length: int, data_type: Any) -> Any:
+    return pa.chunked_array([pa.nulls(length, data_type)])
 
 
 def _take_table_action(found: TableActions, kind: str, action: Any) -> None:

@@ -41,8 +41,11 @@ from dagster_delta.table.log_reader import EMPTY_CHECKPOINT, open_checkpoint, re
 
 __all__ = ["LogState"]
 
-# A column gains a chunk with every commit that settles; beyond this number they are merged.
+# Statistics are carried forward from checkpoint to checkpoint unless they would weigh too much.
+_MAX_KEPT_STATISTICS_BYTES = 64 * 1024 * 1024
+# A column gains a chunk with every commit that settles; beyond this number small ones are merged.
 _MAX_CHUNKS = 64
+_SMALL_CHUNK_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class _Base:
     """`pa.Table` of LIVE_FILE_SCHEMA: live files that later commits added."""
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Columns that are in memory already: the parts' live adds, then `rows`."""
+    statistics: tuple[tuple[StatisticsColumn, ...], Any] | None = None
+    """The last statistics that were asked for and their `pa.Table`, row for row with `columns`."""
     tombstones: Any = None
     """`pa.Table` of TOMBSTONE_SCHEMA; None while nobody has looked."""
 
@@ -100,6 +105,7 @@ class LogState:
         self._files: _Files | None = None
         self._columns: dict[str, Any] = {}
         self._added_rows: Any = None
+        self._statistics: tuple[tuple[StatisticsColumn, ...], Any] | None = None
         self._tombstones: Any = None
         self._actions: TableActions | None = None
 
@@ -146,17 +152,27 @@ class LogState:
     def statistics(self, columns: Sequence[StatisticsColumn]) -> Any:
         """The statistics table of all live files, row for row with `live_files`."""
         with self._lock:
-            files = self._reconciled()
-            base, _ = self._load()
-            tables = [
-                checkpoint_statistics(part, mask, columns)
-                for part, mask in zip(base.parts, files.masks, strict=True)
-            ]
-            tables += [
-                parse_statistics_json(rows.column("stats"), columns)
-                for rows in (files.rows, self._added())
-            ]
-            return pa.concat_tables(tables)
+            wanted = tuple(columns)
+            if self._statistics is not None and self._statistics[0] == wanted:
+                return self._statistics[1]
+            older = self._base_statistics(wanted)
+            newer = parse_statistics_json(self._added().column("stats"), columns)
+            table = pa.concat_tables([*older, newer])
+            if table.nbytes <= _MAX_KEPT_STATISTICS_BYTES:
+                self._statistics = wanted, table
+            return table
+
+    def _base_statistics(self, columns: tuple[StatisticsColumn, ...]) -> list[Any]:
+        files = self._reconciled()
+        base, _ = self._load()
+        if base.statistics is not None and base.statistics[0] == columns:
+            table = base.statistics[1]
+            return [table if files.kept is None else table.filter(files.kept)]
+        tables = [
+            checkpoint_statistics(part, mask, columns)
+            for part, mask in zip(base.parts, files.masks, strict=True)
+        ]
+        return [*tables, parse_statistics_json(files.rows.column("stats"), columns)]
 
     def tombstones(self, *, removed_after_ms: int) -> Any:
         """A `pa.Table` of TOMBSTONE_SCHEMA: removes that came later than that, oldest first.
@@ -253,6 +269,7 @@ class LogState:
             masks=files.masks,
             rows=_compacted(pa.concat_tables([files.rows, self._added()])),
             columns={name: _merge_chunks(column) for name, column in self._columns.items()},
+            statistics=self._statistics and (self._statistics[0], _compacted(self._statistics[1])),
             tombstones=_compacted(self._tombstones),
         )
 
@@ -344,14 +361,13 @@ def _compacted(table: Any) -> Any:
 
 
 def _merge_chunks(column: Any) -> Any:
-    """The column with its trailing small chunks merged, where there are many."""
+    """The column with the small chunks at its end merged, where it has many chunks."""
     if column.num_chunks <= _MAX_CHUNKS:
         return column
-    large = max(len(chunk) for chunk in column.chunks) // 2
-    first = next(
-        (at + 1 for at in range(column.num_chunks - 1, -1, -1) if len(column.chunk(at)) > large), 0
-    )
-    if column.num_chunks - first < _MAX_CHUNKS:
+    chunks = column.chunks
+    first = len(chunks)
+    while first and len(chunks[first - 1]) < _SMALL_CHUNK_ROWS:
+        first -= 1
+    if len(chunks) - first < 2:
         return column
-    merged = pa.concat_arrays(column.chunks[first:])
-    return pa.chunked_array([*column.chunks[:first], merged], column.type)
+    return pa.chunked_array([*chunks[:first], pa.concat_arrays(chunks[first:])], column.type)

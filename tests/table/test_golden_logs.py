@@ -84,3 +84,9 @@ def test_time_travel_finds_the_files_of_the_version(name: str, version: int) -> 
     assert snapshot.num_files == answer["num_active_files"]
     if answer.get("row_count") is not None and snapshot.num_records is not None:
         assert snapshot.num_records == answer["row_count"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "canonicalized-paths" in name])
+def test_spellings_of_one_absolute_path_are_one_file(name: str) -> None:
+    # As the reference implementation counts: it adds `/p` and removes `file:///p`.
+    assert _open(name).num_files == 0

@@ -1,0 +1,234 @@
+"""Reconciliation of file actions. Spec: Action Reconciliation."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagster_delta.errors import CorruptLog
+from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log_replay import (
+    DELETION_VECTOR_TYPE,
+    LIVE_FILE_SCHEMA,
+    TOMBSTONE_SCHEMA,
+    file_key,
+    keys_of,
+    reconcile_tail,
+    rows_to_keep,
+)
+from dagster_delta.protocol.log_tail import RawCommit, add_columns, decode_tail, remove_columns
+from tests.table.logs import PROTOCOL, Action, add_file, encode, metadata, remove_file, vector
+
+PATHS = st.sampled_from(["a", "b", "c=1/d", "file:/x", "file:///x", "/x", "e%20f"])
+VECTORS = st.none() | st.builds(
+    lambda name, offset: {
+        "storage_type": "u",
+        "path_or_inline_dv": name,
+        "offset": offset,
+        "size_in_bytes": 1,
+        "cardinality": 1,
+    },
+    st.sampled_from(["v", "w"]),
+    st.none() | st.integers(0, 3),
+)
+
+
+def _commits(*files: tuple[Action, ...]) -> list[RawCommit]:
+    return [
+        RawCommit(version, commit_path(version), encode(*actions))
+        for version, actions in enumerate(files)
+    ]
+
+
+def _live(commits: list[RawCommit]) -> list[str]:
+    tail = reconcile_tail([decode_tail(commits)])
+    return add_columns(commits, tail.live_adds)["path"].to_pylist()
+
+
+def _removed(commits: list[RawCommit]) -> list[str]:
+    tail = reconcile_tail([decode_tail(commits)])
+    return remove_columns(commits, tail.live_removes)["path"].to_pylist()
+
+
+def test_a_removed_file_is_gone_and_leaves_a_tombstone() -> None:
+    commits = _commits((add_file("a"), add_file("b")), (remove_file("a"),))
+    assert _live(commits) == ["b"]
+    assert _removed(commits) == ["a"]
+
+
+def test_a_file_added_again_is_live_again() -> None:
+    commits = _commits((add_file("a"),), (remove_file("a"),), (add_file("a"),))
+    assert _live(commits) == ["a"]
+    assert _removed(commits) == []
+
+
+def test_the_newest_add_of_a_file_replaces_the_older() -> None:
+    commits = _commits((add_file("a", stats="old"), add_file("b")), (add_file("a", stats="new"),))
+    tail = reconcile_tail([decode_tail(commits)])
+    found = add_columns(commits, tail.live_adds)
+    assert found.select(["path", "stats"]).to_pylist() == [
+        {"path": "b", "stats": None},
+        {"path": "a", "stats": "new"},
+    ]
+
+
+def test_a_new_deletion_vector_makes_another_logical_file() -> None:
+    commits = _commits(
+        (add_file("a"),),
+        (remove_file("a"), add_file("a", deletionVector=vector("v"))),
+        (
+            remove_file("a", deletionVector=vector("v")),
+            add_file("a", deletionVector=vector("v", offset=9, cardinality=5)),
+        ),
+    )
+    tail = reconcile_tail([decode_tail(commits)])
+    found = add_columns(commits, tail.live_adds)
+    assert found["deletion_vector"].to_pylist() == [
+        {
+            "storage_type": "u",
+            "path_or_inline_dv": "v",
+            "offset": 9,
+            "size_in_bytes": 10,
+            "cardinality": 5,
+        }
+    ]
+    assert len(tail.live_removes) == 2
+
+
+def test_three_spellings_of_an_absolute_local_path_are_one_file() -> None:
+    assert _live(_commits((add_file("/x/a%20b"),), (remove_file("file:///x/a%20b"),))) == []
+    assert _live(_commits((add_file("file:/x/a"),), (remove_file("/x/a"),))) == []
+    assert _live(_commits((add_file("x/a"),), (remove_file("/x/a"),))) == ["x/a"]
+
+
+def test_paths_are_not_decoded_to_compare_them() -> None:
+    assert _live(_commits((add_file("a%2520b"),), (remove_file("a%20b"),))) == ["a%2520b"]
+
+
+def test_several_runs_of_commits_reconcile_like_one() -> None:
+    commits = _commits(
+        (add_file("a"), add_file("b"), remove_file("z")),
+        (remove_file("a"), add_file("c")),
+        (add_file("a"), remove_file("b")),
+    )
+    whole = reconcile_tail([decode_tail(commits)])
+    pieces = reconcile_tail([decode_tail([commit]) for commit in commits])
+    assert pieces.live_adds == whole.live_adds
+    assert pieces.live_removes == whole.live_removes
+    assert set(pieces.keys) == set(whole.keys)
+
+
+def test_compacted_commits_may_list_the_newest_action_first() -> None:
+    data = encode(
+        remove_file("a"),
+        add_file("b"),
+        add_file("a"),
+        metadata({"x": "new"}),
+        metadata({"x": "old"}),
+    )
+    compacted = RawCommit(5, "p", data, is_compacted=True)
+    tail = decode_tail([compacted])
+    assert _live([compacted]) == ["b"]
+    assert tail.metadata is not None
+    assert tail.metadata.configuration == {"x": "new"}
+
+
+def test_table_state_is_the_newest_of_its_kind() -> None:
+    def txn(version: int) -> Action:
+        return {"txn": {"appId": "app", "version": version}}
+
+    def domain(removed: bool) -> Action:
+        return {"domainMetadata": {"domain": "d", "configuration": "", "removed": removed}}
+
+    tail = decode_tail(
+        _commits((PROTOCOL, metadata(), txn(1), domain(False)), (txn(2), domain(True)))
+    )
+    assert tail.protocol is not None
+    assert tail.metadata is not None
+    assert tail.txns["app"].version == 2
+    assert tail.domain_metadata["d"].removed
+
+
+@pytest.mark.parametrize("action", [PROTOCOL, metadata()])
+def test_a_commit_that_says_twice_what_may_be_said_once_is_refused(action: Action) -> None:
+    with pytest.raises(CorruptLog):
+        decode_tail(_commits((action, action)))
+
+
+def test_every_field_of_an_action_reaches_its_column() -> None:
+    fields = {
+        "partitionValues": {"p": "1", "q": None},
+        "size": 3,
+        "modificationTime": 4,
+        "stats": '{"numRecords":1}',
+        "tags": {"t": "u"},
+        "deletionVector": vector("v"),
+        "baseRowId": 5,
+        "defaultRowCommitVersion": 6,
+        "clusteringProvider": "c",
+    }
+    commits = _commits((add_file("a", **fields), add_file("b")))
+    added = add_columns(commits, [0, 1])
+    assert added.schema == LIVE_FILE_SCHEMA
+    added.validate(full=True)
+    assert added.slice(0, 1).to_pylist() == [
+        {
+            "path": "a",
+            "partition_values": [("p", "1"), ("q", None)],
+            "size_bytes": 3,
+            "modification_time_ms": 4,
+            "stats": '{"numRecords":1}',
+            "deletion_vector": {
+                "storage_type": "u",
+                "path_or_inline_dv": "v",
+                "offset": 1,
+                "size_in_bytes": 10,
+                "cardinality": 2,
+            },
+            "base_row_id": 5,
+            "default_row_commit_version": 6,
+            "tags": [("t", "u")],
+            "clustering_provider": "c",
+        }
+    ]
+    commits = _commits(
+        (remove_file("a", deletionTimestamp=7, extendedFileMetadata=True, **fields),)
+    )
+    removed = remove_columns(commits, [0])
+    assert removed.schema == TOMBSTONE_SCHEMA
+    removed.validate(full=True)
+    row = removed.to_pylist()[0]
+    assert (row["deletion_timestamp_ms"], row["extended_file_metadata"]) == (7, True)
+    assert (row["size_bytes"], row["base_row_id"], row["tags"]) == (3, 5, [("t", "u")])
+
+
+@given(st.lists(st.tuples(PATHS, VECTORS)))
+def test_columns_and_single_files_have_the_same_keys(files: list[tuple[str, object]]) -> None:
+    paths = pa.chunked_array([pa.array([path for path, _ in files], pa.string())])
+    vectors = pa.chunked_array([pa.array([each for _, each in files], DELETION_VECTOR_TYPE)])
+    assert keys_of(paths, vectors).to_pylist() == [_key(path, each) for path, each in files]
+
+
+@given(st.lists(st.tuples(PATHS, VECTORS)), st.lists(st.tuples(PATHS, VECTORS)))
+def test_exactly_the_files_with_a_newer_action_are_hidden(
+    files: list[tuple[str, object]], newer: list[tuple[str, object]]
+) -> None:
+    hidden = {_key(path, each) for path, each in newer}
+    paths = pa.chunked_array([[path] for path, _ in files], pa.string())
+    vectors = pa.array([each for _, each in files], DELETION_VECTOR_TYPE)
+    kept = rows_to_keep(paths, lambda mask: pa.chunked_array([vectors.filter(mask)]), list(hidden))
+    expected = [_key(path, each) not in hidden for path, each in files]
+    assert (kept.to_pylist() if kept is not None else [True] * len(files)) == expected
+
+
+def _key(path: str, descriptor: object) -> str:
+    if not isinstance(descriptor, dict):
+        return file_key(path)
+    return file_key(
+        path,
+        descriptor["storage_type"],
+        descriptor["path_or_inline_dv"],
+        descriptor["offset"],
+    )

@@ -1,0 +1,132 @@
+"""Statistics of files in a checkpoint. Spec: Checkpoint Format; Per-file Statistics."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_delta.protocol.checkpoint_reader import CheckpointPart
+from dagster_delta.protocol.log_statistics import (
+    checkpoint_statistics,
+    checkpoint_statistics_json,
+)
+from dagster_delta.protocol.schema import PrimitiveType
+from dagster_delta.protocol.statistics import StatisticsColumn
+
+ID = StatisticsColumn(("id",), PrimitiveType("long"))
+
+
+def _part(**fields: Any) -> CheckpointPart:
+    add = pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"add": add}), sink)
+    return CheckpointPart(lambda: pa.BufferReader(sink.getvalue()), "p")
+
+
+def _parsed(*rows: dict[str, Any] | None, count: str = "nullCount") -> Any:
+    bounds = pa.struct([("id", pa.int64()), ("other", pa.string())])
+    counts = pa.struct([("id", pa.int64())])
+    return pa.array(
+        rows,
+        pa.struct(
+            [
+                ("numRecords", pa.int64()),
+                ("minValues", bounds),
+                ("maxValues", bounds),
+                (count, counts),
+            ]
+        ),
+    )
+
+
+def _row(number: int) -> dict[str, Any]:
+    return {
+        "numRecords": number,
+        "minValues": {"id": number, "other": "a"},
+        "maxValues": {"id": number + 5, "other": "b"},
+        "nullCount": {"id": 1},
+    }
+
+
+def _all(part: CheckpointPart) -> Any:
+    return part.add_rows()[0]
+
+
+def test_parsed_statistics_are_taken_where_they_are() -> None:
+    part = _part(path=pa.array(["a", "b"]), stats_parsed=_parsed(_row(3), _row(4)))
+    assert checkpoint_statistics(part, _all(part), [ID]).to_pylist() == [
+        {"num_records": 3, "tight_bounds": None, "min.0": 3, "max.0": 8, "null_count.0": 1},
+        {"num_records": 4, "tight_bounds": None, "min.0": 4, "max.0": 9, "null_count.0": 1},
+    ]
+
+
+def test_json_fills_in_for_files_without_parsed_statistics() -> None:
+    texts = pa.array([json.dumps(_row(7)), json.dumps(_row(8)), None])
+    part = _part(
+        path=pa.array(["a", "b", "c"]), stats=texts, stats_parsed=_parsed(_row(3), None, None)
+    )
+    found = checkpoint_statistics(part, _all(part), [ID])
+    assert found["num_records"].to_pylist() == [3, 8, None]
+    assert found["max.0"].to_pylist() == [8, 13, None]
+
+
+def test_json_is_parsed_where_there_is_nothing_else() -> None:
+    part = _part(path=pa.array(["a", "b"]), stats=pa.array([json.dumps(_row(7)), None]))
+    assert checkpoint_statistics(part, _all(part), [ID])["min.0"].to_pylist() == [7, None]
+    bare = _part(path=pa.array(["a"]))
+    assert checkpoint_statistics(bare, _all(bare), [ID])["num_records"].to_pylist() == [None]
+
+
+def test_only_the_chosen_files_are_answered_for() -> None:
+    part = _part(path=pa.array(["a", "b"]), stats_parsed=_parsed(_row(3), _row(4)))
+    keep = pa.array([False, True])
+    assert checkpoint_statistics(part, keep, [])["num_records"].to_pylist() == [4]
+    assert len(checkpoint_statistics_json(part, keep)) == 1
+
+
+def test_json_stands_as_it_was_written() -> None:
+    part = _part(
+        path=pa.array(["a", "b"]),
+        stats=pa.array(['{"numRecords": 1}', None]),
+        stats_parsed=_parsed(_row(9), _row(4)),
+    )
+    first, second = checkpoint_statistics_json(part, _all(part)).to_pylist()
+    assert first == '{"numRecords": 1}'
+    assert json.loads(second) == _row(4)
+
+
+def test_the_null_counts_of_the_draft_get_their_shipped_name() -> None:
+    row = {"numRecords": 1, "nullCounts": {"id": 2}}
+    part = _part(path=pa.array(["a"]), stats_parsed=_parsed(row, count="nullCounts"))
+    (text,) = checkpoint_statistics_json(part, _all(part)).to_pylist()
+    assert json.loads(text)["nullCount"] == {"id": 2}
+    assert checkpoint_statistics(part, _all(part), [ID])["null_count.0"].to_pylist() == [2]
+
+
+def test_values_are_spelled_as_writers_spell_them() -> None:
+    values = {
+        "d": (Decimal("1.50"), pa.decimal128(5, 2)),
+        "t": (dt.datetime(2024, 5, 1, 12, 0, 0, 123456, tzinfo=dt.UTC), pa.timestamp("us", "UTC")),
+        "n": (dt.datetime(2024, 5, 1, 12), pa.timestamp("us")),
+        "day": (dt.date(2024, 5, 1), pa.date32()),
+        "f": (float("nan"), pa.float64()),
+        "b": (b"x", pa.binary()),
+        "ok": (True, pa.bool_()),
+        "null": (None, pa.string()),
+    }
+    bounds = pa.struct([(name, data_type) for name, (_, data_type) in values.items()])
+    row = {"numRecords": 1, "minValues": {name: value for name, (value, _) in values.items()}}
+    parsed = pa.array([row, None], pa.struct([("numRecords", pa.int64()), ("minValues", bounds)]))
+    part = _part(path=pa.array(["a", "b"]), stats_parsed=parsed)
+    text, absent = checkpoint_statistics_json(part, _all(part)).to_pylist()
+    assert absent is None
+    assert text == (
+        '{"numRecords":1,"minValues":{"d":1.50,"t":"2024-05-01T12:00:00.123456Z",'
+        '"n":"2024-05-01T12:00:00.000000","day":"2024-05-01","ok":true}}'
+    )

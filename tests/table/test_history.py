@@ -1,0 +1,98 @@
+"""The history of a table. Spec: Commit Provenance Information."""
+
+from __future__ import annotations
+
+import pytest
+
+from dagster_delta.errors import CorruptLog, InvalidArgument
+from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.history import HistoryEntry, history
+from dagster_delta.table.snapshot import Snapshot
+from tests.table.logs import PROTOCOL, add_file, checkpoint, commit, metadata
+
+
+def _table() -> MemoryStore:
+    store = MemoryStore(clock_ms=lambda: 5)
+    commit(store, 0, PROTOCOL, metadata())
+    commit(
+        store,
+        1,
+        {
+            "commitInfo": {
+                "timestamp": 100,
+                "operation": "WRITE",
+                "operationParameters": {"mode": "Append"},
+                "operationMetrics": {"numFiles": "1"},
+                "engineInfo": "engine/1",
+                "userMetadata": "why",
+                "txnId": "t",
+                "isBlindAppend": True,
+                "readVersion": 0,
+                "unknown": [1],
+            }
+        },
+        add_file("a"),
+    )
+    commit(store, 2, {"commitInfo": {"timestamp": 100, "inCommitTimestamp": 300}})
+    return store
+
+
+def _history(store: MemoryStore, limit: int | None = None) -> list[HistoryEntry]:
+    return history(store, Snapshot.load(store), limit)
+
+
+def test_commits_are_listed_newest_first() -> None:
+    assert [entry.version for entry in _history(_table())] == [2, 1, 0]
+    assert [entry.version for entry in _history(_table(), 2)] == [2, 1]
+    assert _history(_table(), 0) == []
+
+
+def test_history_ends_at_the_version_of_the_snapshot() -> None:
+    store = _table()
+    found = history(store, Snapshot.load(store, version=1))
+    assert [entry.version for entry in found] == [1, 0]
+
+
+def test_what_the_writer_recorded_is_shown() -> None:
+    entry = _history(_table())[1]
+    assert entry.operation == "WRITE"
+    assert entry.operation_parameters == {"mode": "Append"}
+    assert entry.operation_metrics == {"numFiles": "1"}
+    assert entry.engine_info == "engine/1"
+    assert entry.user_metadata == "why"
+    assert entry.transaction_id == "t"
+    assert entry.is_blind_append is True
+    assert entry.read_version == 0
+    assert entry.commit_info["unknown"] == [1]
+
+
+def test_what_it_did_not_record_is_absent() -> None:
+    entry = _history(_table())[2]
+    assert entry.operation is entry.engine_info is entry.is_blind_append is None
+    assert entry.operation_parameters == entry.operation_metrics == {}
+
+
+def test_the_time_is_the_commits_own_before_its_writers_before_its_files() -> None:
+    assert [entry.timestamp_ms for entry in _history(_table())] == [300, 100, 5]
+
+
+def test_commits_beyond_a_gap_are_left_out() -> None:
+    store = _table()
+    checkpoint(store, 2, [PROTOCOL, metadata(), add_file("a")])
+    store.delete([commit_path(1)])
+    assert [entry.version for entry in _history(store)] == [2]
+
+
+def test_a_damaged_commit_is_refused_by_name() -> None:
+    store = _table()
+    snapshot = Snapshot.load(store)
+    store.put(commit_path(1), b"{")
+    with pytest.raises(CorruptLog) as raised:
+        history(store, snapshot)
+    assert (raised.value.file, raised.value.version) == (commit_path(1), 1)
+
+
+def test_a_negative_limit_is_refused() -> None:
+    with pytest.raises(InvalidArgument):
+        _history(_table(), -1)
