@@ -17,9 +17,9 @@ from dagster_delta.protocol.arrow_columns import (
     string_column,
 )
 
-TEXTS = st.none() | st.text(st.characters(exclude_categories=("Cs",)))
+TEXTS = st.none() | st.text(st.characters(codec="utf-8"))
 LONGS = st.integers(-(2**63), 2**63 - 1)
-MAPS = st.dictionaries(st.text(st.characters(exclude_categories=("Cs",))), TEXTS, max_size=3)
+MAPS = st.dictionaries(st.text(st.characters(codec="utf-8")), TEXTS, max_size=3)
 
 
 @given(st.lists(TEXTS))

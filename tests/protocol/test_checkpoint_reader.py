@@ -45,7 +45,8 @@ def _adds(part: CheckpointPart, *columns: str) -> list[dict[str, Any]]:
     table = pa.Table.from_arrays(list(found.values()), names=list(found))
     table.validate(full=True)
     assert sum(map(len, paths)) == table.num_rows
-    return table.to_pylist()
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
 def test_actions_about_the_table_are_found_among_files() -> None:
