@@ -1,0 +1,57 @@
+"""What went wrong in Spark, as errors of this library."""
+
+from __future__ import annotations
+
+import re
+
+from dagster_delta.errors import DataFileMissing, DeltaError, InvalidArgument, StorageFailure
+
+__all__ = ["executor_failure", "is_missing_file_system", "read_failure"]
+
+_MISSING_MODULE = re.compile(
+    r"ModuleNotFoundError: No module named '(?P<module>dagster_delta|pyarrow|msgspec|pyroaring|"
+    r"fsspec|numpy|pandas)[.']"
+)
+_STORAGE_FAILURE = re.compile(r"dagster_delta\.errors\.StorageFailure: (?P<message>[^\n]*)")
+_NO_FILE_SYSTEM = re.compile(
+    r"No FileSystem for scheme|UnsupportedFileSystemException|"
+    r"ClassNotFoundException: Class [\w.]+ not found"
+)
+
+
+def executor_failure(error: Exception, *, table: str) -> DeltaError | None:
+    """The error of this library that a failed Spark job amounts to, or None where it is Spark's own
+    or that of the user's code.
+    """
+    text = str(error)
+    if match := _MISSING_MODULE.search(text):
+        module = match["module"]
+        return InvalidArgument(
+            f"the Spark workers cannot import {module}: install dagster-delta-protocol into the "
+            "Python of every worker (spark.pyspark.python says which that is), or ship it with "
+            "spark.addArtifacts(…, pyfile=True)",
+            table=table,
+        )
+    if match := _STORAGE_FAILURE.search(text):
+        return StorageFailure(f"on a Spark executor: {match['message']}", table=table)
+    return None
+
+
+def read_failure(error: Exception, *, table: str, version: int) -> DeltaError | None:
+    """`DataFileMissing` where Spark could not find a path, else None."""
+    condition = getattr(error, "getCondition", None) or getattr(error, "getErrorClass", None)
+    if condition is None or condition() != "PATH_NOT_FOUND":
+        return None
+    parameters = error.getMessageParameters() or {}  # type: ignore[attr-defined]
+    return DataFileMissing(
+        "the log names a data file that storage does not have: restore the file, or restore a "
+        "version of the table that does not need it",
+        table=table,
+        version=version,
+        file=parameters.get("path"),
+    )
+
+
+def is_missing_file_system(error: Exception) -> bool:
+    """Whether Spark has no file system for the scheme of a path (its JARs are not there)."""
+    return _NO_FILE_SYSTEM.search(str(error)) is not None

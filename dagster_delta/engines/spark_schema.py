@@ -1,0 +1,158 @@
+"""Schemas of tables as Spark types, and of DataFrames as table schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dagster_delta.errors import SchemaMismatch
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import types as spark_types
+
+__all__ = ["column_metadata", "from_spark_schema", "to_spark_schema", "to_spark_type"]
+
+CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+"""Field metadata in which Spark keeps the length limit of a `char` or `varchar` column."""
+
+_SPARK_NAMES = {
+    "string": "StringType",
+    "long": "LongType",
+    "integer": "IntegerType",
+    "short": "ShortType",
+    "byte": "ByteType",
+    "float": "FloatType",
+    "double": "DoubleType",
+    "boolean": "BooleanType",
+    "binary": "BinaryType",
+    "date": "DateType",
+    "timestamp": "TimestampType",
+    "timestamp_ntz": "TimestampNTZType",
+    "variant": "VariantType",
+    "void": "NullType",
+}
+_DELTA_NAMES = {spark: delta for delta, spark in _SPARK_NAMES.items()}
+
+
+def to_spark_type(data_type: DataType) -> spark_types.DataType:
+    """The Spark type of a column type: nullable at every depth, without field metadata.
+
+    What a reader is asked for is always nullable: a file may lack a column, and Spark trusts a
+    schema that says it cannot be null.
+    """
+    from pyspark.sql import types
+
+    match data_type:
+        case DecimalType(precision, scale):
+            return types.DecimalType(precision, scale)
+        case ArrayType(element_type):
+            return types.ArrayType(to_spark_type(element_type))
+        case MapType(key_type, value_type):
+            return types.MapType(to_spark_type(key_type), to_spark_type(value_type))
+        case StructType(fields):
+            return types.StructType(
+                [types.StructField(each.name, to_spark_type(each.data_type)) for each in fields]
+            )
+        case PrimitiveType(name):
+            made: spark_types.DataType = getattr(types, _SPARK_NAMES[name])()
+            return made
+
+
+def to_spark_schema(schema: StructType) -> spark_types.StructType:
+    """The Spark schema of a table, nullable throughout, with the comments of its columns."""
+    from pyspark.sql import types
+
+    return types.StructType(
+        [
+            types.StructField(each.name, to_spark_type(each.data_type), True, column_metadata(each))
+            for each in schema
+        ]
+    )
+
+
+def column_metadata(field: StructField) -> dict[str, Any]:
+    """The metadata that a column keeps in a DataFrame: its comment."""
+    return {} if field.comment is None else {"comment": field.comment}
+
+
+def from_spark_schema(schema: spark_types.StructType) -> StructType:
+    """The table schema of a DataFrame's schema, nullable at every depth.
+
+    Spark infers that a column is never null from how it was computed, which is no promise about
+    the rows that will be written later. NOT NULL is declared where a table is created.
+
+    Metadata that belongs to Spark's analyser or to the table a DataFrame was read from (its
+    column mapping, its generated columns) is left behind; comments and the user's own keys stay.
+
+    Raises:
+        SchemaMismatch: a column has a type that Delta tables do not have, or two columns have one
+            name.
+    """
+    converted = _from_spark_struct(schema, "")
+    seen: set[str] = set()
+    for each in converted:
+        if each.name.casefold() in seen:
+            raise SchemaMismatch(
+                f"the DataFrame has two columns called {each.name} (names are compared without "
+                "regard to case); rename or drop one of them",
+                column=each.name,
+            )
+        seen.add(each.name.casefold())
+    return converted
+
+
+def _from_spark_struct(schema: spark_types.StructType, parent: str) -> StructType:
+    fields = []
+    for each in schema.fields:
+        path = f"{parent}.{each.name}" if parent else each.name
+        metadata = _kept_metadata(each.metadata or {})
+        if type(each.dataType).__name__ in {"CharType", "VarcharType"}:
+            metadata[CHAR_VARCHAR_KEY] = each.dataType.simpleString()
+        data_type = _from_spark_type(each.dataType, path)
+        fields.append(StructField(each.name, data_type, True, metadata))
+    return StructType(tuple(fields))
+
+
+def _from_spark_type(data_type: spark_types.DataType, path: str) -> DataType:
+    from pyspark.sql import types
+
+    match data_type:
+        case types.StructType():
+            return _from_spark_struct(data_type, path)
+        case types.ArrayType():
+            return ArrayType(_from_spark_type(data_type.elementType, f"{path}.element"))
+        case types.MapType():
+            return MapType(
+                _from_spark_type(data_type.keyType, f"{path}.key"),
+                _from_spark_type(data_type.valueType, f"{path}.value"),
+            )
+        case types.DecimalType():
+            return DecimalType(data_type.precision, data_type.scale)
+        case types.CharType() | types.VarcharType():
+            return PrimitiveType("string")
+        case _:
+            name = _DELTA_NAMES.get(type(data_type).__name__)
+            if name is None or (name == "string" and data_type != types.StringType()):
+                raise SchemaMismatch(
+                    f"a Delta table has no type for {data_type.simpleString()}: cast the column to "
+                    "a type it has before writing",
+                    column=path,
+                )
+            return PrimitiveType(name)
+
+
+def _kept_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in metadata.items()
+        if key == CHAR_VARCHAR_KEY or not key.startswith(("__", "delta.", "parquet.field."))
+    }

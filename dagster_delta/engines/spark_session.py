@@ -1,0 +1,157 @@
+"""A local Spark session that works from any Python process, and the facts of a given session."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from dagster_delta.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "FIELD_ID_READ",
+    "check_java",
+    "functions_of",
+    "is_connect",
+    "is_utc",
+    "local_spark_session",
+    "session_conf",
+]
+
+MINIMUM_JAVA = 17
+
+_UTC_ZONES = frozenset(
+    {"UTC", "Z", "GMT", "Etc/UTC", "Etc/GMT", "+00:00", "UTC+00:00", "GMT+00:00"}
+)
+
+FIELD_ID_READ = "spark.sql.parquet.fieldId.read.enabled"
+"""The session setting under which Spark resolves Parquet columns by field id."""
+
+_JAVA_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+
+
+def local_spark_session(
+    app_name: str, conf: Mapping[str, str] | None = None, *, cores: int | str = "*"
+) -> SparkSession:
+    """The Spark session of this process, started here with few resources if there is none yet.
+
+    The zone of the session is UTC, its Python workers run this very interpreter, and it listens
+    on the loopback address only, without a web UI.
+
+    Args:
+        app_name: name of the application.
+        conf: settings that win over those chosen here; those of a running session's JVM
+            (memory, master, JARs) take no effect any more.
+        cores: worker threads, `*` for one per processor.
+
+    Raises:
+        InvalidArgument: no Java, or one that Spark cannot run on.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    settings = {**_local_settings(cores), **(conf or {})}
+    # Without it the workers would be whatever `python3` is first on the PATH, which in an
+    # unactivated virtual environment is another Python without our package.
+    os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
+    if getattr(SparkContext, "_gateway", None) is None:
+        check_java()
+    builder = SparkSession.builder.appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _local_settings(cores: int | str) -> dict[str, str]:
+    workers = os.cpu_count() or 1 if cores == "*" else int(cores)
+    return {
+        "spark.master": f"local[{cores}]",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        # The default, INT96, has no statistics that anybody else reads.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        FIELD_ID_READ: "true",
+        # 200 shuffle tasks on a few cores cost more than what they compute.
+        "spark.sql.shuffle.partitions": str(max(4, 2 * workers)),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    }
+
+
+def check_java() -> None:
+    """Make sure that Spark will find a Java it runs on.
+
+    Raises:
+        InvalidArgument: there is none, or it is older than Java 17.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    mend = (
+        f"install a Java runtime, version {MINIMUM_JAVA} or newer (the package is called "
+        f"openjdk-{MINIMUM_JAVA}-jre-headless on Debian, openjdk@{MINIMUM_JAVA} in Homebrew), and "
+        "set JAVA_HOME to it if it is not the first one on the PATH"
+    )
+    version = None if java is None else _java_version(java)
+    if version is None:
+        where = f"JAVA_HOME is {home}, where no Java runs" if home else "there is none on the PATH"
+        raise InvalidArgument(f"Spark needs Java, and {where}: {mend}")
+    if version < MINIMUM_JAVA:
+        raise InvalidArgument(f"Spark needs Java {MINIMUM_JAVA}, and {java} is {version}: {mend}")
+
+
+def _java_version(java: str) -> int | None:
+    """Major version of a Java executable, or None where it does not run."""
+    try:
+        answer = subprocess.run(  # noqa: S603 - the user's own Java, as Spark would start it
+            [java, "-version"], capture_output=True, text=True, check=False, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _JAVA_VERSION.search(answer.stderr + answer.stdout)
+    if match is None:
+        return None
+    # Java 8 calls itself 1.8.
+    return int(match[2] or 1) if match[1] == "1" else int(match[1])
+
+
+def is_connect(value: object) -> bool:
+    """Whether a session or a DataFrame talks to a Spark Connect server."""
+    return type(value).__module__.startswith("pyspark.sql.connect")
+
+
+def functions_of(value: object) -> ModuleType:
+    """The module of SQL functions that fits a session or a DataFrame.
+
+    `pyspark.sql.functions` decides for the whole process, which may hold sessions of both kinds.
+    """
+    if is_connect(value):
+        from pyspark.sql.connect import functions as connect_functions
+
+        return connect_functions
+    from pyspark.sql import functions
+
+    return functions
+
+
+def session_conf(session: SparkSession, name: str) -> str | None:
+    """The value of a setting, Spark's own default included, or None where it has none."""
+    value = session.conf.get(name, None)
+    return None if value is None else str(value)
+
+
+def is_utc(session: SparkSession) -> bool:
+    """Whether the session reads timestamps without a zone in UTC, as the Arrow engine does."""
+    return session_conf(session, "spark.sql.session.timeZone") in _UTC_ZONES

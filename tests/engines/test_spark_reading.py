@@ -1,0 +1,465 @@
+"""What Spark reads of a table is what the Arrow engine reads, whatever the table needs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap64
+
+from dagster_delta.engines import spark_file_split, spark_reader
+from dagster_delta.engines.arrow_engine import ArrowEngine
+from dagster_delta.engines.engine import ReadPlan
+from dagster_delta.engines.spark_engine import SparkEngine
+from dagster_delta.engines.spark_schema import to_spark_schema
+from dagster_delta.engines.spark_session import FIELD_ID_READ
+from dagster_delta.errors import DataFileMissing, DeltaError, InvalidArgument, InvalidTable
+from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.deletion_vectors import encode_inline
+from dagster_delta.storage import open_store
+from dagster_delta.table.delta_table import DeltaTable
+from tests.engines.data_tables import (
+    commit,
+    configuration,
+    featured,
+    live_files,
+    mapped_configuration,
+    schema_of,
+    write,
+)
+from tests.golden.answers import NAMES, answer, rows_of, table_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+READABLE = [
+    name
+    for name in NAMES
+    if answer(name)["expected_error"] is None and not answer(name).get("missing_data_files")
+]
+# Their vectors or variants are no rows that the Arrow engine could give for comparison.
+SHREDDED = [name for name in READABLE if "variant" in name]
+ABSENT_VECTORS = "spark__table-with-dv-special-char"
+COMPARED = sorted(set(READABLE) - set(SHREDDED) - {ABSENT_VECTORS})
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> Any:
+    """The shared session, in which a test may change settings."""
+    before: dict[str, str | None] = {}
+    original = spark.conf.set
+
+    class Settings:
+        def __call__(self, name: str, value: str) -> None:
+            before.setdefault(name, spark.conf.get(name, None))
+            original(name, value)
+
+    spark.set_for_test = Settings()  # type: ignore[attr-defined]
+    yield spark
+    for name, value in before.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            original(name, value)
+
+
+@pytest.fixture
+def by_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file is left to the Arrow engine on the executors."""
+    monkeypatch.setattr(spark_reader._FrameReader, "_is_native", lambda _: False)
+
+
+@pytest.mark.parametrize("name", COMPARED)
+@pytest.mark.usefixtures("golden_tables")
+def test_a_golden_table_has_the_same_rows_in_both_engines(name: str, spark: SparkSession) -> None:
+    snapshot = DeltaTable(table_path(name)).snapshot()
+    frame = snapshot.scan().to_spark(spark)
+    assert frame.schema.simpleString() == to_spark_schema(snapshot.schema).simpleString()
+    if (answer(name)["row_count"] or 0) > 100_000:
+        assert frame.count() == answer(name)["row_count"]
+        return
+    assert rows_of(frame.toArrow()) == rows_of(snapshot.scan().to_arrow())
+
+
+@pytest.mark.parametrize("name", SHREDDED)
+@pytest.mark.usefixtures("golden_tables")
+def test_variants_are_read_as_variants(name: str, spark: SparkSession) -> None:
+    snapshot = DeltaTable(table_path(name)).snapshot()
+    frame = snapshot.scan().to_spark(spark)
+    column = next(each.name for each in snapshot.schema if str(each.data_type) == "variant")
+    texts = [row[0] for row in frame.selectExpr(f"to_json({column})").collect()]
+    assert len(texts) == answer(name)["row_count"]
+    assert any(text is not None for text in texts)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dat__nested_types",
+        "golden__data-reader-partition-values",
+        "golden__dv-with-columnmapping",
+        "golden__table-with-columnmapping-mode-id",
+        "golden__data-reader-timestamp_ntz-name-mode",
+        "golden__spark-variant-checkpoint",
+        "golden__type-widening",
+        "krs__void-column",
+    ],
+)
+@pytest.mark.usefixtures("golden_tables", "by_arrow")
+def test_the_arrow_engine_on_the_executors_gives_the_same_rows(
+    name: str, session: SparkSession
+) -> None:
+    session.set_for_test("spark.sql.session.timeZone", "America/Los_Angeles")  # type: ignore[attr-defined]
+    snapshot = DeltaTable(table_path(name)).snapshot()
+    frame = snapshot.scan().to_spark(session)
+    assert frame.schema.simpleString() == to_spark_schema(snapshot.schema).simpleString()
+    if "variant" in name:
+        assert frame.selectExpr("to_json(v)").distinct().count() > 1
+        return
+    assert rows_of(frame.toArrow()) == rows_of(snapshot.scan().to_arrow())
+
+
+@pytest.mark.usefixtures("golden_tables")
+def test_a_file_that_is_gone_is_named(spark: SparkSession) -> None:
+    with pytest.raises(DataFileMissing) as caught:
+        DeltaTable(table_path("rs__checkpoints")).snapshot().scan().to_spark(spark)
+    assert caught.value.file is not None
+    assert ".parquet" in caught.value.file
+
+
+# -- partition values ---------------------------------------------------------------------------
+
+PARTITION_ROWS = pa.table(
+    {
+        "id": pa.array(range(6), pa.int64()),
+        "t": pa.array(
+            [dt.datetime(2020, 3, 29, 1 + n, 30, 0, n, dt.UTC) for n in range(4)]
+            + [None, dt.datetime(1, 1, 1, tzinfo=dt.UTC)],
+            pa.timestamp("us", "UTC"),
+        ),
+        "n": pa.array(
+            [dt.datetime(2020, 3, 29, 1 + n, 30, 0, n) for n in range(4)] + [None] * 2,
+            pa.timestamp("us"),
+        ),
+        "d": pa.array([dt.date(2020, 3, 29), dt.date(1, 1, 1), None] * 2),
+        "b": pa.array([b"a", b"\x01\x7f", None] * 2, pa.binary()),
+        "x": pa.array([0.1, float("nan"), float("-inf"), -0.0, None, 1e300]),
+        "s": ["", "a b", "ü/%20", "null", None, "a"],
+    }
+)
+
+
+@pytest.mark.parametrize("rows", [6, 1], ids=["joined", "one_partition"])
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Los_Angeles"])
+def test_partition_values_do_not_depend_on_the_session(
+    tmp_path: Path, session: SparkSession, zone: str, rows: int
+) -> None:
+    session.set_for_test("spark.sql.session.timeZone", zone)  # type: ignore[attr-defined]
+    table = DeltaTable.create(
+        str(tmp_path), PARTITION_ROWS.schema, partition_by=["t", "n", "d", "b", "x", "s"]
+    )
+    table.append(PARTITION_ROWS.slice(0, rows))
+    scan = table.snapshot().scan()
+    assert rows_of(scan.to_spark(session).toArrow()) == rows_of(scan.to_arrow())
+
+
+def test_a_later_filter_on_a_partition_column_is_exact(tmp_path: Path, spark: SparkSession) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"id": range(10), "p": [n % 3 for n in range(10)]}), partition_by=["p"])
+    frame = table.snapshot().scan().to_spark(spark)
+    assert sorted(row.id for row in frame.where("p = 1").collect()) == [1, 4, 7]
+    assert frame.where("p is null").count() == 0
+    assert frame.join(frame.select("id"), "id").count() == 10
+
+
+# -- deletion vectors ---------------------------------------------------------------------------
+
+
+def table_with_vectors(
+    uri: str, num_rows: list[int], deleted: list[set[int]], *, stats: bool = True
+) -> DeltaTable:
+    """A partitioned table of one file per entry, with inline deletion vectors."""
+    store = open_store(uri)
+    rows = pa.table({"id": pa.array([], pa.int64()), "p": pa.array([], pa.string())})
+    config = configuration(schema_of(rows), ["p"], protocol=featured("deletionVectors"))
+    files: list[AddFile] = []
+    for index, (count, gone) in enumerate(zip(num_rows, deleted, strict=True)):
+        data = pa.table({"id": np.arange(count), "p": [f"file {index}"] * count})
+        (add,) = write(store, data, config).files
+        vector = encode_inline(BitMap64(gone)) if gone else None
+        values = {
+            name: getattr(add, name)
+            for name in ("path", "partition_values", "size_bytes", "modification_time_ms")
+        }
+        files.append(
+            AddFile(
+                **values,
+                data_change=True,
+                stats=add.stats if stats else None,
+                deletion_vector=vector,
+            )
+        )
+    commit(store, config, files)
+    return DeltaTable(uri)
+
+
+@pytest.mark.parametrize("broadcast", [True, False], ids=["broadcast", "too_large"])
+def test_deleted_rows_are_gone_at_every_density(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, broadcast: bool
+) -> None:
+    if not broadcast:
+        monkeypatch.setattr(spark_file_split, "MAX_BROADCAST_BYTES", 0)
+    choose = random.Random(7)
+    counts = [200_000, 65_536, 65_537, 3, 5, 10]
+    deleted = [
+        set(choose.sample(range(200_000), 60_000)),
+        {0, 65_535},
+        {65_536},
+        {0, 1, 2},
+        set(),
+        {63, 64} & set(range(10)) or {9},
+    ]
+    table = table_with_vectors(str(tmp_path), counts, deleted)
+    frame = table.snapshot().scan().to_spark(spark)
+    found: dict[str, set[int]] = {}
+    for batch in frame.toArrow().to_batches():
+        for name, row in zip(batch["p"].to_pylist(), batch["id"].to_pylist(), strict=True):
+            assert row not in found.setdefault(name, set())
+            found[name].add(row)
+    expected = {
+        f"file {index}": set(range(count)) - gone
+        for index, (count, gone) in enumerate(zip(counts, deleted, strict=True))
+    }
+    assert found == {name: rows for name, rows in expected.items() if rows}
+
+
+def test_deleted_rows_are_gone_where_the_log_does_not_say_how_many_rows_a_file_has(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = table_with_vectors(str(tmp_path), [10, 10], [{1, 2}, set()], stats=False)
+    rows = table.snapshot().scan().to_spark(spark).collect()
+    assert sorted((row.p, row.id) for row in rows) == sorted(
+        [("file 0", n) for n in (0, 3, 4, 5, 6, 7, 8, 9)] + [("file 1", n) for n in range(10)]
+    )
+
+
+def test_a_row_that_the_join_misses_is_an_error(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_with_vectors(str(tmp_path), [10], [{1}])
+    monkeypatch.setattr(spark_reader, "spark_metadata_path", lambda path: path + "?")
+    frame = table.snapshot().scan().to_spark(spark)
+    with pytest.raises(Exception, match="Spark reports the path of a data file otherwise"):
+        frame.collect()
+
+
+def test_files_with_one_hash_are_refused(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_with_vectors(str(tmp_path), [5, 5], [set(), set()])
+    monkeypatch.setattr(spark_reader, "file_keys", lambda paths: np.zeros(len(paths), np.int64))
+    with pytest.raises(InvalidTable, match="one 64-bit hash"):
+        table.snapshot().scan().to_spark(spark)
+
+
+# -- files that Spark would misread ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["_x.parquet", ".x.parquet", "x:y.parquet", "x*.parquet", "x[1].parquet", "{a,b}.parquet",
+     "x?.parquet", "a\u00a0b.parquet", "back\\slash.parquet", "x._COPYING_"],
+)  # fmt: skip
+@pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
+def test_a_file_of_an_odd_name_is_read_once(
+    tmp_path: Path, spark: SparkSession, odd: str, partitioned: bool
+) -> None:
+    names = ["plain.parquet", odd, "sp ace.parquet", "per%20cent.parquet", "ü✈.parquet"]
+    assert read_named(tmp_path, spark, names, partitioned=partitioned) == list(range(len(names)))
+
+
+def test_a_file_named_twice_is_read_as_often_as_the_log_names_it(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    absolute = f"file://{tmp_path}/plain.parquet"
+    names = ["plain.parquet", "other.parquet", absolute]
+    assert read_named(tmp_path, spark, names, partitioned=False) == [0, 0, 1]
+
+
+def read_named(
+    root: Path, spark: SparkSession, names: list[str], *, partitioned: bool
+) -> list[int]:
+    """Ids of the rows of a table whose files were renamed: file number n holds n alone."""
+    from dagster_delta.protocol.partition_values import encode_path
+
+    store = open_store(str(root))
+    empty = pa.table({"id": pa.array([], pa.int64()), "p": pa.array([], pa.string())})
+    config = configuration(schema_of(empty), ["p"] if partitioned else [])
+    files = []
+    for index, name in enumerate(names):
+        (add,) = write(store, pa.table({"id": [index], "p": [f"p{index}"]}), config).files
+        target = root / name.removeprefix(f"file://{root}/")
+        if not target.exists():
+            shutil.move(root / add.path, target)
+        files.append(
+            AddFile(
+                path=name if "://" in name else encode_path(name),
+                partition_values=add.partition_values,
+                size_bytes=add.size_bytes,
+                modification_time_ms=0,
+                data_change=True,
+            )
+        )
+    plan = ReadPlan(store, 0, config, live_files(files), ("id", "p"))
+    rows = SparkEngine(spark).read(plan).collect()
+    if partitioned:
+        assert all(row.p == f"p{row.id}" for row in rows)
+    return sorted(row.id for row in rows)
+
+
+def test_a_damaged_file_is_an_error_although_the_session_would_skip_it(
+    tmp_path: Path, session: SparkSession
+) -> None:
+    session.set_for_test("spark.sql.files.ignoreCorruptFiles", "true")  # type: ignore[attr-defined]
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"id": range(1000)}))
+    (file,) = tmp_path.glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(Exception, match="parquet"):
+        table.snapshot().scan().to_spark(session).collect()
+
+
+# -- column mapping -------------------------------------------------------------------------------
+
+NESTED = pa.table(
+    {
+        "id": pa.array([1, 2, 3]),
+        "s": pa.array(
+            [{"a": 1, "in": {"b": "x", "c": [1]}}, {"a": None, "in": None}, None],
+            pa.struct(
+                [("a", pa.int64()), ("in", pa.struct([("b", pa.string()), ("c", pa.list_(pa.int32()))]))]
+            ),
+        ),
+        "l": pa.array([[{"e": 1}], [], None], pa.list_(pa.struct([("e", pa.int32())]))),
+        "m": pa.array([[("k", {"v": 1.5})], [], None], pa.map_(pa.string(), pa.struct([("v", pa.float64())]))),
+    }
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+@pytest.mark.parametrize("by_id", ["true", "false"], ids=["by_id", "not_by_id"])
+def test_mapped_columns_keep_their_values_when_nested_fields_are_selected(
+    tmp_path: Path, session: SparkSession, mode: Any, by_id: str
+) -> None:
+    session.set_for_test(FIELD_ID_READ, by_id)  # type: ignore[attr-defined]
+    store = open_store(str(tmp_path))
+    config = mapped_configuration(schema_of(NESTED), mode)
+    files = write(store, NESTED, config).files
+    frame = SparkEngine(session).read(
+        ReadPlan(store, 0, config, live_files(files), tuple(NESTED.column_names))
+    )
+    assert rows_of(frame.toArrow()) == rows_of(NESTED)
+    picked = (
+        frame.selectExpr("id", "s.in.b", "s.a", "get(l, 0).e", "m['k'].v").orderBy("id").collect()
+    )
+    assert [tuple(row) for row in picked] == [
+        (1, "x", 1, 1, 1.5),
+        (2, None, None, None, None),
+        (3, None, None, None, None),
+    ]
+    assert [row.id for row in frame.where("s.in.b = 'x'").collect()] == [1]
+
+
+def test_only_the_nested_fields_that_are_needed_are_read_under_name_mapping(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    store = open_store(str(tmp_path))
+    config = mapped_configuration(schema_of(NESTED), "name")
+    files = write(store, NESTED, config).files
+    plan = ReadPlan(store, 0, config, live_files(files), tuple(NESTED.column_names))
+    frame = SparkEngine(spark).read(plan).selectExpr("s.in.b")
+    assert [row.b for row in frame.collect()].count("x") == 1
+    explained = frame._jdf.queryExecution().executedPlan().toString()
+    read_schema = explained[explained.index("ReadSchema") :].splitlines()[0]
+    assert "array" not in read_schema
+    assert "bigint" not in read_schema
+
+
+# -- plans ----------------------------------------------------------------------------------------
+
+
+def test_a_filter_may_use_columns_that_are_not_selected(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(
+        pa.table(
+            {"id": range(100), "p": [n % 4 for n in range(100)], "x": [n / 2 for n in range(100)]}
+        ),
+        partition_by=["p"],
+    )
+    scan = table.snapshot().scan(columns=["x"], where="p IN (1, 2) AND id % 10 = 1")
+    frame = scan.to_spark(spark)
+    assert frame.columns == ["x"]
+    assert sorted(row.x for row in frame.collect()) == sorted(scan.to_arrow()["x"].to_pylist())
+
+
+def test_reading_leaves_the_settings_of_the_session_alone(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    for start in range(40):
+        table.append(pa.table({"id": [start]}))
+    before = dict(spark.conf.getAll)
+    assert table.snapshot().scan().to_spark(spark).count() == 40
+    assert dict(spark.conf.getAll) == before
+
+
+def test_a_table_without_files_is_an_empty_frame(tmp_path: Path, spark: SparkSession) -> None:
+    table = DeltaTable.create(str(tmp_path), NESTED.schema)
+    frame = table.snapshot().scan().to_spark(spark)
+    assert frame.columns == NESTED.column_names
+    assert frame.count() == 0
+
+
+def test_comments_of_columns_are_kept(tmp_path: Path, spark: SparkSession) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), metadata={"comment": "who"})])
+    table = DeltaTable.create(str(tmp_path), schema)
+    table.append(pa.table({"id": [1]}))
+    frame = table.snapshot().scan().to_spark(spark)
+    assert frame.schema["id"].metadata == {"comment": "who"}
+
+
+def test_a_table_in_memory_is_out_of_reach(spark: SparkSession) -> None:
+    table = DeltaTable("memory://spark-reading", must_exist=False)
+    table.append(pa.table({"id": [1]}))
+    with pytest.raises(InvalidArgument, match="out of reach"):
+        table.snapshot().scan().to_spark(spark)
+
+
+def test_errors_of_the_arrow_engine_name_the_table(
+    tmp_path: Path, spark: SparkSession, by_arrow: None
+) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"id": [1]}))
+    for file in tmp_path.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(Exception, match="DataFileMissing"):
+        table.snapshot().scan().to_spark(spark).collect()
+    assert issubclass(DataFileMissing, DeltaError)
+
+
+def test_both_engines_prune_the_same_plan(tmp_path: Path, spark: SparkSession) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    for start in range(0, 40, 10):
+        table.append(pa.table({"id": range(start, start + 10)}))
+    plan = table.snapshot().scan(where="id >= 35").plan()
+    assert plan.files.num_rows == 1
+    spark_rows = SparkEngine(spark).read(plan).toArrow()
+    assert rows_of(spark_rows) == rows_of(ArrowEngine().read(plan).read_all())

@@ -1,0 +1,96 @@
+"""A local session needs a Java that Spark runs on, and says so; functions follow the session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dagster_delta.engines.spark_engine import SparkEngine
+from dagster_delta.engines.spark_session import (
+    check_java,
+    functions_of,
+    is_connect,
+    is_utc,
+    local_spark_session,
+)
+from dagster_delta.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def fake_java(home: Path, banner: str) -> None:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")
+    java.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "banner",
+    [
+        'openjdk version "17.0.15" 2025-04-15',
+        'openjdk version "21" 2023-09-19',
+        'java version "25-ea"',
+    ],
+)
+def test_a_new_enough_java_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, banner: str
+) -> None:
+    fake_java(tmp_path, banner)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    check_java()
+
+
+@pytest.mark.parametrize(
+    ("banner", "version"),
+    [('java version "1.8.0_402"', "is 8"), ('openjdk version "11.0.2"', "is 11")],
+)
+def test_an_old_java_is_refused_with_the_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, banner: str, version: str
+) -> None:
+    fake_java(tmp_path, banner)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(InvalidArgument, match="install a Java runtime") as caught:
+        check_java()
+    assert version in caught.value.message
+
+
+def test_a_missing_java_is_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InvalidArgument, match="none on the PATH"):
+        check_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(InvalidArgument, match="JAVA_HOME"):
+        check_java()
+
+
+def test_a_local_session_counts_in_utc_and_runs_this_python(spark: SparkSession) -> None:
+    assert local_spark_session("again") is spark
+    assert is_utc(spark)
+    assert not is_connect(spark)
+    assert functions_of(spark).__name__ == "pyspark.sql.functions"
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
+
+
+def test_reading_without_any_session_says_what_to_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from dagster_delta.table.delta_table import DeltaTable
+
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"id": [1]}))
+    monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda _: None))
+    with pytest.raises(InvalidArgument, match="to_spark"):
+        SparkEngine().read(table.snapshot().scan().plan())
