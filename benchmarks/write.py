@@ -1,0 +1,105 @@
+"""Writing rows: a stream, a partitioned stream, a table in memory."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from benchmarks._rows import batches, stream
+from benchmarks.harness import Case, main
+
+TARGET_FILE_SIZE = 128 * 1024 * 1024
+
+
+def _nothing(directory: Path, size: int) -> None:
+    """Rows are made while they are written."""
+
+
+def _fresh(directory: Path, name: str) -> Path:
+    target = directory / name
+    shutil.rmtree(target, ignore_errors=True)
+    return target
+
+
+def _ours(*partition_by: str) -> Callable[[Path, int], Callable[[], object]]:
+    def prepared(directory: Path, size: int) -> Callable[[], object]:
+        from dagster_delta import DeltaTable
+        from dagster_delta.engines import arrow_engine  # noqa: F401  imports are not timed
+
+        target, rows = _fresh(directory, "ours"), stream(size)
+
+        def run() -> int:
+            table = DeltaTable.create(str(target), rows.schema, partition_by=partition_by)
+            return table.append(rows).version
+
+        return run
+
+    return prepared
+
+
+def _deltalake(*partition_by: str) -> Callable[[Path, int], Callable[[], object]]:
+    def prepared(directory: Path, size: int) -> Callable[[], object]:
+        import deltalake
+
+        target, rows = _fresh(directory, "deltalake"), stream(size)
+
+        def run() -> int:
+            deltalake.write_deltalake(
+                str(target),
+                rows,
+                partition_by=list(partition_by) or None,
+                target_file_size=TARGET_FILE_SIZE,
+            )
+            return 1
+
+        return run
+
+    return prepared
+
+
+def _ours_from_memory(directory: Path, size: int) -> Callable[[], object]:
+    from dagster_delta import DeltaTable
+    from dagster_delta.engines import arrow_engine  # noqa: F401
+
+    target, table = _fresh(directory, "ours"), pa.Table.from_batches(batches(size))
+    return lambda: DeltaTable.create(str(target), table.schema).append(table).version
+
+
+def _deltalake_from_memory(directory: Path, size: int) -> Callable[[], object]:
+    import deltalake
+
+    target, table = _fresh(directory, "deltalake"), pa.Table.from_batches(batches(size))
+
+    def run() -> int:
+        deltalake.write_deltalake(str(target), table, target_file_size=TARGET_FILE_SIZE)
+        return 1
+
+    return run
+
+
+CASES = {
+    "stream": Case(
+        "append a stream of {size} rows × 10 columns",
+        20_000_000,
+        _nothing,
+        {"ours": _ours(), "deltalake": _deltalake()},
+    ),
+    "partitioned": Case(
+        "append a stream of {size} rows to 50 partitions",
+        5_000_000,
+        _nothing,
+        {"ours": _ours("category"), "deltalake": _deltalake("category")},
+    ),
+    "memory": Case(
+        "append a table of {size} rows",
+        5_000_000,
+        _nothing,
+        {"ours": _ours_from_memory, "deltalake": _deltalake_from_memory},
+    ),
+}
+
+if __spec__ is not None:
+    main(__name__, __spec__.name, CASES)
