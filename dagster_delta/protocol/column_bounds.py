@@ -54,6 +54,8 @@ class ColumnBounds:
         Raises:
             Nothing: bounds that cannot be converted are unknown.
         """
+        if pa.types.is_null(self.minimum.type):
+            return None  # a type without order
         if data_type == self.data_type:
             return self
         if not _keeps_order(self.data_type, data_type):
@@ -107,7 +109,7 @@ def bounds_of_statistics(statistics: Any, index: int, data_type: DataType) -> Co
     is_float = _name(data_type) in _FLOATS
     return ColumnBounds(
         data_type,
-        _without_nan(minimum, data_type),
+        _lower_bound(_without_nan(minimum, data_type), data_type),
         _upper_bound(_without_nan(maximum, data_type), data_type),
         pc.fill_null(pc.not_equal(null_count, 0), fill_value=True),
         pc.fill_null(pc.not_equal(null_count, records), fill_value=True),
@@ -133,6 +135,23 @@ def _without_nan(values: Any, data_type: DataType) -> Any:
     return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
 
 
+def _lower_bound(minimum: Any, data_type: DataType) -> Any:
+    """The minimum, lowered where it may be the text of a float."""
+    if _name(data_type) == "double":
+        return pc.min_element_wise(minimum, _as_float(minimum))
+    return minimum
+
+
+def _as_float(values: Any) -> Any:
+    """Doubles rounded to floats, null where they are none.
+
+    The statistics of a file from before the column was widened spell floats: 3.4 stands for the
+    double 3.4000000953674316 there.
+    """
+    rounded = values.cast(pa.float32(), safe=False).cast(pa.float64())
+    return pc.if_else(pc.is_finite(rounded), rounded, None)
+
+
 def _upper_bound(maximum: Any, data_type: DataType) -> Any:
     """The maximum, raised where a writer may have cut it."""
     name = _name(data_type)
@@ -141,6 +160,8 @@ def _upper_bound(maximum: Any, data_type: DataType) -> Any:
         known = pc.less(ticks, _LAST_MICROSECOND)
         raised = pc.add(pc.if_else(known, ticks, None), _MILLISECOND)
         return raised.view(maximum.type)
+    if name == "double":
+        return pc.max_element_wise(maximum, _as_float(maximum))
     if name == "string":
         may_be_cut = pc.greater_equal(pc.utf8_length(maximum), _STRING_PREFIX_LENGTH)
         if pc.any(may_be_cut).as_py():

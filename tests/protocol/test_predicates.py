@@ -195,6 +195,17 @@ def test_nan_may_hide_above_the_maximum_of_a_float() -> None:
     assert matches(compare("<", math.nan, DOUBLE), known) == [True]
 
 
+def test_bounds_that_spell_a_float_do_not_hide_its_double() -> None:
+    widened = 3.4000000953674316  # the float 3.4
+    known = bounds(DOUBLE, (3.4, 3.4, 0, 9), (1e300, 1e300, 0, 9))
+    assert matches(compare("=", widened, DOUBLE), known) == [True, False]
+    smaller = 1.100000023841858
+    assert matches(
+        compare("<=", 0.30000001192092896, DOUBLE), bounds(DOUBLE, (0.3, 1.1, 0, 9))
+    ) == [True]
+    assert matches(In(COLUMN, (smaller,), DOUBLE), bounds(DOUBLE, (0.3, 1.1, 0, 9))) == [True]
+
+
 def test_nan_as_a_bound_is_no_bound() -> None:
     known = bounds(DOUBLE, (math.nan, math.nan, 0, 9), (1.0, math.nan, 0, 9))
     assert matches(compare("=", 5.0, DOUBLE), known) == [True, True]
