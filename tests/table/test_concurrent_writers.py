@@ -160,11 +160,11 @@ class ConcurrentWriters(RuleBasedStateMachine):
         )
 
     # One rule, because the choice of rules would switch writes off in many of the runs.
-    @rule(write=writes(), before=st.sampled_from(["nothing", "nothing", "update", "checkpoint"]))
+    @rule(write=writes(), before=st.sampled_from(["nothing", "nothing", "refresh", "checkpoint"]))
     def write(self, write: Write, before: str) -> None:
         if before != "nothing":
             table = self.process(write.writer).open(self.storage)
-            assert table.update().version == self.latest_version()
+            assert table.refresh().version == self.latest_version()
             if before == "checkpoint":
                 table.checkpoint()
         self.run(write)
@@ -397,7 +397,7 @@ def checkpoint_alone(storage: ObjectStore, version: int) -> MemoryStore:
 
 TestConcurrentWriters = ConcurrentWriters.TestCase
 TestConcurrentWriters.settings = settings(
-    max_examples=25,
+    max_examples=20,
     stateful_step_count=12,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -1,0 +1,71 @@
+"""A table on S3, from the first commit to writers that race, against a real server."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import ConditionalPutUnsupported
+from dagster_delta.storage.s3_store import S3Store
+from dagster_delta.table.delta_table import DeltaTable
+
+ROWS = pa.table({"part": ["a b", "c%20/d", "é"], "id": [1, 2, 3]})
+
+
+@pytest.fixture
+def uri(s3_bucket: str) -> str:
+    return f"s3://{s3_bucket}/some/table"
+
+
+def _rows(table: DeltaTable) -> list[tuple[str, int]]:
+    rows = table.refresh().scan().to_arrow()
+    return sorted(zip(rows["part"].to_pylist(), rows["id"].to_pylist(), strict=True))
+
+
+def test_what_is_written_is_read_by_another_handle(uri: str, s3_options: dict[str, str]) -> None:
+    table = DeltaTable.create(uri, ROWS.schema, partition_by=["part"], storage_options=s3_options)
+    assert table.append(ROWS).version == 1
+    assert table.overwrite(ROWS.slice(0, 1), where="dynamic").version == 2
+    table.checkpoint()
+    again = DeltaTable(uri, storage_options=s3_options)
+    assert again.version() == 2
+    assert _rows(again) == [("a b", 1), ("c%20/d", 2), ("é", 3)]
+    assert DeltaTable.is_delta_table(uri, storage_options=s3_options)
+    assert not DeltaTable.is_delta_table(f"{uri}/nowhere", storage_options=s3_options)
+
+
+def test_writers_that_race_lose_nothing(uri: str, s3_options: dict[str, str]) -> None:
+    DeltaTable.create(uri, ROWS.schema, storage_options=s3_options)
+
+    def append(writer: int) -> None:
+        # A session token of its own: every writer has its own connection.
+        table = DeltaTable(uri, storage_options={**s3_options, "token": f"writer-{writer}"})
+        for number in range(3):
+            table.append(pa.table({"part": ["x"], "id": [writer * 10 + number]}))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(append, range(4)))
+    table = DeltaTable(uri, storage_options=s3_options)
+    assert table.version() == 12
+    assert [row[1] for row in _rows(table)] == sorted(
+        writer * 10 + number for writer in range(4) for number in range(3)
+    )
+
+
+def test_a_table_is_not_written_where_puts_overwrite_in_silence(
+    uri: str, s3_options: dict[str, str]
+) -> None:
+    DeltaTable.create(uri, ROWS.schema, storage_options=s3_options).append(ROWS)
+    clone_options = {**s3_options, "token": "clone"}
+    store = S3Store(uri, clone_options)
+    store._client.meta.events.register(
+        "before-sign.s3.PutObject",
+        lambda request, **_: request.headers.__delitem__("If-None-Match"),
+    )
+    table = DeltaTable(uri, storage_options=clone_options)
+    with pytest.raises(ConditionalPutUnsupported):
+        table.append(ROWS)
+    assert table.refresh().version == 1
+    assert table.snapshot().num_records == 3
