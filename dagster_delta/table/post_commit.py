@@ -112,7 +112,8 @@ def _store_checkpoint_when_due(snapshot: Snapshot, *, clock: Clock) -> None:
             write_checkpoint(snapshot, now_ms=clock())
             if snapshot.checksum is None:
                 # Writers that store none break the chain; with the state at hand it starts anew.
-                _store_checksum(snapshot.store, snapshot.version, _count(snapshot))
+                snapshot.checksum = _count(snapshot)
+                _store_checksum(snapshot.store, snapshot.version, snapshot.checksum)
     except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
         _warn("checkpoint", snapshot.version, snapshot.store, error)
 

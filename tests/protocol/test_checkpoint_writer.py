@@ -6,6 +6,8 @@ import datetime as dt
 import decimal
 import io
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -61,14 +63,14 @@ VECTOR = {
 }
 
 
-def configuration(schema: StructType = SCHEMA, **properties: str) -> TableConfiguration:
+def configuration(**properties: str) -> TableConfiguration:
     return TableConfiguration(
         Protocol(min_reader_version=1, min_writer_version=2),
         Metadata(
             id="table-id",
             name="n",
             format=Format(),
-            schema_string=schema.to_json(),
+            schema_string=SCHEMA.to_json(),
             partition_columns=("p",),
             created_time_ms=7,
             configuration={
@@ -110,7 +112,12 @@ TOMBSTONES = pa.Table.from_pylist(
 )
 
 
-def state(files: int = 4, *, tombstones: pa.Table = TOMBSTONES, **properties: str) -> Any:
+def state(
+    files: int = 4,
+    *,
+    tombstones: pa.Table = TOMBSTONES,
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> CheckpointState:
     config = configuration(**properties)
     live = live_files(files)
     return CheckpointState(
@@ -223,7 +230,7 @@ def test_statistics_and_partition_values_stand_in_their_types() -> None:
 def test_statistics_take_the_forms_that_the_table_asks_for(
     properties: dict[str, str], has_json: bool, has_struct: bool
 ) -> None:
-    (table,) = tables(encode_checkpoint(state(**properties)))
+    (table,) = tables(encode_checkpoint(state(properties=properties)))
     names = {field.name for field in table.schema.field("add").type}
     assert ("stats" in names) is has_json
     assert ("stats_parsed" in names) is has_struct
@@ -246,7 +253,7 @@ def test_only_indexed_columns_have_typed_statistics() -> None:
 
 
 def test_a_table_without_statistics_still_counts_its_rows() -> None:
-    (table,) = tables(encode_checkpoint(state(dataSkippingNumIndexedCols="0")))
+    (table,) = tables(encode_checkpoint(state(properties={"dataSkippingNumIndexedCols": "0"})))
     assert rows_of(table, "add")[0]["stats_parsed"]["numRecords"] == 3
 
 

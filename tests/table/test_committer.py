@@ -222,7 +222,7 @@ class _ReadOnly:
 def test_a_store_without_put_if_absent_is_refused_before_data_is_written(
     store: MemoryStore,
 ) -> None:
-    table = DeltaTable("", store=_ReadOnly(store))  # type: ignore[arg-type]
+    table = DeltaTable("", store=_ReadOnly(store))
     with pytest.raises(ConditionalPutUnsupported):
         table.append(ROWS)
     assert data_files(store) == []

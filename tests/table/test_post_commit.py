@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 
@@ -151,6 +153,33 @@ def test_v2_checkpoints_never_come_in_parts(store: MemoryStore) -> None:
     assert len(name) == len("00000000000000000000.checkpoint..parquet") + 36
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"checkpoint__writeStatsAsJson": "false", "checkpoint__writeStatsAsStruct": "true"},
+        {"checkpointPolicy": "v2"},
+        {"columnMapping__mode": "name"},
+    ],
+)
+@pytest.mark.parametrize("max_actions_per_part", [3, 1000])
+def test_deltalake_reads_the_checkpoint_alone(
+    tmp_path: Path, properties: dict[str, str], max_actions_per_part: int
+) -> None:
+    keys = {f"delta.{key.replace('__', '.')}": value for key, value in properties.items()}
+    table = DeltaTable.create(tmp_path, ROWS.schema, partition_by=["p"], properties=keys)
+    table.append(ROWS)
+    table.overwrite(ROWS.slice(0, 1), where="dynamic")
+    write_checkpoint(table.snapshot(), now_ms=0, max_actions_per_part=max_actions_per_part)
+    for commit in (tmp_path / "_delta_log").glob("*[0-9].json"):
+        if int(commit.name[:20]) < table.version():
+            commit.unlink()
+    query = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(tmp_path)))
+    theirs = pa.table(query.execute("SELECT id, p, s FROM t ORDER BY id").read_all())
+    ours = table.snapshot().scan().to_arrow().sort_by("id")
+    assert theirs.cast(ours.schema).to_pylist() == ours.to_pylist()
+
+
 def test_every_commit_leaves_a_checksum_that_counts(store: MemoryStore) -> None:
     table = table_of(store)
     table.append(ROWS, idempotency=("app", 2))
@@ -176,6 +205,16 @@ def test_the_checksum_comes_back_after_a_writer_that_keeps_none(store: MemorySto
     checksum = parse_version_checksum(store.read("_delta_log/00000000000000000003.crc"))
     assert checksum is not None
     assert checksum.num_files == 12
+
+
+def test_an_open_handle_goes_on_with_checksums_after_it_counted_once(store: MemoryStore) -> None:
+    table = table_of(store, checkpointInterval="2")
+    store.delete(["_delta_log/00000000000000000000.crc"])
+    reopened = DeltaTable("", store=store)
+    for _ in range(3):
+        reopened.append(ROWS)
+    assert [name[:20].lstrip("0") for name in log(store) if name.endswith(".crc")] == ["2", "3"]
+    assert table.version() == 0
 
 
 def test_appends_carry_a_large_table_forward(store: MemoryStore) -> None:

@@ -1,0 +1,170 @@
+"""Small commits in a row: 2,000 appends of one row, and four processes at once.
+
+Each process first writes a dozen commits to another table, so that imports are not measured.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Case, Peer, main
+
+QUARTERS = 4
+WRITERS = 4
+WARM_UP = 12
+
+
+def _nothing(directory: Path, size: int) -> None:
+    """Every run starts from version 0 in a directory of its own."""
+
+
+def _new_directory(directory: Path) -> str:
+    return tempfile.mkdtemp(dir=directory)
+
+
+def _row() -> Any:
+    import pyarrow as pa
+
+    return pa.table({"id": pa.array([1], pa.int64()), "name": ["x"], "value": [0.5]})
+
+
+def _count(uri: str) -> int:
+    """Rows of the table, by the other library: every one of them has to be there."""
+    from deltalake import DeltaTable
+
+    actions = DeltaTable(uri).get_add_actions()
+    return sum(actions.column("num_records").to_pylist())
+
+
+def _append_ours(uri: str, times: int, *, keep_open: bool = True) -> None:
+    from dagster_delta import DeltaTable
+
+    table, row = DeltaTable(uri), _row()
+    for _ in range(times):
+        (table if keep_open else DeltaTable(uri)).append(row)
+
+
+def _append_deltalake(uri: str, times: int, *, keep_open: bool = True) -> None:
+    from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+    table, row = DeltaTable(uri), _row()
+    # Its default of 15 attempts is not enough for four writers.
+    patient = CommitProperties(max_commit_retries=1_000)
+    for _ in range(times):
+        target = table if keep_open else uri
+        write_deltalake(target, row, mode="append", commit_properties=patient)
+
+
+def _create(directory: Path) -> str:
+    """A new table, the same for both peers."""
+    from deltalake import DeltaTable
+
+    uri = _new_directory(directory)
+    DeltaTable.create(uri, _row().schema)
+    return uri
+
+
+def _in_a_row(append: Callable[..., None], *, keep_open: bool) -> Peer:
+    def prepare(directory: Path, size: int) -> Callable[[], object]:
+        append(_create(directory), WARM_UP)
+        uri = _create(directory)
+
+        def run() -> int:
+            append(uri, size, keep_open=keep_open)
+            return _count(uri)
+
+        return run
+
+    return prepare
+
+
+def _write_when_told(append: Callable[..., None], uri: str, times: int, start: Barrier) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        append(_create(Path(directory)), WARM_UP)
+    start.wait()
+    append(uri, times)
+
+
+def _at_once(append: Callable[..., None]) -> Peer:
+    def prepare(directory: Path, size: int) -> Callable[[], object]:
+        uri = _create(directory)
+        context = multiprocessing.get_context("spawn")
+        start = context.Barrier(WRITERS + 1)
+        writers = [
+            context.Process(target=_write_when_told, args=(append, uri, size // WRITERS, start))
+            for _ in range(WRITERS)
+        ]
+        for writer in writers:
+            writer.start()
+        start.wait()
+
+        def run() -> int:
+            for writer in writers:
+                writer.join()
+            if any(writer.exitcode for writer in writers):
+                raise SystemExit("a writer failed")
+            return _count(uri)
+
+        return run
+
+    return prepare
+
+
+CASES = {
+    "path": Case(
+        "{size} appends to a path",
+        2_000,
+        _nothing,
+        {
+            "ours": _in_a_row(_append_ours, keep_open=False),
+            "deltalake": _in_a_row(_append_deltalake, keep_open=False),
+        },
+        rounds=1,
+    ),
+    "handle": Case(
+        "{size} appends to an open table",
+        2_000,
+        _nothing,
+        {
+            "ours": _in_a_row(_append_ours, keep_open=True),
+            "deltalake": _in_a_row(_append_deltalake, keep_open=True),
+        },
+        rounds=1,
+    ),
+    "processes": Case(
+        "{size} appends by 4 processes",
+        800,
+        _nothing,
+        {"ours": _at_once(_append_ours), "deltalake": _at_once(_append_deltalake)},
+        rounds=1,
+    ),
+}
+
+
+def print_flatness(size: int = 2_000) -> None:
+    """How the rate changes as the log grows: commits per second by quarter, against a path."""
+    print("\n| commits per second, by quarter of the run | 1st | 2nd | 3rd | 4th |")
+    print("|---|---|---|---|---|")
+    for name, append in {"ours": _append_ours, "deltalake": _append_deltalake}.items():
+        with tempfile.TemporaryDirectory() as directory:
+            append(_create(Path(directory)), WARM_UP)
+            uri = _create(Path(directory))
+            rates = []
+            for _ in range(QUARTERS):
+                start = time.perf_counter()
+                append(uri, size // QUARTERS, keep_open=False)
+                rates.append(size // QUARTERS / (time.perf_counter() - start))
+            print(f"| {name} | {' | '.join(f'{rate:.0f}' for rate in rates)} |", flush=True)
+
+
+if __spec__ is not None:
+    main(__name__, __spec__.name, CASES)
+    if __name__ == "__main__" and "--child" not in sys.argv:
+        print_flatness()
