@@ -128,7 +128,7 @@ class _Write:
         """The engine that the data or the caller chooses."""
         if self._engine is None:
             self._engine = engine_for(self.data, self.options.engine)
-            if not type(self.data).__module__.startswith("pyspark."):
+            if self.options.engine != "spark" and not _is_spark_frame(self.data):
                 from dagster_delta.engines.data_input import to_reader
 
                 # Both the schema and the rows are asked for, and a lazy frame would run twice.
@@ -145,30 +145,38 @@ class _Write:
     def overwrite(self, where: str | None) -> CommitResult:
         if (done := self._found_done()) is not None:
             return done
-        snapshot = self.transaction.snapshot
         configuration = self._stage_configuration()
         parameters: dict[str, object] = {"mode": "Overwrite"}
         if where == DYNAMIC:
-            self._check_partitioned(configuration)
             parameters["isDynamicPartitionOverwrite"] = True
+        elif where is not None:
+            parameters["predicate"] = where
+        try:
+            metrics = self._stage_overwrite(configuration, where)
+        except BaseException:
+            # Nothing was committed yet, so nothing refers to the files written so far.
+            self.transaction.abandon()
+            raise
+        return self._commit(configuration, parameters, metrics=metrics)
+
+    def _stage_overwrite(
+        self, configuration: TableConfiguration, where: str | None
+    ) -> dict[str, int | str]:
+        """Write the new rows and stage what they replace; returns the operation metrics."""
+        snapshot = self.transaction.snapshot
+        if where == DYNAMIC:
+            self._check_partitioned(configuration)
             written = self._write_rows(configuration)
             replaced = Replacement()
             if snapshot is not None:
                 replaced = replace_partitions(snapshot, written.files, now_ms=self.clock())
                 self._refuse_removal(replaced)
         else:
-            check = []
-            if where is not None:
-                parameters["predicate"] = where
-                check.append(Constraint("the predicate of the overwrite", where, is_partition=True))
             replaced = self._plan_replacement(where)
+            check = [] if where is None else [_overwrite_check(where)]
             written = self._write_rows(configuration, check)
-        copied = self._apply(replaced, configuration)
-        return self._commit(
-            configuration,
-            parameters,
-            metrics=_metrics(written) | _removal_metrics(replaced, copied),
-        )
+        copied_rows = self._apply(replaced, configuration)
+        return _metrics(written) | _removal_metrics(replaced, copied_rows)
 
     def _check_partitioned(self, configuration: TableConfiguration) -> None:
         if not configuration.partition_columns:
@@ -202,7 +210,6 @@ class _Write:
     def _refuse_removal(self, planned: Replacement) -> None:
         snapshot = self.transaction.snapshot
         if planned.removes and snapshot is not None and snapshot.configuration.append_only:
-            self.transaction.abandon()
             raise UnsupportedFeature(
                 "the table is append-only (delta.appendOnly), and this overwrite would remove "
                 "rows; append instead, or unset the property first",
@@ -216,13 +223,9 @@ class _Write:
         self.transaction.stage_removed(replaced.removes)
         if replaced.remaining is None:
             return 0
-        try:
-            rows = self.engine.read(replaced.remaining)
-            spec = write_spec(configuration, self.store.location, check_rows=False)
-            copied = self.engine.write(rows, spec, store=self.store)
-        except BaseException:
-            self.transaction.abandon()
-            raise
+        rows = self.engine.read(replaced.remaining)
+        spec = write_spec(configuration, self.store.location, check_rows=False)
+        copied = self.engine.write(rows, spec, store=self.store)
         self.transaction.stage_written(copied.files)
         return copied.num_rows
 
@@ -275,13 +278,16 @@ class _Write:
             )
             if not isinstance(outcome, Refused):
                 return outcome
-            if (done := self._done_by_winner(outcome)) is not None:
-                return done
-            rebased = self._join_created_table(configuration, parameters)
-            if rebased is None:
-                self.transaction.abandon()
+            done = self._done_by_winner(outcome)
+            if done is None and self._joins_created_table(configuration, parameters):
+                # Later commits of the winner may hold the application's transaction as well.
+                done = self._found_done()
+                if done is None:
+                    continue
+            self.transaction.abandon()
+            if done is None:
                 raise outcome.conflict.to_error(table=self.store.location.uri)
-            self.transaction = rebased
+            return done
 
     def _done_by_winner(self, refused: Refused) -> CommitResult | None:
         """The result of the call, where the winner is the same transaction of the application."""
@@ -292,28 +298,38 @@ class _Write:
             each.app_id == app_id and each.version >= version for each in refused.winner.txns
         ):
             return None
-        self.transaction.abandon()
         return CommitResult(refused.winner.version, {}, Snapshot.load(self.store), skipped=True)
 
-    def _join_created_table(
+    def _joins_created_table(
         self, configuration: TableConfiguration, parameters: dict[str, object]
-    ) -> Transaction | None:
-        """The append on top of the table that somebody else created first, where it fits.
+    ) -> bool:
+        """Whether the append goes on top of the table that somebody else created first.
 
         The files are written already, so they fit only where names, types and partitioning are the
         same; physical names of mapped columns never are.
         """
         if self.transaction.snapshot is not None or parameters["mode"] != "Append":
-            return None
+            return False
         snapshot = Snapshot.load(self.store)
         theirs = snapshot.configuration
         fits = (
-            theirs.column_mapping_mode == configuration.column_mapping_mode == "none"
+            theirs.protocol == configuration.protocol
+            and theirs.column_mapping_mode == "none"
             and theirs.schema == configuration.schema
             and theirs.partition_columns == configuration.partition_columns
             and theirs.properties.configuration == configuration.properties.configuration
         )
-        return self.transaction.rebase_on(snapshot) if fits else None
+        if fits:
+            self.transaction = self.transaction.rebase_on(snapshot)
+        return fits
+
+
+def _is_spark_frame(data: object) -> bool:
+    return type(data).__module__.startswith("pyspark.")
+
+
+def _overwrite_check(where: str) -> Constraint:
+    return Constraint("the predicate of the overwrite", where, is_partition=True)
 
 
 def _session_is_utc(data: Any) -> bool:

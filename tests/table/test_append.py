@@ -283,6 +283,21 @@ def test_two_creators_with_one_schema_both_land(store: MemoryStore) -> None:
     assert actions(store, 1) == ["commitInfo", "add", "add"]
 
 
+def test_a_creator_that_lost_finds_its_own_call_in_a_later_commit(store: MemoryStore) -> None:
+    raced: list[bool] = []
+
+    def rival(operation: str, path: str) -> None:
+        if operation == "put_if_absent" and not raced:
+            raced.append(True)
+            new(store).append(ROWS)
+            new(store).append(ROWS, idempotency=("app", 1))
+
+    result = new(FaultyStore(store, before_call=rival)).append(ROWS, idempotency=("app", 1))
+    assert result.skipped
+    assert len(rows(store)) == 4
+    assert len(data_files(store)) == 2
+
+
 @pytest.mark.parametrize(
     "theirs",
     [
