@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import ConfigurableResource
@@ -67,30 +67,27 @@ class SparkSessionResource(ConfigurableResource["SparkSession"]):
         """Start or get the session. Override it to hand in a session of your own."""
         from dagster_delta.engines.spark_session import local_spark_session
 
-        if self.remote is not None:
-            return self._configure(self._builder().remote(self.remote)).getOrCreate()
-        cores = _local_cores(self.master)
-        if cores is not None:
-            return local_spark_session(self.app_name, self.conf, cores=cores)
-        # The Python of the workers has to be the driver's in version, and `python3` may be any.
+        # The workers' Python has to have our package, and `python3` may be any; a Connect server
+        # that is started here inherits it too.
         os.environ.setdefault(
             "PYSPARK_PYTHON", self.conf.get("spark.pyspark.python", sys.executable)
         )
-        settings = {"spark.sql.session.timeZone": "UTC", **self.conf}
-        builder = self._configure(self._builder().master(self.master), settings)
-        return builder.getOrCreate()
+        if self.remote is not None:
+            return self._configured(lambda builder: builder.remote(str(self.remote)))
+        cores = _local_cores(self.master)
+        if cores is not None:
+            return local_spark_session(self.app_name, self.conf, cores=cores)
+        return self._configured(lambda builder: builder.master(self.master))
 
-    def _builder(self) -> SparkSession.Builder:
+    def _configured(
+        self, point: Callable[[SparkSession.Builder], SparkSession.Builder]
+    ) -> SparkSession:
         from pyspark.sql import SparkSession
 
-        return SparkSession.Builder().appName(self.app_name)
-
-    def _configure(
-        self, builder: SparkSession.Builder, settings: Mapping[str, str] | None = None
-    ) -> SparkSession.Builder:
-        for name, value in (self.conf if settings is None else settings).items():
+        builder = point(SparkSession.Builder().appName(self.app_name))
+        for name, value in {"spark.sql.session.timeZone": "UTC", **self.conf}.items():
             builder = builder.config(name, value)
-        return builder
+        return builder.getOrCreate()
 
 
 def _local_cores(master: str) -> int | str | None:
