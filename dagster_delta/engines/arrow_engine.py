@@ -6,9 +6,17 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from dagster_delta.engines.constraint_violations import refuse_violations
+from dagster_delta.engines.constraint_check import ConstraintCheck
 from dagster_delta.engines.data_input import to_reader
-from dagster_delta.engines.engine import Constraint, ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.engine import (
+    Constraint,
+    MatchedRows,
+    ReadPlan,
+    RewriteResult,
+    RowRewrite,
+    WriteResult,
+    WriteSpec,
+)
 from dagster_delta.engines.parquet_reader import read_files
 from dagster_delta.engines.parquet_writer import write_data_files
 from dagster_delta.engines.store_assignment import assign_batches
@@ -63,6 +71,21 @@ class ArrowEngine:
         )
         return write_data_files(checked, to_arrow_schema(schema), spec, store)
 
+    def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
+        """The live rows that satisfy the plan's predicate. Raises as `RowChangeEngine` says."""
+        from dagster_delta.engines.row_matching import find_matches
+
+        if plan.where is not None:
+            plan.where.check_filter()
+            plan.where.check_embeddable()
+        return find_matches(plan)
+
+    def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
+        """Write rows anew, in their order. Raises as `RowChangeEngine` says."""
+        from dagster_delta.engines.row_rewriting import rewrite_rows
+
+        return rewrite_rows(rewrite)
+
 
 def check_constraints(
     batches: Iterable[pa.RecordBatch],
@@ -87,12 +110,7 @@ def check_constraints(
     if not constraints:
         yield from batches
         return
-    from dagster_delta.engines.sql_expressions import parse_expression
-
-    parsed = [parse_expression(each.sql, schema) for each in constraints]
-    for each in parsed:
-        each.check_embeddable()
+    check = ConstraintCheck(constraints, schema, table=table)
     for batch in batches:
-        results = [each.evaluate(batch) for each in parsed]
-        refuse_violations(constraints, results, batch, table=table)
+        check.check(batch)
         yield batch

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
@@ -35,7 +37,12 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from dagster_delta.engines.sql_expressions import SqlExpression
 
-__all__ = ["DataFile", "DataFileReader"]
+__all__ = ["FILE_ORDINAL", "ROW_INDEX", "DataFile", "DataFileReader", "data_files"]
+
+FILE_ORDINAL = "\0file ordinal"
+"""The int32 column that tells which of the files that are read together a row is of."""
+ROW_INDEX = "\0row index"
+"""The int64 column that tells where in its file a row stands, deleted rows counted."""
 
 BATCH_ROWS = 65_536
 """Rows decoded at once. A multiple of what a container of a deletion vector covers."""
@@ -44,6 +51,9 @@ SPLIT_FILE_BYTES = 16 * 1024 * 1024
 WIDE_ROW_GROUP_BYTES = 128 * 1024 * 1024
 """Row groups from this size on are decoded by several threads, column by column: a worker that
 reads ahead in one would fill the buffer and wait."""
+
+_FILES_AT_ONCE = 10_000
+_POSITION_FIELDS = (pa.field(FILE_ORDINAL, pa.int32()), pa.field(ROW_INDEX, pa.int64()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,12 @@ class DataFile:
     partition_values: Mapping[str, str | None]
     """Serialised values by physical column name."""
     deletion_vector: DeletionVectorDescriptor | None
+    ordinal: int = 0
+    """Which of the files that are read together it is."""
+    selected: BitMap64 | None = None
+    """Indexes of the rows to read, of those that are live; None for all."""
+    hidden: BitMap64 | None = None
+    """Indexes of rows to leave out besides the deleted ones."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> DataFile:
@@ -69,6 +85,15 @@ class DataFile:
         )
 
 
+def data_files(files: pa.Table) -> Iterator[DataFile]:
+    """The files of a `pyarrow.Table` with columns of `LIVE_FILE_SCHEMA`, numbered in order."""
+    needed = files.select(["path", "size_bytes", "partition_values", "deletion_vector"])
+    ordinals = count()
+    for chunk in needed.to_batches(max_chunksize=_FILES_AT_ONCE):
+        for row in chunk.to_pylist():
+            yield replace(DataFile.from_row(row), ordinal=next(ordinals))
+
+
 class DataFileReader:
     """Reads files of one table version; may be used by several threads.
 
@@ -79,6 +104,7 @@ class DataFileReader:
         where: exact filter; None for all rows.
         expected_vectors: deletion vectors of the files that will be read, where several files
             are: vectors in one file are then fetched together.
+        with_positions: whether `FILE_ORDINAL` and `ROW_INDEX` follow the columns.
     """
 
     def __init__(
@@ -89,6 +115,7 @@ class DataFileReader:
         *,
         where: SqlExpression | None = None,
         expected_vectors: Iterable[DeletionVectorDescriptor] = (),
+        with_positions: bool = False,
     ) -> None:
         self._store = store
         self._configuration = configuration
@@ -102,7 +129,10 @@ class DataFileReader:
         self._first = _ColumnSet(configuration, first)
         """The columns that are always decoded: those of the filter, or all where there is none."""
         self._rest = _ColumnSet(configuration, [name for name in columns if name not in referenced])
+        self._with_positions = with_positions
         self.schema = to_arrow_schema(StructType(tuple(schema.field(name) for name in columns)))
+        if with_positions:
+            self.schema = pa.schema([*self.schema, *_POSITION_FIELDS])
 
     def sources(self, files: Iterable[DataFile]) -> Iterator[BatchSource]:
         """One source per small file and per row group of a large one, in order.
@@ -135,7 +165,9 @@ class DataFileReader:
             opened = _OpenedFile(file, handle, parquet.metadata, parquet.schema_arrow)
             vector = file.deletion_vector
             if vector is not None:
-                opened.deleted = self._vectors.load(vector, data_file=file.path)
+                opened.left_out = self._vectors.load(vector, data_file=file.path)
+            if file.hidden:
+                opened.left_out = (opened.left_out or BitMap64()) | file.hidden
         return opened
 
     def _row_groups(self, opened: _OpenedFile) -> list[int]:
@@ -155,44 +187,61 @@ class DataFileReader:
         read_group = self._read_all if self._where is None else self._read_matching
         with self._naming(opened.file):
             for group in groups:
-                yield from read_group(opened, group)
+                if opened.may_hold_wanted(group):
+                    yield from read_group(opened, group)
 
     def _read_all(self, opened: _OpenedFile, group: int) -> Iterator[Any]:
         position = opened.first_rows[group]
         projection = self._first.projection(opened.arrow_schema)
         for raw in opened.decode(group, projection.parquet_columns):
-            live = opened.live_rows(position, raw.num_rows)
-            position += raw.num_rows
-            rows, count = _filter(raw, live)
+            wanted = opened.wanted_rows(position, raw.num_rows)
+            rows, count = _filter(raw, wanted)
             if count:
                 arrays = self._first.arrays(projection, rows, opened.file, count)
+                if self._with_positions:
+                    arrays += _positions(opened.file, position, raw.num_rows, wanted)
                 yield _batch(arrays, self.schema, count)
+            position += raw.num_rows
 
     def _read_matching(self, opened: _OpenedFile, group: int) -> Iterator[Any]:
         selected, first_columns = self._match(opened, group)
         if not selected.true_count:
             return
-        if not self._columns:
-            yield _rows(selected.true_count)
-            return
-        if not self._rest.names:
-            yield from first_columns.select(self._columns).to_batches()
-            return
         position = taken = 0
+        for rows, length in self._decode_rest(opened, group, selected):
+            mask = selected.slice(position, length)
+            count = mask.true_count
+            if count:
+                found = dict(zip(self._rest.names, rows, strict=True))
+                for name in self._first.names:
+                    found[name] = first_columns[name].slice(taken, count).combine_chunks()
+                arrays = [found[name] for name in self._columns]
+                if self._with_positions:
+                    start = opened.first_rows[group] + position
+                    arrays += _positions(opened.file, start, length, mask)
+                yield _batch(arrays, self.schema, count)
+            position += length
+            taken += count
+
+    def _decode_rest(
+        self, opened: _OpenedFile, group: int, selected: Any
+    ) -> Iterator[tuple[list[Any], int]]:
+        """The columns besides the filter's, batch by batch: the selected rows of them, and how many
+        rows the batch was taken from.
+        """
+        if not self._rest.names:
+            yield [], len(selected)
+            return
+        position = 0
         projection = self._rest.projection(opened.arrow_schema)
         for raw in opened.decode(group, projection.parquet_columns):
             rows, count = _filter(raw, selected.slice(position, raw.num_rows))
             position += raw.num_rows
-            if count:
-                arrays = self._rest.arrays(projection, rows, opened.file, count)
-                found = dict(zip(self._rest.names, arrays, strict=True))
-                for name in self._first.names:
-                    found[name] = first_columns[name].slice(taken, count).combine_chunks()
-                taken += count
-                yield _batch([found[name] for name in self._columns], self.schema, count)
+            arrays = self._rest.arrays(projection, rows, opened.file, count) if count else []
+            yield arrays, raw.num_rows
 
     def _match(self, opened: _OpenedFile, group: int) -> tuple[Any, Any]:
-        """Which rows of a row group are live and pass the filter.
+        """Which rows of a row group are wanted and pass the filter.
 
         Returns:
             A `pyarrow.BooleanArray` of all its rows, and a `pyarrow.Table` of the filter's columns
@@ -204,16 +253,17 @@ class DataFileReader:
         masks = []
         batches = []
         for raw in opened.decode(group, projection.parquet_columns):
-            arrays = self._first.arrays(projection, raw, opened.file, raw.num_rows)
-            batch = _batch(arrays, self._first.schema, raw.num_rows)
-            mask = pc.fill_null(self._where.mask(batch), False)
-            live = opened.live_rows(position, raw.num_rows)
+            wanted = opened.wanted_rows(position, raw.num_rows)
             position += raw.num_rows
-            mask = mask if live is None else pc.and_(mask, live)
-            masks.append(mask)
-            rows, count = _filter(batch, mask)
+            # The filter never sees a deleted row: it could fail on one.
+            rows, count = _filter(raw, wanted)
+            arrays = self._first.arrays(projection, rows, opened.file, count)
+            batch = _batch(arrays, self._first.schema, count)
+            mask = pc.fill_null(self._where.mask(batch), False)
+            masks.append(mask if wanted is None else pc.replace_with_mask(wanted, wanted, mask))
+            passed, count = _filter(batch, mask)
             if count:
-                batches.append(rows)
+                batches.append(passed)
         selected = pa.concat_arrays(masks) if masks else pa.array([], pa.bool_())
         return selected, pa.Table.from_batches(batches, self._first.schema)
 
@@ -252,6 +302,14 @@ def _filter(rows: Any, mask: Any) -> tuple[Any, int]:
         return rows, count
     # A batch without columns cannot be filtered: it would forget how many rows it has.
     return (rows.filter(mask) if rows.num_columns else _rows(count)), count
+
+
+def _positions(file: DataFile, start: int, length: int, mask: Any) -> list[Any]:
+    """The position columns of those rows of a file from `start` on where the mask is true."""
+    indexes = pa.array(np.arange(start, start + length))
+    if mask is not None:
+        indexes = indexes.filter(mask)
+    return [pa.repeat(pa.scalar(file.ordinal, pa.int32()), len(indexes)), indexes]
 
 
 def _batch(arrays: list[Any], schema: Any, count: int) -> Any:
@@ -333,8 +391,8 @@ class _OpenedFile:
     """`pyarrow.parquet.FileMetaData`."""
     arrow_schema: Any
     """`pyarrow.Schema` of the file."""
-    deleted: BitMap64 | None = None
-    """Indexes of the rows that are not part of the table."""
+    left_out: BitMap64 | None = None
+    """Indexes of the rows that are deleted or hidden."""
 
     @cached_property
     def first_rows(self) -> list[int]:
@@ -344,17 +402,28 @@ class _OpenedFile:
             starts.append(starts[-1] + self.footer.row_group(group).num_rows)
         return starts
 
-    def live_rows(self, position: int, count: int) -> Any:
-        """A `pyarrow.BooleanArray` of the rows that are part of the table; None for all.
+    def may_hold_wanted(self, group: int) -> bool:
+        """Whether any row of a row group is asked for, a filter aside."""
+        start, end = self.first_rows[group], self.first_rows[group + 1]
+        if self.left_out is not None and self.left_out.range_cardinality(start, end) == end - start:
+            return False
+        selected = self.file.selected
+        return selected is None or selected.range_cardinality(start, end) > 0
+
+    def wanted_rows(self, position: int, count: int) -> Any:
+        """A `pyarrow.BooleanArray` of the rows that are asked for; None for all.
 
         Args:
             position: index in the file of the first row.
             count: number of rows.
         """
-        if self.deleted is None:
-            return None
-        mask = deleted_row_mask(self.deleted, position, count)
-        return pc.invert(mask) if mask.true_count else None
+        wanted = None
+        if self.left_out is not None:
+            wanted = pc.invert(deleted_row_mask(self.left_out, position, count))
+        if self.file.selected is not None:
+            selected = deleted_row_mask(self.file.selected, position, count)
+            wanted = selected if wanted is None else pc.and_(wanted, selected)
+        return None if wanted is None or wanted.true_count == count else wanted
 
     def decode(self, group: int, parquet_columns: list[int]) -> Iterator[Any]:
         """Parquet columns of a row group, as `pyarrow.RecordBatch`es."""

@@ -5,11 +5,13 @@ Planning happens above, once, for every engine; an engine never looks into the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dagster_delta.protocol.actions import AddFile
+from pyroaring import BitMap64
+
+from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore, StoreLocation
@@ -17,7 +19,18 @@ from dagster_delta.storage.object_store import ObjectStore, StoreLocation
 if TYPE_CHECKING:
     from dagster_delta.engines.sql_expressions import SqlExpression
 
-__all__ = ["Constraint", "Engine", "ReadPlan", "WriteResult", "WriteSpec"]
+__all__ = [
+    "Assignment",
+    "Constraint",
+    "Engine",
+    "MatchedRows",
+    "ReadPlan",
+    "RewriteResult",
+    "RowChangeEngine",
+    "RowRewrite",
+    "WriteResult",
+    "WriteSpec",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,8 @@ class WriteSpec:
     """Logical columns to sort the rows of each file by."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags put on every add action."""
+    is_change_data: bool = False
+    """Whether the files are change data (`_change_data/cdc-…`) rather than data of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +125,85 @@ class Engine(Protocol):
         Raises:
             SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch: before anything is
                 referenced; files already written are deleted where that is possible.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedRows:
+    """The live rows of one data file that a predicate is true of; there is at least one."""
+
+    path: str
+    """Path of the file as the log spells it."""
+    rows: BitMap64
+    """Indexes of the rows in the file, deleted ones counted and not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A new value for a column, computed from the row as it was."""
+
+    column: tuple[str, ...]
+    """Logical path: a top-level column, or a field inside structs."""
+    value: SqlExpression
+    """Cast to the type of the column by the rules of store assignment."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRewrite:
+    """Rows of data files that are written anew, changed or not, to new files.
+
+    The live rows of the files fall into two parts: those that match, and the rest. Matching rows
+    are written with new values, or not at all where nothing is assigned; the rest is written as it
+    is, or not at all where the files stay.
+    """
+
+    source: ReadPlan
+    """The files, with all columns of the table. A `where` in it is true of the matching rows and
+    of no others; an engine may go by it or by `matches`."""
+    matches: Mapping[str, BitMap64]
+    """Indexes of the matching rows by path; of a file without an entry every live row matches."""
+    assignments: tuple[Assignment, ...]
+    """New values of the matching rows; none take them out of the table."""
+    keeps_rest: bool
+    """Whether the rest is written too, as copy-on-write needs it."""
+    data: WriteSpec
+    """How the files are written; its constraints bind the rows that change."""
+    change_data: WriteSpec | None = None
+    """How the changes are recorded for the change data feed; None where they are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteResult:
+    """The files a rewrite made, none of them referenced yet."""
+
+    files: tuple[AddFile, ...]
+    change_files: tuple[AddCDCFile, ...]
+    num_changed_rows: int
+    """Rows that matched."""
+    num_copied_rows: int
+    """Rows of the rest, written as they were."""
+
+
+class RowChangeEngine(Protocol):
+    """Finds the rows that DELETE, UPDATE and MERGE are about, and writes what replaces them."""
+
+    def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
+        """The live rows that satisfy the plan's predicate, file by file; no file without any.
+
+        Raises:
+            UnsupportedExpression: the engine cannot evaluate the predicate exactly.
+            InvalidArgument: the predicate fails on a value.
+            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+        """
+
+    def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
+        """Write rows anew, row for row in their order.
+
+        Raises:
+            SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column;
+                files already written are deleted where that is possible.
+            UnsupportedExpression, InvalidArgument, DataFileMissing, CorruptDeletionVector,
+            InvalidTable, StorageFailure: as `find_matches` does.
         """
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.data_file_reader import DataFile, DataFileReader
-from dagster_delta.engines.ordered_prefetch import prefetch_in_order
+from dagster_delta.engines.data_file_reader import DataFile, DataFileReader, data_files
+from dagster_delta.engines.ordered_prefetch import BatchSource, prefetch_in_order
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
@@ -21,7 +21,7 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from dagster_delta.engines.sql_expressions import SqlExpression
 
-__all__ = ["read_data_file", "read_files"]
+__all__ = ["deletion_vectors_of", "read_ahead", "read_data_file", "read_files"]
 
 MAX_BUFFERED_BYTES = 64 * 1024 * 1024
 """Arrow bytes that wait for the consumer."""
@@ -30,7 +30,6 @@ SMALL_BATCH_ROWS = 16_384
 
 _REMOTE_THREADS = 8
 _MAX_LOCAL_THREADS = 16
-_FILES_AT_ONCE = 10_000
 
 
 def read_data_file(
@@ -80,24 +79,37 @@ def read_files(
     Raises:
         As `read_data_file` does.
     """
-    needed = files.select(["path", "size_bytes", "partition_values", "deletion_vector"])
-    vectors = _deletion_vectors(needed.column("deletion_vector"))
-    reader = DataFileReader(store, configuration, columns, where=where, expected_vectors=vectors)
-    data_files = (
-        DataFile.from_row(row)
-        for chunk in needed.to_batches(max_chunksize=_FILES_AT_ONCE)
-        for row in chunk.to_pylist()
+    reader = DataFileReader(
+        store, configuration, columns, where=where, expected_vectors=deletion_vectors_of(files)
     )
+    return read_ahead(store, reader.sources(data_files(files)), threads=threads)
+
+
+def read_ahead(
+    store: ObjectStore, sources: Iterable[BatchSource], *, threads: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The batches of all sources in order, several sources at work at once; small ones are merged.
+
+    Args:
+        store: what the sources read from.
+        sources: those of a `DataFileReader`, or what was made of them.
+        threads: workers; by default one per core, and more where the store is not local.
+
+    Raises:
+        Whatever a source raises.
+    """
     return _merge_small(
         prefetch_in_order(
-            reader.sources(data_files),
+            sources,
             threads=threads or _thread_count(store),
             max_buffered_bytes=MAX_BUFFERED_BYTES,
         )
     )
 
 
-def _deletion_vectors(column: Any) -> Iterable[DeletionVectorDescriptor]:
+def deletion_vectors_of(files: pa.Table) -> Iterable[DeletionVectorDescriptor]:
+    """The deletion vectors that the files of a `pyarrow.Table` have."""
+    column = files.column("deletion_vector")
     if column.null_count == len(column):
         return ()
     return [DeletionVectorDescriptor(**each) for each in column.drop_null().to_pylist()]

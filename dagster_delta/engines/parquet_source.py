@@ -7,7 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["decoding_pool", "open_parquet"]
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["count_file_rows", "decoding_pool", "open_parquet"]
 
 
 @cache
@@ -39,3 +41,13 @@ def open_parquet(handle: Any, *, footer: Any = None) -> Any:
     # INT96 holds times far outside what nanoseconds can count.
     reader.open(handle, metadata=footer, coerce_int96_timestamp_unit="us")
     return reader
+
+
+def count_file_rows(store: ObjectStore, path: str) -> int:
+    """The rows of a data file by its footer, deleted ones counted.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        OSError: it is no Parquet file, or the store refused or failed.
+    """
+    return int(open_parquet(store.open_input(path)).metadata.num_rows)

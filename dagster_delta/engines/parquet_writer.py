@@ -18,7 +18,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -31,7 +32,7 @@ from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.partition_values import encode_path, partition_directory
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["write_data_files"]
+__all__ = ["DataFileWriter", "write_data_files"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -79,18 +80,65 @@ def write_data_files(
         StorageFailure: the store refused or failed. Whatever is raised, files already written by
             this call are deleted as far as the store lets it.
     """
-    files = _DataFiles(FileFormat.of(spec), spec, store, clock, new_uuid)
-    job = _WriteJob(schema, spec, files)
-    try:
+    with DataFileWriter(schema, spec, store, clock=clock, new_uuid=new_uuid) as writer:
         for batch in batches:
-            job.add(batch)
-        job.finish()
-    except BaseException:
-        job.stop()
-        files.abandon()
-        raise
-    written = files.in_order()
-    return WriteResult(written, job.num_rows, sum(each.size_bytes for each in written))
+            writer.add(batch)
+        return writer.finish()
+
+
+class DataFileWriter:
+    """Writes the rows it is given as data files; no log entry is written.
+
+    A context manager: left by an error, it deletes its files as far as the store lets it.
+
+    Args:
+        schema, spec, store, clock, new_uuid: as for `write_data_files`.
+
+    Raises:
+        UnsupportedFeature: a column type cannot be written.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        spec: WriteSpec,
+        store: ObjectStore,
+        *,
+        clock: Clock = _now_ms,
+        new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> None:
+        self._files = _DataFiles(FileFormat.of(spec), spec, store, clock, new_uuid)
+        self._job = _WriteJob(schema, spec, self._files)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._job.stop()
+            self._files.abandon()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of a record batch of the schema.
+
+        Raises:
+            SchemaMismatch: a partition value has no text that a reader would take for it.
+            StorageFailure: the store refused or failed.
+        """
+        self._job.add(batch)
+
+    def finish(self) -> WriteResult:
+        """Write what waits, close every file, and return an add action for each. Raises as `add`
+        does.
+        """
+        self._job.finish()
+        written = self._files.in_order()
+        return WriteResult(written, self._job.num_rows, sum(each.size_bytes for each in written))
 
 
 @dataclass(slots=True)
@@ -200,17 +248,18 @@ class _DataFiles:
         return encodings
 
     def _new_path(self, key: PartitionKey, number: int) -> str:
-        name = f"part-{number:05d}-{self._new_uuid()}-c000{self.format.extension}"
+        kind, root = ("cdc", "_change_data/") if self._spec.is_change_data else ("part", "")
+        name = f"{kind}-{number:05d}-{self._new_uuid()}-c000{self.format.extension}"
         configuration = self._spec.configuration
         properties = configuration.properties
         # Partition directories would show physical names under column mapping; like Spark, spread
         # the files over random prefixes there.
         if properties.randomize_file_prefixes or configuration.column_mapping_mode != "none":
-            return f"{_random_prefix(properties.random_prefix_length)}/{name}"
+            return f"{root}{_random_prefix(properties.random_prefix_length)}/{name}"
         if not key:
-            return name
+            return f"{root}{name}"
         directory = partition_directory(dict(zip(self._partition_names, key, strict=True)))
-        return f"{directory}/{name}"
+        return f"{root}{directory}/{name}"
 
 
 def _random_prefix(length: int) -> str:

@@ -20,6 +20,7 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import Refused, now_ms
+from dagster_delta.table.dml import RowChangeMethods
 from dagster_delta.table.post_commit import write_checkpoint
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.transaction import CommitResult, Transaction
@@ -35,11 +36,11 @@ __all__ = ["CommitResult", "DeltaTable"]
 CreateMode = Literal["error", "ignore", "replace"]
 
 
-class DeltaTable:
+class DeltaTable(RowChangeMethods):
     """A table, as its latest version is known to this handle.
 
-    Reading calls answer from the version that was opened or last written here; `update` looks for
-    newer ones. Every write starts from the latest version.
+    Reading calls answer from the version that was opened or last written here; `refresh` looks
+    for newer ones. Every write starts from the latest version.
 
     Args:
         uri: path or URI of the table's root.
@@ -246,7 +247,7 @@ class DeltaTable:
             return self._snapshot
         return Snapshot.load(self._store, version=version, timestamp=timestamp)
 
-    def update(self) -> Snapshot:
+    def refresh(self) -> Snapshot:
         """Move this handle to the latest version, and return it.
 
         Raises:

@@ -20,6 +20,7 @@ from dagster_delta.errors import (
     UnsupportedFeature,
 )
 from dagster_delta.protocol.actions import (
+    AddCDCFile,
     AddFile,
     DomainMetadata,
     RemoveFile,
@@ -56,7 +57,8 @@ class CommitResult:
     snapshot: Snapshot
     """The table at that version."""
     skipped: bool = False
-    """True when the application's transaction had been committed before, so nothing was written."""
+    """True when nothing was written: the application's transaction had been committed before, or no
+    row was to be changed."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,7 @@ class Transaction:
     _reads: ReadScope = field(default_factory=ReadScope, init=False)
     _adds: list[AddFile] = field(default_factory=list, init=False)
     _removes: list[RemoveFile] = field(default_factory=list, init=False)
+    _change_files: list[AddCDCFile] = field(default_factory=list, init=False)
     _own_paths: list[str] = field(default_factory=list, init=False)
     _applications: dict[str, int] = field(default_factory=dict, init=False)
     _domains: dict[str, DomainMetadata] = field(default_factory=dict, init=False)
@@ -139,6 +142,22 @@ class Transaction:
         """Add data files that were written for this change and are deleted if it fails."""
         for each in files:
             self._adds.append(each)
+            self._own_paths.append(decode_path(each.path))
+
+    def stage_readded(self, files: Iterable[AddFile], *, written: Iterable[str] = ()) -> None:
+        """Add logical files whose data files stand in the table already.
+
+        Args:
+            files: with other deletion vectors, say.
+            written: paths of files that were made for it and are deleted if the change fails.
+        """
+        self._adds.extend(files)
+        self._own_paths.extend(written)
+
+    def stage_change_files(self, files: Iterable[AddCDCFile]) -> None:
+        """Add change data files that were written for this change and are deleted if it fails."""
+        for each in files:
+            self._change_files.append(each)
             self._own_paths.append(decode_path(each.path))
 
     def stage_removed(self, removes: Iterable[RemoveFile]) -> None:
@@ -269,7 +288,8 @@ class Transaction:
     ) -> CommitRequest:
         contents = self._contents()
         configuration = self.configuration
-        if contents.removes_data and configuration.append_only:
+        current = configuration if self.snapshot is None else self.snapshot.configuration
+        if contents.removes_data and current.append_only:
             # Spec: new log entries MUST NOT change or remove data from the table.
             raise UnsupportedFeature(
                 "the table is append-only (delta.appendOnly), and this write would remove rows; "
@@ -309,6 +329,7 @@ class Transaction:
             domain_metadata=tuple(self._domains.values()),
             removes=tuple(self._removes),
             adds=tuple(self._adds),
+            change_files=tuple(self._change_files),
         )
 
     def _facts(self, contents: CommitContents) -> TransactionFacts:

@@ -113,6 +113,15 @@ def test_replacing_keeps_id_and_history_and_drops_rows(store: MemoryStore) -> No
     assert replaced.snapshot(version=1).scan().to_arrow().num_rows == 2
 
 
+def test_an_append_only_table_with_rows_is_not_replaced(store: MemoryStore) -> None:
+    table = create(store, properties={"delta.appendOnly": "true"})
+    create(store, mode="replace", properties={"delta.appendOnly": "true"})
+    table.append(ROWS)
+    with pytest.raises(UnsupportedFeature, match="append-only"):
+        create(store, mode="replace")
+    assert table.snapshot().num_records == 2
+
+
 def test_replacing_never_lowers_the_protocol(store: MemoryStore) -> None:
     create(store, properties={"delta.enableDeletionVectors": "true"})
     protocol = create(store, mode="replace").protocol()
@@ -258,7 +267,7 @@ def test_a_handle_at_a_version_reads_it_and_does_not_write(store: MemoryStore) -
     assert old.version() == 0
     with pytest.raises(InvalidArgument, match="latest"):
         old.append(ROWS)
-    assert old.update().version == 1
+    assert old.refresh().version == 1
     assert old.append(ROWS).version == 2
 
 
@@ -266,7 +275,7 @@ def test_a_handle_sees_others_commits_after_an_update(store: MemoryStore) -> Non
     mine, theirs = create(store), DeltaTable("", store=store)
     theirs.append(ROWS)
     assert mine.version() == 0
-    assert mine.update().version == 1
+    assert mine.refresh().version == 1
     assert mine.version() == 1
 
 

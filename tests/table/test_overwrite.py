@@ -65,7 +65,7 @@ def pairs(store: Any) -> list[tuple[int, int]]:
 
 
 def paths(table: DeltaTable) -> set[str]:
-    return set(table.update().files()["path"].to_pylist())
+    return set(table.refresh().files()["path"].to_pylist())
 
 
 def data_files(store: Any) -> set[str]:

@@ -1,0 +1,112 @@
+"""The calls of a table handle that change rows: delete and update."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from dagster_delta.errors import TableNotFound
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.committer import now_ms
+from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.transaction import CommitResult
+
+__all__ = ["RowChangeMethods"]
+
+
+class RowChangeMethods(ABC):
+    """What changes rows of a table; part of `DeltaTable`."""
+
+    _store: ObjectStore
+
+    @abstractmethod
+    def _latest(self) -> Snapshot | None:
+        """The latest version; None where there is no table."""
+
+    @abstractmethod
+    def _adopt(self, result: CommitResult) -> CommitResult:
+        """Move the handle to the version that a commit made."""
+
+    def delete(
+        self, where: str | None = None, *, commit_info: Mapping[str, object] | None = None
+    ) -> CommitResult:
+        """Remove rows as one commit. Where no row matches there is none, and `skipped` is true.
+
+        Only the columns of the predicate are read, in files that may hold a match. With deletion
+        vectors (`delta.enableDeletionVectors`) no row is written; else the files with matches are
+        written again without them. Files that lose all rows are dropped.
+
+        Args:
+            where: Spark SQL; rows for which it is true are removed. None removes every row, by the
+                log alone.
+            commit_info: recorded in the commitInfo beside ours.
+
+        Raises:
+            TableNotFound: there is no table.
+            SchemaMismatch: the predicate names a column that is not there.
+            InvalidArgument: the predicate is none, or fails on a value.
+            UnsupportedExpression: the embedded engine cannot evaluate it exactly as Spark would.
+            UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written, or is
+                append-only.
+            CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
+        """
+        from dagster_delta.engines.arrow_engine import ArrowEngine
+        from dagster_delta.table.row_operations import delete_rows
+
+        return self._adopt(
+            delete_rows(
+                self._store,
+                self._existing(),
+                where,
+                ArrowEngine(),
+                clock=now_ms,
+                commit_info=commit_info,
+            )
+        )
+
+    def update(
+        self,
+        set: Mapping[str, str],  # noqa: A002  as SQL calls it
+        where: str | None = None,
+        *,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Change rows as one commit. Where no row matches there is none, and `skipped` is true.
+
+        Args:
+            set: Spark SQL by column: `{"price": "price * 1.1"}`. All of it is computed from the row
+                as it was and cast to the column's type; `a.b` is a field of a struct. Text needs
+                quotes of its own: `{"state": "'open'"}`.
+            where: Spark SQL; rows for which it is true are changed. None changes every row.
+            commit_info: recorded in the commitInfo beside ours.
+
+        Raises:
+            InvalidCast: a new value does not fit the type of its column.
+            ConstraintViolation: a new row breaks NOT NULL, an invariant or a CHECK.
+            InvalidArgument: nothing is set, or a column twice; an expression fails on a value.
+            TableNotFound, SchemaMismatch, UnsupportedExpression, UnsupportedFeature,
+            ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for `delete`.
+        """
+        from dagster_delta.engines.arrow_engine import ArrowEngine
+        from dagster_delta.table.row_operations import update_rows
+
+        return self._adopt(
+            update_rows(
+                self._store,
+                self._existing(),
+                set,
+                where,
+                ArrowEngine(),
+                clock=now_ms,
+                commit_info=commit_info,
+            )
+        )
+
+    def _existing(self) -> Snapshot:
+        latest = self._latest()
+        if latest is None:
+            raise TableNotFound(
+                "there is no Delta table here to change: create it, or append to it first",
+                table=self._store.location.uri,
+            )
+        return latest

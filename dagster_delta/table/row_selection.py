@@ -1,0 +1,112 @@
+"""Which rows of which files a predicate selects: by the log as far as it knows, then by reading.
+
+Spec: Per-file Statistics; Partition Value Serialization; Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from dagster_delta.engines.engine import ReadPlan, RowChangeEngine
+from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.conflict_checker import ReadScope
+from dagster_delta.protocol.file_skipping import skip_files
+from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.predicates import Predicate
+from dagster_delta.protocol.statistics import parse_statistics_json
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.sql_expressions import SqlExpression
+    from dagster_delta.table.snapshot import Snapshot
+
+__all__ = ["SelectedRows", "read_plan", "select_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedRows:
+    """Live rows of a table version, and what the choice of them depends on."""
+
+    files: Any
+    """`pa.Table` of LIVE_FILE_SCHEMA: the files with at least one selected row."""
+    rows: Mapping[str, BitMap64]
+    """Indexes of the selected rows by path; of a file without an entry every live row is."""
+    reads: ReadScope
+    """What a concurrent commit must not have changed."""
+
+
+def select_rows(
+    snapshot: Snapshot,
+    where: SqlExpression | None,
+    engine: RowChangeEngine,
+    *,
+    session_is_utc: bool = True,
+) -> SelectedRows:
+    """The live rows for which a predicate is true.
+
+    Files of which the log proves that all rows satisfy it, or none, are not read.
+
+    Args:
+        snapshot: the version.
+        where: the predicate; None for every row.
+        engine: reads the files of which the log does not know.
+        session_is_utc: whether that engine reads timestamps without a zone in UTC.
+
+    Raises:
+        UnsupportedExpression, InvalidArgument: of the predicate.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of log or file.
+    """
+    files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
+    if where is None:
+        return SelectedRows(files, {}, ReadScope(whole_table=True))
+    predicate = where.to_predicate(session_is_utc=session_is_utc)
+    configuration = snapshot.configuration
+    skipped = skip_files(predicate, configuration, files["partition_values"], snapshot.statistics)
+    whole = files.filter(pc.and_(skipped.may_match, skipped.only_matches))
+    unsure = files.filter(pc.and_(skipped.may_match, pc.invert(skipped.only_matches)))
+    rows: dict[str, BitMap64] = {}
+    if unsure.num_rows:
+        plan = read_plan(snapshot, unsure, where)
+        rows = {each.path: each.rows for each in engine.find_matches(plan)}
+    found = pc.is_in(unsure["path"], value_set=pa.array(list(rows), pa.string()))
+    selected = pa.concat_tables([whole, unsure.filter(found)])
+    paths = frozenset(selected["path"].to_pylist())
+    return SelectedRows(
+        selected, rows, ReadScope(may_hold=_may_hold(predicate, configuration), paths=paths)
+    )
+
+
+def read_plan(snapshot: Snapshot, files: Any, where: SqlExpression | None) -> ReadPlan:
+    """A read of all columns of some live files (a `pa.Table` of LIVE_FILE_SCHEMA)."""
+    return ReadPlan(
+        store=snapshot.store,
+        version=snapshot.version,
+        configuration=snapshot.configuration,
+        files=files,
+        columns=snapshot.schema.names,
+        where=where,
+    )
+
+
+def _may_hold(predicate: Predicate, configuration: TableConfiguration) -> Callable[[AddFile], bool]:
+    """Whether a file that somebody else added may hold a row for which the predicate is true."""
+    map_type = LIVE_FILE_SCHEMA.field("partition_values").type
+
+    def may_hold(add: AddFile) -> bool:
+        values = pa.array([list(add.partition_values.items())], map_type)
+        stats = pa.array([add.stats], pa.string())
+        skipped = skip_files(
+            predicate,
+            configuration,
+            values,
+            lambda columns: parse_statistics_json(stats, columns),
+        )
+        return bool(skipped.may_match[0].as_py())
+
+    return may_hold
