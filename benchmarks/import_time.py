@@ -36,7 +36,7 @@ def _ours_on_dagster(directory: Path, size: int) -> Callable[[], object]:
 
         from dagster_delta import DeltaIOManager
 
-        return "imported" if dagster and DeltaIOManager else ""
+        return dagster.__name__ and DeltaIOManager.__name__ and "imported"
 
     return run
 

@@ -55,7 +55,7 @@ def answered_by_file(name: str) -> dict[int | None, list[Path]]:
     root = GOLDEN_TABLES / name / "expected"
     directories = {path.name: path for path in root.glob("*") if path.is_dir()}
     if "latest" not in directories:
-        found = {None: sorted(root.glob("**/*.parquet"))}
+        found: dict[int | None, list[Path]] = {None: sorted(root.glob("**/*.parquet"))}
     else:
         found = {
             None if label == "latest" else int(label.removeprefix("v")): sorted(
