@@ -20,9 +20,14 @@ STRING_MAP = pa.map_(pa.string(), pa.string())
 
 def string_column(values: Sequence[str | None]) -> Any:
     """A `pa.StringArray` of the values, which hold less than 2 GiB of text together."""
-    encoded = [b"" if value is None else value.encode() for value in values]
-    offsets = array("i", accumulate(map(len, encoded), initial=0))
-    buffers = [_validity(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    validity = _validity(values)
+    texts = [value or "" for value in values] if validity is not None else values
+    data = "".join(cast("Sequence[str]", texts)).encode()
+    lengths = [len(text or "") for text in texts]
+    if not data.isascii():
+        lengths = [len((text or "").encode()) for text in texts]
+    offsets = array("i", accumulate(lengths, initial=0))
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.string(), len(values), buffers)
 
 

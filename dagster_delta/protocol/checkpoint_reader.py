@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.actions import (
@@ -122,6 +121,8 @@ class CheckpointPart:
 
     @cached_property
     def _metadata(self) -> Any:
+        import pyarrow.parquet as pq
+
         with self._corruption_named(), self._open_input() as source:
             return pq.read_metadata(source)
 
@@ -289,6 +290,8 @@ class CheckpointPart:
         return {name: pa.chunked_array(chunks[name], types[name]) for name in sources}
 
     def _batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[Any]:
+        import pyarrow.parquet as pq
+
         if self.num_rows == 0:
             return
         with self._corruption_named(), self._open_input() as source:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -99,6 +99,11 @@ class _KeyLine(msgspec.Struct, gc=False, rename="camel"):
     domain_metadata: LenientDomainMetadata | None = None
 
 
+# A batch of strings holds less than 2 GiB, and statistics may take kilobytes a file.
+_BATCH_ROWS = 65_536
+
+_Action = TypeVar("_Action")
+
 _KEY_DECODER = msgspec.json.Decoder(_KeyLine)
 
 
@@ -151,8 +156,27 @@ def _key(file: _FileKey) -> str:
 
 
 def _take_table_actions(tail: LogTail, lines: Sequence[_KeyLine], commit: RawCommit) -> None:
-    protocols = [line.protocol for line in lines if line.protocol is not None]
-    metadata = [line.meta_data for line in lines if line.meta_data is not None]
+    protocols, metadata = [], []
+    for line in lines:
+        if line.protocol is not None:
+            protocols.append(line.protocol)
+        elif line.meta_data is not None:
+            metadata.append(line.meta_data)
+        elif line.txn is not None:
+            tail.txns[line.txn.app_id] = line.txn
+        elif line.domain_metadata is not None:
+            domain = line.domain_metadata.strict()
+            tail.domain_metadata[domain.domain] = domain
+    if protocols or metadata:
+        _take_configuration(tail, protocols, metadata, commit)
+
+
+def _take_configuration(
+    tail: LogTail,
+    protocols: Sequence[Protocol],
+    metadata: Sequence[LenientMetadata],
+    commit: RawCommit,
+) -> None:
     if not commit.is_compacted:
         refuse_repeated(protocols, "protocol", version=commit.version, path=commit.path)
         refuse_repeated(metadata, "metaData", version=commit.version, path=commit.path)
@@ -160,12 +184,6 @@ def _take_table_actions(tail: LogTail, lines: Sequence[_KeyLine], commit: RawCom
         tail.protocol = protocols[-1]
     if metadata:
         tail.metadata = metadata[-1].strict()
-    for line in lines:
-        if line.txn is not None:
-            tail.txns[line.txn.app_id] = line.txn
-        if line.domain_metadata is not None:
-            domain = line.domain_metadata.strict()
-            tail.domain_metadata[domain.domain] = domain
 
 
 class _Add(msgspec.Struct, gc=False, rename="camel"):
@@ -207,8 +225,14 @@ def add_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> Any:
         ordinals: ascending, counted over all commits.
     """
     with garbage_collection_paused():
-        every = _chosen(_every_add(commits), ordinals)
-        columns = [
+        chosen = _chosen(_every_add(commits), ordinals)
+        batches = [_add_batch(files) for files in _sliced(chosen)]
+    return pa.Table.from_batches(batches, LIVE_FILE_SCHEMA)
+
+
+def _add_batch(every: Sequence[_Add]) -> Any:
+    return pa.RecordBatch.from_arrays(
+        [
             string_column([x.path for x in every]),
             map_column([x.partition_values or {} for x in every]),
             integer_column([x.size for x in every]),
@@ -219,15 +243,22 @@ def add_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> Any:
             integer_column([x.default_row_commit_version for x in every]),
             map_column([x.tags for x in every]),
             string_column([x.clustering_provider for x in every]),
-        ]
-    return pa.Table.from_arrays(columns, schema=LIVE_FILE_SCHEMA)
+        ],
+        schema=LIVE_FILE_SCHEMA,
+    )
 
 
 def remove_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> Any:
     """A `pa.Table` of TOMBSTONE_SCHEMA: the removes with these ordinals, counted from 0."""
     with garbage_collection_paused():
-        every = _chosen(_every_remove(commits), ordinals)
-        columns = [
+        chosen = _chosen(_every_remove(commits), ordinals)
+        batches = [_remove_batch(files) for files in _sliced(chosen)]
+    return pa.Table.from_batches(batches, TOMBSTONE_SCHEMA)
+
+
+def _remove_batch(every: Sequence[_Remove]) -> Any:
+    return pa.RecordBatch.from_arrays(
+        [
             string_column([x.path for x in every]),
             integer_column([x.deletion_timestamp for x in every]),
             boolean_column([bool(x.data_change) for x in every]),
@@ -239,8 +270,13 @@ def remove_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> Any
             _deletion_vectors([x.deletion_vector for x in every]),
             integer_column([x.base_row_id for x in every]),
             integer_column([x.default_row_commit_version for x in every]),
-        ]
-    return pa.Table.from_arrays(columns, schema=TOMBSTONE_SCHEMA)
+        ],
+        schema=TOMBSTONE_SCHEMA,
+    )
+
+
+def _sliced(actions: Sequence[_Action]) -> Iterator[Sequence[_Action]]:
+    return (actions[at : at + _BATCH_ROWS] for at in range(0, len(actions), _BATCH_ROWS))
 
 
 def _every_add(commits: Iterable[RawCommit]) -> Iterator[_Add]:
@@ -263,7 +299,7 @@ def _every_remove(commits: Iterable[RawCommit]) -> Iterator[_Remove]:
                 yield line.remove
 
 
-def _chosen(actions: Iterator[Any], ordinals: Sequence[int]) -> list[Any]:
+def _chosen(actions: Iterator[_Action], ordinals: Sequence[int]) -> list[_Action]:
     wanted = iter(ordinals)
     following = next(wanted, None)
     chosen = []

@@ -11,7 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from threading import Lock
+from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from dagster_delta.errors import CorruptLog, DeltaError, LogGap, VersionNotFound
 from dagster_delta.protocol.checkpoint_reader import CheckpointPart, TableActions
@@ -50,6 +53,8 @@ __all__ = [
 
 # Enough to hide the latency of an object store; a local disk is read by the caller's thread.
 _CONCURRENT_READS = 32
+# Checkpoint files up to this size come over the network whole: one request instead of several.
+_DOWNLOAD_BYTES = 4 * 1024 * 1024
 
 _Read = TypeVar("_Read")
 
@@ -249,18 +254,37 @@ def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenChec
                 data, version=checkpoint.version, path=file.path
             ).sidecars
         else:
-            parts.append(_part(store, file.path))
+            parts.append(_part(store, file.path, file.size_bytes))
             found.take(parts[-1].read_table_actions())
-    parts.extend(_part(store, sidecar_path(each.path)) for each in found.sidecars)
+    parts.extend(
+        _part(store, sidecar_path(each.path), each.size_in_bytes) for each in found.sidecars
+    )
     return OpenCheckpoint(found, tuple(manifests), tuple(parts))
 
 
-def _part(store: ObjectStore, path: str) -> CheckpointPart:
-    return CheckpointPart(
-        partial(_read_existing, store.open_input, path),
-        path,
-        is_remote=store.local_path(path) is None,
-    )
+def _part(store: ObjectStore, path: str, size_bytes: int) -> CheckpointPart:
+    is_remote = store.local_path(path) is None
+    if is_remote and size_bytes <= _DOWNLOAD_BYTES:
+        return CheckpointPart(_Download(store, path), path)
+    open_input = partial(_read_existing, store.open_input, path)
+    return CheckpointPart(open_input, path, is_remote=is_remote)
+
+
+class _Download:
+    """Opens an object that is fetched once and kept, instead of anew for every column."""
+
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._lock = Lock()
+        self._data: bytes | None = None
+
+    def __call__(self) -> Any:
+        """A `pyarrow.NativeFile`."""
+        with self._lock:
+            if self._data is None:
+                self._data = _read_existing(self._store.read, self._path)
+            return pa.BufferReader(self._data)
 
 
 def _read_existing(read: Callable[[str], _Read], path: str) -> _Read:

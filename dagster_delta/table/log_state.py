@@ -63,7 +63,9 @@ class _Base:
     statistics: tuple[tuple[StatisticsColumn, ...], Any] | None = None
     """The last statistics that were asked for and their `pa.Table`, row for row with `columns`."""
     tombstones: Any = None
-    """`pa.Table` of TOMBSTONE_SCHEMA; None while nobody has looked."""
+    """`pa.Table` of TOMBSTONE_SCHEMA; None for those of the parts."""
+    tombstone_tails: tuple[LogTail, ...] = ()
+    """Commits that are in `masks` and `rows`, and not yet in the tombstones."""
 
 
 class _Source:
@@ -117,7 +119,7 @@ class LogState:
     def advance(self, tail: LogTail) -> LogState:
         """The state after more commits; what is known already is carried over."""
         with self._lock:
-            if self._files is None or self._tombstones is None:
+            if self._files is None:
                 return LogState(self._source, (*self._later, tail))
             settled = self._settle(self._files)
         return LogState(_Source(lambda: (settled, ())), (tail,))
@@ -239,15 +241,13 @@ class LogState:
     def _added(self) -> Any:
         if self._added_rows is None:
             files = self._reconciled()
-            self._added_rows = add_columns(self._commits(), files.tail.live_adds)
+            self._added_rows = add_columns(_commits(self._load()[1]), files.tail.live_adds)
         return self._added_rows
 
-    def _commits(self) -> list[RawCommit]:
-        return [commit for tail in self._load()[1] for commit in tail.commits]
-
     def _read_tombstones(self) -> Any:
-        base, _ = self._load()
-        tail = self._reconciled().tail
+        base, tails = self._load()
+        tails = (*base.tombstone_tails, *tails)
+        tail = reconcile_tail(tails)
         older = base.tombstones
         if older is None:
             removes = [part.read_removes() for part in base.parts]
@@ -259,10 +259,14 @@ class LogState:
         vectors = older.column("deletion_vector")
         kept = rows_to_keep(older.column("path"), vectors.filter, tail.keys)
         older = older if kept is None else older.filter(kept)
-        return pa.concat_tables([older, remove_columns(self._commits(), tail.live_removes)])
+        return pa.concat_tables([older, remove_columns(_commits(tails), tail.live_removes)])
 
     def _settle(self, files: _Files) -> _Base:
-        base, _ = self._load()
+        base, tails = self._load()
+        if self._tombstones is None:
+            tombstones, pending = base.tombstones, (*base.tombstone_tails, *tails)
+        else:
+            tombstones, pending = _compacted(self._tombstones), ()
         return _Base(
             actions=self.table_actions(),
             parts=base.parts,
@@ -270,7 +274,8 @@ class LogState:
             rows=_compacted(pa.concat_tables([files.rows, self._added()])),
             columns={name: _merge_chunks(column) for name, column in self._columns.items()},
             statistics=self._statistics and (self._statistics[0], _compacted(self._statistics[1])),
-            tombstones=_compacted(self._tombstones),
+            tombstones=tombstones,
+            tombstone_tails=pending,
         )
 
 
@@ -281,6 +286,10 @@ def _read_segment(store: ObjectStore, segment: LogSegment) -> tuple[_Base, tuple
     commits = read_commits(store, segment.replay)
     tail = decode_tail((*checkpoint.manifests, *commits))
     return _Base(checkpoint.actions, checkpoint.parts), (tail,)
+
+
+def _commits(tails: Sequence[LogTail]) -> list[RawCommit]:
+    return [commit for tail in tails for commit in tail.commits]
 
 
 def _live_paths(base: _Base) -> tuple[tuple[Any, ...], list[Any]]:

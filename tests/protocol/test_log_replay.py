@@ -44,12 +44,14 @@ def _commits(*files: tuple[Action, ...]) -> list[RawCommit]:
 
 def _live(commits: list[RawCommit]) -> list[str]:
     tail = reconcile_tail([decode_tail(commits)])
-    return add_columns(commits, tail.live_adds)["path"].to_pylist()
+    paths: list[str] = add_columns(commits, tail.live_adds)["path"].to_pylist()
+    return paths
 
 
 def _removed(commits: list[RawCommit]) -> list[str]:
     tail = reconcile_tail([decode_tail(commits)])
-    return remove_columns(commits, tail.live_removes)["path"].to_pylist()
+    paths: list[str] = remove_columns(commits, tail.live_removes)["path"].to_pylist()
+    return paths
 
 
 def test_a_removed_file_is_gone_and_leaves_a_tombstone() -> None:

@@ -40,7 +40,8 @@ if not NAMES:
 
 
 def _answer(name: str) -> dict[str, Any]:
-    return json.loads((GOLDEN_TABLES / name / "expected.json").read_text())
+    answer: dict[str, Any] = json.loads((GOLDEN_TABLES / name / "expected.json").read_text())
+    return answer
 
 
 def _open(name: str, version: int | None = None) -> Snapshot:

@@ -69,7 +69,9 @@ def test_what_the_writer_recorded_is_shown() -> None:
 
 def test_what_it_did_not_record_is_absent() -> None:
     entry = _history(_table())[2]
-    assert entry.operation is entry.engine_info is entry.is_blind_append is None
+    assert entry.operation is None
+    assert entry.engine_info is None
+    assert entry.is_blind_append is None
     assert entry.operation_parameters == entry.operation_metrics == {}
 
 

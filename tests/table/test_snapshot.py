@@ -529,7 +529,7 @@ def _state(snapshot: Snapshot) -> dict[str, Any]:
 COMMITS: list[list[Action]] = [
     [add_file("b", stats=_stats(2)), {"txn": {"appId": "a", "version": 1}}],
     [remove_file("a", deletionTimestamp=5)],
-    [metadata({"k": "v"}), _domain("d", "x")],
+    [metadata({"k": "v"}), _domain("d", "x"), remove_file("base2", deletionTimestamp=5)],
     [add_file("a", stats=_stats(3)), remove_file("b", deletionTimestamp=6)],
     [add_file("c"), _domain("d", removed=True), {"txn": {"appId": "a", "version": 2}}],
     [remove_file("base1", deletionTimestamp=7), add_file("b", stats=_stats(9))],
