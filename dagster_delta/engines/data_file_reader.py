@@ -23,7 +23,7 @@ from pyroaring import BitMap64
 from dagster_delta.engines.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.file_projection import FileProjection
 from dagster_delta.engines.ordered_prefetch import BatchSource
-from dagster_delta.engines.parquet_source import open_parquet
+from dagster_delta.engines.parquet_source import open_parquet, repetitive_columns
 from dagster_delta.engines.row_group_skipping import matching_row_groups
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, StorageFailure
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
@@ -428,6 +428,7 @@ class _OpenedFile:
     def decode(self, group: int, parquet_columns: list[int]) -> Iterator[Any]:
         """Parquet columns of a row group, as `pyarrow.RecordBatch`es."""
         # A reader of its own: one reader must not decode on two threads.
-        parquet = open_parquet(self.handle, footer=self.footer)
+        dictionaries = repetitive_columns(self.footer, group, parquet_columns)
+        parquet = open_parquet(self.handle, footer=self.footer, dictionaries=dictionaries)
         is_wide = self.footer.row_group(group).total_byte_size >= WIDE_ROW_GROUP_BYTES
         yield from parquet.iter_batches(BATCH_ROWS, [group], parquet_columns, use_threads=is_wide)

@@ -114,6 +114,8 @@ class FileProjection:
                 arrays.append(pa.nulls(batch.num_rows, each.arrow_type))
             else:
                 array = batch.column(each.position)
+                if pa.types.is_dictionary(array.type):
+                    array = array.dictionary_decode()
                 arrays.append(array if each.convert is None else each.convert(array))
         return arrays
 
