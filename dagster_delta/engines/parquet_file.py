@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from dagster_delta.engines.engine import WriteSpec
 from dagster_delta.engines.file_statistics import FileStatistics, StatisticsLayout
 from dagster_delta.engines.parquet_encodings import ColumnEncodings
-from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.errors import StorageFailure, UnsupportedFeature
 from dagster_delta.protocol.column_mapping import physical_arrow_schema
 from dagster_delta.protocol.schema import PrimitiveType, StructType, walk_fields
 from dagster_delta.protocol.table_configuration import TableConfiguration
@@ -81,9 +82,11 @@ class FileInWriting:
         import pyarrow.parquet as pq
 
         self.path = path
+        self._table = store.location.uri
         self._statistics = FileStatistics(format_.statistics)
         self._footers: list[Any] = []
-        self._sink = store.open_output(path)
+        with self._naming():
+            self._sink = store.open_output(path)
         try:
             self._writer = pq.ParquetWriter(
                 self._sink,
@@ -102,9 +105,14 @@ class FileInWriting:
             raise
 
     def write_row_group(self, rows: pa.Table) -> None:
-        """Add a row group of all `rows`, a `pyarrow.Table` of the file's schema."""
+        """Add a row group of all `rows`, a `pyarrow.Table` of the file's schema.
+
+        Raises:
+            StorageFailure: the store refused or failed.
+        """
         self._statistics.observe(rows)
-        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        with self._naming():
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
 
     @property
     def size_bytes(self) -> int:
@@ -116,10 +124,14 @@ class FileInWriting:
 
         Returns:
             Its size in bytes, and its statistics as JSON text.
+
+        Raises:
+            StorageFailure: the store refused or failed.
         """
-        self._writer.close()
-        size_bytes = self.size_bytes
-        self._sink.close()
+        with self._naming():
+            self._writer.close()
+            size_bytes = self.size_bytes
+            self._sink.close()
         return size_bytes, self._statistics.to_json(self._footers[0])
 
     def discard(self) -> None:
@@ -128,6 +140,19 @@ class FileInWriting:
         with suppress(AttributeError, OSError, pa.ArrowException):
             self._writer.close()
         self._sink.__exit__(GeneratorExit, GeneratorExit(), None)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """What the system or a file system of Arrow's reports, as an error that names the file."""
+        try:
+            yield
+        except OSError as error:
+            raise StorageFailure(
+                f"a data file could not be written: {error}; check permissions, space and "
+                "connection",
+                table=self._table,
+                file=self.path,
+            ) from error
 
 
 def _file_schema(configuration: TableConfiguration) -> StructType:

@@ -24,8 +24,8 @@ from dagster_delta.engines.sql_expressions import parse_expression
 from dagster_delta.errors import (
     CorruptDeletionVector,
     DataFileMissing,
+    InvalidArgument,
     InvalidTable,
-    UnsupportedFeature,
 )
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.deletion_vectors import (
@@ -83,7 +83,7 @@ def read_as(table: pa.Table, schema: StructType, **options: Any) -> list[dict[st
     """The rows of one file, read under a table's schema."""
     store = MemoryStore()
     file = add_file(store, table, **options)
-    return read(store, [file], configuration(schema)).to_pylist()  # type: ignore[no-any-return]
+    return read(store, [file], configuration(schema)).to_pylist()
 
 
 def test_columns_are_found_by_name_exactly_first_and_then_without_regard_to_case() -> None:
@@ -296,13 +296,6 @@ def test_a_variant_is_read_as_its_storage() -> None:
     assert rows == [{"v": {"value": b"v", "metadata": b"m"}}, {"v": None}]
 
 
-def test_a_shredded_variant_is_refused_by_its_column() -> None:
-    table = pa.table({"s": [{"v": {"metadata": b"m", "value": None, "typed_value": 1}}]})
-    with pytest.raises(UnsupportedFeature) as caught:
-        read_as(table, struct(s=struct(v=PrimitiveType("variant"))))
-    assert caught.value.column == "s.v"
-
-
 # Deletion vectors
 
 
@@ -503,6 +496,36 @@ def test_other_columns_are_decoded_only_where_a_row_has_passed(
     where = parse_expression("n % 100 = 55", config.schema)
     assert read(store, [file], config, ["s"], where).to_pylist() == [{"s": "row 55"}]
     assert [group for group, columns in decoded if columns == [1]] == [5]
+
+
+def test_a_filter_does_not_fail_on_a_deleted_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    file, config = numbered(store, 20, monkeypatch)
+    where = parse_expression("100 / n > 9", config.schema)
+    with pytest.raises(InvalidArgument):
+        read(store, [file], config, ["n"], where)
+    file = replace_struct(file, deletion_vector=encode_inline(BitMap64([0, 4])))
+    kept = [n for n in range(1, 12) if n != 4]
+    assert read(store, [file], config, ["n"], where).column("n").to_pylist() == kept
+    assert read(store, [file], config, ["s"], where).to_pylist() == [
+        {"s": f"row {n}"} for n in kept
+    ]
+
+
+def test_repetitive_text_is_read_like_any_other() -> None:
+    data = pa.table(
+        {
+            "colour": [("red", "green", None)[i % 3] for i in range(2000)],
+            "bytes": [(b"a", b"\xff")[i % 2] for i in range(2000)],
+            "s": [{"colour": ("red", "green")[i % 2]} for i in range(2000)],
+        }
+    )
+    store = MemoryStore()
+    config = configuration(schema_of(data))
+    files = write(store, data, config).files
+    got = read(store, files, config)
+    assert got.schema.equals(data.schema)
+    assert got.equals(data)
 
 
 # Order and resources

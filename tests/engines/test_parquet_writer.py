@@ -17,7 +17,12 @@ from dagster_delta.engines import parquet_writer
 from dagster_delta.engines.arrow_engine import ArrowEngine
 from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.engines.parquet_writer import write_data_files
-from dagster_delta.errors import ConstraintViolation, PartitionMismatch, UnsupportedFeature
+from dagster_delta.errors import (
+    ConstraintViolation,
+    PartitionMismatch,
+    StorageFailure,
+    UnsupportedFeature,
+)
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
@@ -350,6 +355,17 @@ def test_a_store_that_fails_leaves_no_file_behind(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(BrokenSource):
         write(store, _batches(data, 500), configuration(schema_of(data), ["p"]))
     assert stored_paths(store) == set()
+
+
+def test_an_error_of_the_system_names_the_file_it_failed_on() -> None:
+    class FullStore(MemoryStore):
+        def open_output(self, path: str) -> Any:
+            raise OSError(28, "No space left on device", path)
+
+    store = FullStore()
+    with pytest.raises(StorageFailure, match="No space left") as caught:
+        write(store, ROWS, configuration(schema_of(ROWS)))
+    assert (caught.value.file or "").startswith("part-00000-")
 
 
 def test_rows_that_break_a_constraint_are_refused_with_examples() -> None:

@@ -48,7 +48,7 @@ def store(array: pa.Array, target: DataType) -> list[Any]:
     """The values of one array once they are stored in a column of the target type."""
     table = assign(pa.table({"c": array}), struct(("c", target)))
     assert table.schema == to_arrow_schema(struct(("c", target)))
-    return table.column("c").to_pylist()  # type: ignore[no-any-return]
+    return table.column("c").to_pylist()
 
 
 @pytest.mark.parametrize(

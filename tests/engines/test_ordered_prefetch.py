@@ -1,0 +1,100 @@
+"""Sources are read ahead in parallel, and consumed in order and in bounded memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_delta.engines.ordered_prefetch import BatchSource, prefetch_in_order
+
+
+def batch(number: int, rows: int = 1) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array([number] * rows, pa.int64())})
+
+
+def numbers(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [each.column(0)[0].as_py() for each in batches]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 1000), max_size=5), max_size=30),
+    st.integers(1, 4),
+    st.integers(1, 100),
+)
+def test_batches_come_in_the_order_of_their_sources(
+    sources: list[list[int]], threads: int, max_bytes: int
+) -> None:
+    opened: list[BatchSource] = [partial(lambda each: map(batch, each), each) for each in sources]
+    got = numbers(prefetch_in_order(opened, threads=threads, max_buffered_bytes=max_bytes))
+    assert got == [number for each in sources for number in each]
+
+
+def test_no_more_waits_than_the_buffer_and_one_batch_per_worker() -> None:
+    produced: list[int] = []
+
+    def source(start: int) -> Iterator[pa.RecordBatch]:
+        for number in range(start, start + 50):
+            produced.append(number)
+            yield batch(number, rows=10)
+
+    opened: list[BatchSource] = [partial(source, start) for start in range(0, 200, 50)]
+    stream = prefetch_in_order(opened, threads=2, max_buffered_bytes=400)
+    for consumed, _ in enumerate(stream, start=1):
+        assert len(produced) - consumed <= 400 // 80 + 2
+
+
+def test_workers_are_at_work_at_the_same_time() -> None:
+    both = threading.Barrier(2, timeout=30)
+
+    def source(number: int) -> Iterator[pa.RecordBatch]:
+        both.wait()
+        yield batch(number)
+
+    opened: list[BatchSource] = [partial(source, number) for number in range(2)]
+    assert numbers(prefetch_in_order(opened, threads=2, max_buffered_bytes=100)) == [0, 1]
+
+
+class SourceError(Exception):
+    pass
+
+
+def failing(number: int) -> Iterator[pa.RecordBatch]:
+    yield batch(number)
+    raise SourceError
+
+
+def test_an_error_comes_in_its_place() -> None:
+    opened: list[BatchSource] = [lambda: [batch(0)], partial(failing, 1), lambda: [batch(2)]]
+    stream = prefetch_in_order(opened, threads=2, max_buffered_bytes=100)
+    assert [next(stream).column(0)[0].as_py() for _ in range(2)] == [0, 1]
+    with pytest.raises(SourceError):
+        next(stream)
+
+
+def test_an_error_of_the_list_of_sources_comes_in_its_place() -> None:
+    def sources() -> Iterator[BatchSource]:
+        yield lambda: [batch(0)]
+        raise SourceError
+
+    stream = prefetch_in_order(sources(), threads=2, max_buffered_bytes=100)
+    assert next(stream).column(0)[0].as_py() == 0
+    with pytest.raises(SourceError):
+        next(stream)
+
+
+def test_workers_end_with_the_stream_however_it_ends() -> None:
+    before = threading.active_count()
+    opened: list[BatchSource] = [lambda: map(batch, range(100))] * 10
+    stream = prefetch_in_order(opened, threads=3, max_buffered_bytes=100)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+    list(prefetch_in_order(opened, threads=3, max_buffered_bytes=100))
+    assert threading.active_count() == before
