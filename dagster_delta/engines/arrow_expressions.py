@@ -17,6 +17,7 @@ from dagster_delta.engines.sql_patterns import Wildcard, like_pieces
 from dagster_delta.engines.sql_typed import Call, Cast, Column, Literal, Typed
 from dagster_delta.engines.sql_types import BOOLEAN, STRING, is_integral, is_primitive
 from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.arrow_values import FALSE, array_of, null_scalar, scalar_of
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 
 __all__ = ["compile_filter"]
@@ -111,12 +112,12 @@ def _comparison(name: str, operand: Typed, literal: Literal) -> Mask | None:
     is_float = operand.data_type in _FLOATS
     if isinstance(literal.value, float) and math.isnan(literal.value):
         return None
-    scalar = pa.scalar(literal.value, to_arrow_type(literal.data_type))
+    scalar = scalar_of(literal.value, literal.data_type)
 
     def mask(columns: Columns) -> Any:
         found = values(columns)
         if name == "<=>":
-            return pc.fill_null(pc.equal(found, scalar), fill_value=False)
+            return pc.fill_null(pc.equal(found, scalar), FALSE)
         result = _KERNELS[name](found, scalar)
         if is_float and name in (">", ">="):
             # NaN is the greatest value in Spark, and incomparable in Arrow.
@@ -134,15 +135,15 @@ def _membership(operand: Typed, values: list[Typed]) -> Mask | None:
     if len(constants) < len(values):
         return None
     known = [each for each in constants if each is not None]
-    value_set = pa.array(known, to_arrow_type(operand.data_type))
+    value_set = array_of(known, operand.data_type)
     has_null = len(known) < len(constants)
 
     def mask(columns: Columns) -> Any:
         column = found(columns)
         listed = pc.is_in(column, value_set=value_set)
         if has_null:
-            return pc.if_else(listed, listed, None)
-        return pc.if_else(pc.is_null(column), None, listed)
+            return pc.if_else(listed, listed, null_scalar(pa.bool_()))
+        return pc.if_else(pc.is_null(column), null_scalar(pa.bool_()), listed)
 
     return mask
 

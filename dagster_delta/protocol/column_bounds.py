@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.arrow_values import TRUE, integer_scalar, null_scalar
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 
 __all__ = ["ColumnBounds", "bounds_of_partition_values", "bounds_of_statistics"]
@@ -111,8 +113,8 @@ def bounds_of_statistics(statistics: Any, index: int, data_type: DataType) -> Co
         data_type,
         _lower_bound(_without_nan(minimum, data_type), data_type),
         _upper_bound(_without_nan(maximum, data_type), data_type),
-        pc.fill_null(pc.not_equal(null_count, 0), fill_value=True),
-        pc.fill_null(pc.not_equal(null_count, records), fill_value=True),
+        pc.fill_null(pc.not_equal(null_count, integer_scalar(0)), TRUE),
+        pc.fill_null(pc.not_equal(null_count, records), TRUE),
         # Several writers leave NaN out of their minimum and maximum.
         maximum_covers_nan=not is_float,
     )
@@ -132,7 +134,7 @@ def _name(data_type: DataType) -> str:
 def _without_nan(values: Any, data_type: DataType) -> Any:
     if _name(data_type) not in _FLOATS:
         return values
-    return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    return pc.if_else(pc.is_nan(values), null_scalar(values.type), values)
 
 
 def _lower_bound(minimum: Any, data_type: DataType) -> Any:
@@ -149,7 +151,7 @@ def _as_float(values: Any) -> Any:
     double 3.4000000953674316 there.
     """
     rounded = values.cast(pa.float32(), safe=False).cast(pa.float64())
-    return pc.if_else(pc.is_finite(rounded), rounded, None)
+    return pc.if_else(pc.is_finite(rounded), rounded, null_scalar(pa.float64()))
 
 
 def _upper_bound(maximum: Any, data_type: DataType) -> Any:
@@ -157,15 +159,18 @@ def _upper_bound(maximum: Any, data_type: DataType) -> Any:
     name = _name(data_type)
     if name in _TIMESTAMPS:
         ticks = maximum.view(pa.int64())
-        known = pc.less(ticks, _LAST_MICROSECOND)
-        raised = pc.add(pc.if_else(known, ticks, None), _MILLISECOND)
+        known = pc.less(ticks, integer_scalar(_LAST_MICROSECOND))
+        below = pc.if_else(known, ticks, null_scalar(pa.int64()))
+        raised = pc.add(below, integer_scalar(_MILLISECOND))
         return raised.view(maximum.type)
     if name == "double":
         return pc.max_element_wise(maximum, _as_float(maximum))
     if name == "string":
-        may_be_cut = pc.greater_equal(pc.utf8_length(maximum), _STRING_PREFIX_LENGTH)
+        length = pc.utf8_length(maximum).cast(pa.int64())
+        may_be_cut = pc.greater_equal(length, integer_scalar(_STRING_PREFIX_LENGTH))
         if pc.any(may_be_cut).as_py():
-            longer = pc.binary_join_element_wise(maximum, _LAST_CHARACTER, "")
+            last, nothing = string_column([_LAST_CHARACTER, ""])
+            longer = pc.binary_join_element_wise(maximum, last, nothing)
             return pc.if_else(may_be_cut, longer, maximum)
     return maximum
 

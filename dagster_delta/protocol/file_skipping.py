@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.column_bounds import (
     ColumnBounds,
     bounds_of_partition_values,
@@ -95,9 +96,9 @@ def _map_values(maps: Any, key: str) -> Any:
     """The values of one key in many maps, null where a map lacks it: pyarrow string Array."""
     if isinstance(maps, pa.ChunkedArray):
         chunks = [_map_values(chunk, key) for chunk in maps.chunks]
-        return pa.concat_arrays(chunks) if chunks else pa.array([], pa.string())
+        return pa.concat_arrays(chunks) if chunks else pa.nulls(0, pa.string())
     # Asking for the last one is ten times as fast as for the first; keys are unique.
-    return pc.map_lookup(maps, pa.scalar(key, pa.string()), "last")
+    return pc.map_lookup(maps, string_column([key])[0], "last")
 
 
 def _statistics_columns(

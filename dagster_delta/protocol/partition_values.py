@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import InvalidTable, SchemaMismatch
+from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.arrow_values import null_scalar
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 
 __all__ = [
@@ -78,7 +80,8 @@ def parse_partition_column(values: Any, data_type: DataType, *, column: str | No
         # Files repeat few values, so only the distinct ones are parsed.
         values = pc.dictionary_encode(values)
     distinct = values.dictionary.cast(pa.string())
-    distinct = pc.if_else(pc.equal(distinct, ""), pa.scalar(None, pa.string()), distinct)
+    is_empty = pc.equal(distinct, string_column([""])[0])
+    distinct = pc.if_else(is_empty, null_scalar(pa.string()), distinct)
     try:
         parsed = _parse_distinct(distinct, data_type)
     except pa.ArrowInvalid:

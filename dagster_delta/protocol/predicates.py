@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.arrow_values import FALSE, TRUE, array_of, every, scalar_of
 from dagster_delta.protocol.column_bounds import ColumnBounds
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 
@@ -191,6 +190,8 @@ def _columns(predicate: Predicate) -> Iterator[ColumnPath]:
             return
 
 
+_STRING = PrimitiveType("string")
+
 # More values than this are looked for as ranges, so that cost stays flat for long IN lists.
 _MAX_IN_RANGES = 64
 
@@ -200,8 +201,8 @@ class _Evaluation:
 
     def __init__(self, bounds: Mapping[ColumnPath, ColumnBounds], count: int) -> None:
         self._bounds = bounds
-        self._yes = pa.repeat(pa.scalar(value=True), count)
-        self._no = pa.repeat(pa.scalar(value=False), count)
+        self._yes = every(True, count)
+        self._no = every(False, count)
 
     def outcomes(self, predicate: Predicate) -> Outcomes:
         match predicate:
@@ -259,7 +260,7 @@ class _Evaluation:
         widened = None if _is_nan(node.value) else known.widened(node.data_type)
         if widened is None:
             return self._undecided(known, node.operator == "<=>")
-        value = pa.scalar(node.value, to_arrow_type(node.data_type))
+        value = scalar_of(node.value, node.data_type)
         below = _possible(pc.less(widened.minimum, value))
         at_most = _possible(pc.less_equal(widened.minimum, value))
         at_least = _possible(pc.greater_equal(widened.maximum, value))
@@ -293,8 +294,7 @@ class _Evaluation:
         elif any(map(_is_nan, node.values)) or (widened := known.widened(node.data_type)) is None:
             outcomes = self._undecided(known)
         else:
-            arrow_type = to_arrow_type(node.data_type)
-            values = pc.unique(pa.array(node.values, arrow_type))
+            values = pc.unique(array_of(node.values, node.data_type))
             values = values.take(pc.sort_indices(values))
             outcomes = self._among_values(
                 known, self._overlaps(widened, values), _may_differ(widened, values)
@@ -319,17 +319,18 @@ class _Evaluation:
         known = self._bounds.get(node.column)
         if known is None:
             return Outcomes(self._yes, self._yes, self._yes)
-        if known.data_type != PrimitiveType("string"):
+        if known.data_type != _STRING:
             return self._undecided(known)
-        inside = _possible(pc.greater_equal(known.maximum, node.prefix))
+        inside = _possible(pc.greater_equal(known.maximum, scalar_of(node.prefix, _STRING)))
         following = _next_prefix(node.prefix)
         if following is not None:
-            inside = pc.and_(inside, _possible(pc.less(known.minimum, following)))
+            bound = scalar_of(following, _STRING)
+            inside = pc.and_(inside, _possible(pc.less(known.minimum, bound)))
         surely = pc.and_(
             pc.starts_with(known.minimum, pattern=node.prefix),
             pc.starts_with(known.maximum, pattern=node.prefix),
         )
-        outside = pc.invert(pc.fill_null(surely, fill_value=False))
+        outside = pc.invert(pc.fill_null(surely, FALSE))
         return self._among_values(known, inside, outside)
 
     def _among_values(
@@ -349,15 +350,15 @@ class _Evaluation:
 def _may_differ(known: ColumnBounds, values: Any) -> Any:
     """Files that may hold a value outside the list: all but those with one value, in the list."""
     if not known.maximum_covers_nan:
-        return pa.repeat(pa.scalar(value=True), len(known.minimum))
+        return every(True, len(known.minimum))
     same = pc.equal(known.minimum, known.maximum)
     listed = pc.is_in(known.minimum, value_set=values)
-    return pc.invert(pc.fill_null(pc.and_(same, listed), fill_value=False))
+    return pc.invert(pc.fill_null(pc.and_(same, listed), FALSE))
 
 
 def _possible(comparison: Any) -> Any:
     """A comparison with an unknown bound is possible."""
-    return pc.fill_null(comparison, fill_value=True)
+    return pc.fill_null(comparison, TRUE)
 
 
 def _is_nan(value: object) -> bool:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.arrow_values import array_of
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 
 __all__ = ["json_type", "parse_statistic_values"]
@@ -23,6 +25,8 @@ _RANGES = {
     "integer": (-(2**31), 2**31 - 1),
     "long": (-(2**63), 2**63 - 1),
 }
+_TEMPORAL = tuple(map(PrimitiveType, ("date", "timestamp", "timestamp_ntz")))
+_UNFIT = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
 _SPECIAL_FLOATS = {"NaN", "Infinity", "-Infinity"}
 
 
@@ -52,31 +56,23 @@ def parse_statistic_values(values: Sequence[Any], data_type: DataType) -> Any:
     Raises:
         Nothing.
     """
-    target = to_arrow_type(data_type)
-    if data_type == PrimitiveType("float"):
-        # The shortest text of a float is not the text of the same double.
-        return _parse(values, data_type, pa.float64()).cast(target, safe=False)
-    return _parse(values, data_type, target)
-
-
-def _parse(values: Sequence[Any], data_type: DataType, target: Any) -> Any:
     try:
-        if pa.types.is_temporal(target):
-            return pa.array(values, pa.string()).cast(target)
-        return pa.array(values, target)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        if data_type in _TEMPORAL:
+            return string_column(values).cast(to_arrow_type(data_type))
+        return array_of(values, data_type)
+    except _UNFIT:
         # One value in a thousand files is odd: look at each alone.
         parse = _single_parser(data_type)
-        return pa.array([_or_unknown(parse, each, target) for each in values], target)
+        return array_of([_or_unknown(parse, each, data_type) for each in values], data_type)
 
 
-def _or_unknown(parse: Callable[[Any], Any], value: Any, target: Any) -> Any:
+def _or_unknown(parse: Callable[[Any], Any], value: Any, data_type: DataType) -> Any:
     if value is None:
         return None
     try:
         parsed = parse(value)
-        pa.scalar(parsed, target)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError):
+        array_of([parsed], data_type)
+    except _UNFIT:
         return None
     return parsed
 

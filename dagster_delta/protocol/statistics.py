@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.protocol.arrow_columns import boolean_column
 from dagster_delta.protocol.arrow_schema import to_arrow_type
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -200,7 +201,7 @@ class _Decoder:
 
     def arrays(self, rows: list[Any]) -> list[Any]:
         """The columns of the statistics table."""
-        tight_bounds = pa.array(self._values(rows, "tightBounds"), pa.bool_())
+        tight_bounds = boolean_column(self._values(rows, "tightBounds"))
         arrays = [parse_statistic_values(self._values(rows, "numRecords"), _LONG), tight_bounds]
         for each in self._columns:
             for group in ("minValues", "maxValues"):

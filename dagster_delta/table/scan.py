@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import ReadPlan
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.arrow_values import every, integer_scalar
 from dagster_delta.protocol.file_skipping import SkippedFiles, skip_files
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.predicates import Predicate
@@ -29,11 +29,6 @@ __all__ = ["Scan"]
 
 # What the embedded engine looks at; statistics and tags of a million files are not small.
 _EMBEDDED_FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
-
-# What Spark calls its session's zone when that is the one the embedded engine counts in.
-_UTC_ZONES = frozenset(
-    {"UTC", "Z", "GMT", "Etc/UTC", "Etc/GMT", "+00:00", "UTC+00:00", "GMT+00:00"}
-)
 
 
 class Scan:
@@ -157,7 +152,7 @@ class Scan:
             return None
         counts = self.snapshot.statistics([])["num_records"]
         vectors = self.snapshot.live_files(["deletion_vector"])["deletion_vector"]
-        deleted = pc.fill_null(pc.struct_field(vectors, "cardinality"), 0)
+        deleted = pc.fill_null(pc.struct_field(vectors, "cardinality"), integer_scalar(0))
         rows = pc.subtract(counts, deleted).filter(self._skipped.may_match)
         total = pc.sum(rows, skip_nulls=False, min_count=0).as_py()
         return None if total is None else int(total)
@@ -168,8 +163,8 @@ class Scan:
 
     def _skip(self, predicate: Predicate | None) -> SkippedFiles:
         if predicate is None:
-            every = pa.repeat(pa.scalar(value=True), self.snapshot.num_files)
-            return SkippedFiles(every, every, is_decided=True)
+            all_files = every(True, self.snapshot.num_files)
+            return SkippedFiles(all_files, all_files, is_decided=True)
         values = self.snapshot.live_files(["partition_values"])["partition_values"]
         return skip_files(predicate, self.snapshot.configuration, values, self.snapshot.statistics)
 
@@ -216,7 +211,9 @@ def _resolve_filter(schema: StructType, where: str | SqlExpression | None) -> Sq
 
 
 def _is_in_utc(spark: SparkSession | None) -> bool:
-    return spark is not None and spark.conf.get("spark.sql.session.timeZone") in _UTC_ZONES
+    from dagster_delta.engines.spark_session import is_utc
+
+    return spark is not None and is_utc(spark)
 
 
 def _require(module: str) -> Any:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import builtins
 import datetime as dt
 import math
+import subprocess
+import sys
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -21,6 +24,9 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.scan import Scan
 from dagster_delta.table.snapshot import Snapshot
 from tests.golden.answers import NAMES, answer, table_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DAYS = [dt.date(2024, 1, day) for day in (1, 2, 3)]
 
@@ -113,7 +119,7 @@ def test_the_filter_may_use_columns_that_are_not_read(snapshot: Snapshot) -> Non
 
 def test_an_expression_parsed_already_is_taken(snapshot: Snapshot) -> None:
     where = parse_expression("id = 30", snapshot.schema)
-    assert ids(snapshot.scan(where=where)) == [30]  # type: ignore[arg-type]
+    assert ids(Scan(snapshot, where=where)) == [30]
 
 
 def test_partition_values_that_decide_leave_no_filter_to_the_engine(snapshot: Snapshot) -> None:
@@ -190,6 +196,55 @@ def test_a_missing_extra_is_named(
         getattr(snapshot.scan(), f"to_{module}")()
 
 
+def _table_of_instants(directory: Path) -> DeltaTable:
+    table = DeltaTable(str(directory), must_exist=False)
+    for hour in range(0, 24, 6):
+        moment = dt.datetime(2024, 1, 1, hour, tzinfo=dt.UTC)
+        table.append(
+            pa.table({"hour": [hour], "at": pa.array([moment], pa.timestamp("us", "UTC"))})
+        )
+    return table
+
+
+@pytest.mark.parametrize(
+    ("zone", "hours"), [("UTC", [12, 18]), ("America/Los_Angeles", []), ("Asia/Tokyo", [6, 12, 18])]
+)
+def test_spark_reads_a_filter_in_the_zone_of_its_session(
+    spark: SparkSession, tmp_path: Path, zone: str, hours: list[int]
+) -> None:
+    snapshot = _table_of_instants(tmp_path).snapshot()
+    before = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        frame = snapshot.scan(where="at >= TIMESTAMP '2024-01-01 12:00:00'").to_spark(spark)
+        assert sorted(row["hour"] for row in frame.collect()) == hours
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_spark_evaluates_what_the_embedded_engine_refuses(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    snapshot = _table_of_instants(tmp_path).snapshot()
+    scan = snapshot.scan(columns=["at"], where="hour & 4 = 4 AND hour < 20")
+    frame = scan.to_spark(spark)
+    assert frame.columns == ["at"]
+    assert sorted(row["at"].hour for row in frame.collect()) == [6, 12]
+
+
+@pytest.mark.usefixtures("golden_tables")
+def test_a_scan_loads_neither_pandas_nor_an_sql_engine() -> None:
+    code = (
+        "import sys\n"
+        "from dagster_delta import DeltaTable\n"
+        "scan = DeltaTable(sys.argv[1]).snapshot().scan(where=\"city = 'sh' AND cnt > 0\")\n"
+        "assert scan.to_arrow().num_rows == 1\n"
+        "assert not {'pandas', 'duckdb', 'sqlglot', 'polars', 'pyspark'} & set(sys.modules)\n"
+    )
+    table = table_path("golden__hive__deltatbl-partition-prune")
+    subprocess.run([sys.executable, "-c", code, table], check=True)
+
+
 # Real tables: a pruned read is the whole read, filtered
 
 READABLE = [
@@ -206,9 +261,7 @@ READABLE = [
 ]
 
 
-def _leaves(
-    schema: StructType, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(schema: StructType, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     for field in schema:
         here = (*path, field.name)
         if isinstance(field.data_type, StructType):
