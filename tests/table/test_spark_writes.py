@@ -68,7 +68,7 @@ def test_rows_outside_the_predicate_are_refused_on_the_executors(
 def test_a_predicate_means_what_it_means_in_the_time_zone_of_the_session(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    zone = spark.conf.get("spark.sql.session.timeZone")
+    zone = spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
     table = DeltaTable(tmp_path / "t", must_exist=False)
     hours = [1_700_000_000 + 3600 * hour for hour in range(4)]
     stamps = pa.array([second * 1_000_000 for second in hours], pa.timestamp("us", "UTC"))
