@@ -48,7 +48,7 @@ BATCH_ROWS = 65_536
 """Rows decoded at once. A multiple of what a container of a deletion vector covers."""
 SPLIT_FILE_BYTES = 16 * 1024 * 1024
 """Files from this size on are shared out among workers by row group."""
-WIDE_ROW_GROUP_BYTES = 128 * 1024 * 1024
+WIDE_ROW_GROUP_BYTES = 16 * 1024 * 1024
 """Row groups from this size on are decoded by several threads, column by column: a worker that
 reads ahead in one would fill the buffer and wait."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["deletion_vectors_of", "read_ahead", "read_data_file", "read_files"]
 
-MAX_BUFFERED_BYTES = 64 * 1024 * 1024
+MAX_BUFFERED_BYTES = 24 * 1024 * 1024
 """Arrow bytes that wait for the consumer."""
 SMALL_BATCH_ROWS = 16_384
 """Batches of fewer rows are put together, so that many small files do not make many batches."""
