@@ -12,7 +12,13 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_delta.engines.file_projection import locate_leaf
-from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.arrow_columns import (
+    boolean_column,
+    integer_column,
+    string_column,
+)
+from dagster_delta.protocol.arrow_schema import from_arrow_type, to_arrow_type
+from dagster_delta.protocol.arrow_values import array_of
 from dagster_delta.protocol.column_bounds import ColumnBounds
 from dagster_delta.protocol.predicates import Predicate, may_match, referenced_columns
 from dagster_delta.protocol.schema import DataType, StructType
@@ -89,12 +95,14 @@ def _bounds(chunks: list[Any], file_type: Any, data_type: DataType) -> ColumnBou
             data_type=data_type,
             minimum=decode(lowest).cast(arrow_type),
             maximum=decode(highest).cast(arrow_type),
-            may_hold_null=pa.array([nulls != 0 for nulls in counts]),
-            may_hold_value=pa.array([n != size for n, size in zip(counts, sizes, strict=True)]),
+            may_hold_null=boolean_column([nulls != 0 for nulls in counts]),
+            may_hold_value=boolean_column(
+                [nulls != size for nulls, size in zip(counts, sizes, strict=True)]
+            ),
             # Footer bounds ignore NaN.
             maximum_covers_nan=not pa.types.is_floating(arrow_type),
         )
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
+    except (ValueError, ArithmeticError, pa.ArrowNotImplementedError):
         # A cut string, or a value beyond the table's type: no bounds are always right.
         return None
 
@@ -102,17 +110,21 @@ def _bounds(chunks: list[Any], file_type: Any, data_type: DataType) -> ColumnBou
 def _decoder(file_type: Any) -> Callable[[list[Any]], Any] | None:
     """From raw footer bounds to an Arrow array of the file's type."""
     types = pa.types
-    if types.is_signed_integer(file_type) or types.is_floating(file_type):
-        return lambda raw: pa.array(raw, file_type)
+    if types.is_signed_integer(file_type):
+        return lambda raw: integer_column(raw).cast(file_type)
+    if types.is_floating(file_type):
+        return lambda raw: array_of(raw, from_arrow_type(file_type))
     if types.is_date32(file_type):
-        return lambda raw: pa.array(raw, pa.int32()).cast(file_type)
+        return lambda raw: integer_column(raw, pa.int32()).cast(file_type)
     # Nanoseconds would have to be rounded, differently for each bound.
     if types.is_timestamp(file_type) and file_type.unit in ("ms", "us"):
-        return lambda raw: pa.array(raw, pa.int64()).cast(file_type)
+        return lambda raw: integer_column(raw).cast(file_type)
     if types.is_string(file_type):
-        return lambda raw: pa.array([b if b is None else b.decode() for b in raw], file_type)
+        return lambda raw: string_column([b if b is None else b.decode() for b in raw])
     if types.is_decimal(file_type):
-        return lambda raw: pa.array([_decimal(each, file_type.scale) for each in raw], file_type)
+        return lambda raw: array_of(
+            [_decimal(each, file_type.scale) for each in raw], from_arrow_type(file_type)
+        )
     return None
 
 
