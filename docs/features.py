@@ -26,7 +26,123 @@ class Operation:
     """Test on Spark, or None where it does not do it."""
 
 
-OPERATIONS: tuple[Operation, ...] = ()
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "Read every table of the golden set, or refuse it by name",
+        "tests/golden/test_arrow_engine.py::test_a_full_scan_gives_the_expected_rows",
+        "tests/engines/test_spark_reading.py::test_a_golden_table_has_the_same_rows_in_both_engines",
+    ),
+    Operation(
+        "Time travel by version",
+        "tests/golden/test_arrow_engine.py::test_time_travel_gives_the_rows_of_each_version",
+        "tests/engines/test_spark_reading.py::test_a_golden_table_has_the_same_rows_in_both_engines",
+    ),
+    Operation(
+        "Time travel by timestamp, in-commit timestamps included",
+        "tests/table/test_time_travel.py::test_in_commit_timestamps_count_instead_of_file_times",
+        "tests/table/test_time_travel.py::test_in_commit_timestamps_count_instead_of_file_times",
+    ),
+    Operation(
+        "Projection and Spark SQL filters, skipping files by partition and statistics",
+        "tests/table/test_scan.py::test_a_pruned_scan_of_a_real_table_loses_no_row",
+        "tests/engines/test_spark_reading.py::test_both_engines_prune_the_same_plan",
+    ),
+    Operation(
+        "Deletion vectors: read",
+        "tests/reference/test_delta_spark.py::test_deletion_vectors_by_delta_spark_are_read",
+        "tests/engines/test_spark_reading.py::test_deleted_rows_are_gone_at_every_density",
+    ),
+    Operation(
+        "Column mapping by name and id, at every depth",
+        "tests/reference/test_delta_spark.py::test_delta_spark_reads_what_we_wrote",
+        "tests/engines/test_spark_reading.py::"
+        "test_mapped_columns_keep_their_values_when_nested_fields_are_selected",
+    ),
+    Operation(
+        "Type widening: read",
+        "tests/reference/test_delta_spark.py::test_stable_type_widening_by_delta_spark_is_read",
+        "tests/engines/test_spark_reading.py::test_a_golden_table_has_the_same_rows_in_both_engines",
+    ),
+    Operation(
+        "Create a table",
+        "tests/table/test_delta_table.py::test_the_protocol_is_the_lowest_that_will_do",
+        "tests/table/test_spark_writes.py::test_a_frame_creates_a_table_whose_columns_are_nullable",
+    ),
+    Operation(
+        "Append, under ANSI store assignment",
+        "tests/reference/test_delta_spark.py::test_delta_spark_appends_to_our_table_and_we_read_it",
+        "tests/engines/test_spark_writing.py::test_delta_spark_reads_every_type",
+    ),
+    Operation(
+        "Overwrite the whole table",
+        "tests/table/test_overwrite.py::test_a_whole_overwrite_leaves_the_new_rows_alone",
+        "tests/engines/test_spark_writing.py::"
+        "test_a_table_may_be_overwritten_with_what_is_read_from_it",
+    ),
+    Operation(
+        "Overwrite where a predicate holds, every new row checked against it",
+        "tests/table/test_overwrite.py::test_rows_outside_the_predicate_are_refused_with_examples",
+        "tests/table/test_spark_writes.py::"
+        "test_rows_outside_the_predicate_are_refused_on_the_executors",
+    ),
+    Operation(
+        "Overwrite partitions dynamically",
+        "tests/table/test_overwrite.py::test_dynamic_replaces_the_partitions_that_have_new_rows",
+        "tests/table/test_spark_writes.py::test_a_frame_replaces_the_partitions_it_has_rows_for",
+    ),
+    Operation(
+        "NOT NULL, invariants and CHECK constraints enforced",
+        "tests/table/test_append.py::test_invariants_and_checks_are_enforced",
+        "tests/engines/test_spark_writing.py::test_a_row_that_breaks_a_constraint_is_shown",
+    ),
+    Operation(
+        'Add columns and widen types on write (`schema_mode="merge"`)',
+        "tests/table/test_append.py::"
+        "test_widening_on_write_changes_the_type_and_old_files_read_as_the_new_one",
+        "tests/table/test_spark_writes.py::test_new_columns_of_a_frame_merge_into_the_table",
+    ),
+    Operation(
+        "Write once per application version (`idempotency`)",
+        "tests/table/test_append.py::test_the_same_call_in_a_race_lands_once",
+        "tests/table/test_spark_writes.py::test_a_frame_is_written_once_per_application_version",
+    ),
+    Operation(
+        "Commit safely beside other writers, through crashes and lost replies",
+        "tests/table/test_concurrent_writers.py::ConcurrentWriters",
+        "tests/table/test_concurrent_writers.py::ConcurrentWriters",
+    ),
+    Operation(
+        "Commit to S3 by conditional put",
+        "tests/storage/test_tables_on_s3.py::test_writers_that_race_lose_nothing",
+        None,
+    ),
+    Operation(
+        "Checkpoints: classic, multi-part and V2",
+        "tests/table/test_post_commit.py::test_a_large_checkpoint_comes_in_parts",
+        "tests/table/test_post_commit.py::test_a_large_checkpoint_comes_in_parts",
+    ),
+    Operation(
+        "Delete and update, by deletion vectors or copy-on-write, with change data files",
+        "tests/table/test_row_changes.py::test_updates_record_rows_as_they_were_and_as_they_are",
+        None,
+    ),
+    Operation(
+        "Dagster IO manager: a retried step never doubles an append",
+        "tests/orchestration/test_retries.py::test_a_retried_step_appends_once",
+        "tests/orchestration/test_spark_assets.py::test_a_retried_step_appends_once",
+    ),
+    Operation(
+        "Dagster IO manager: any partitioning, single-run ranges",
+        "tests/orchestration/test_partitioned_assets.py::"
+        "test_any_rectangle_of_a_multi_partition_is_replaced",
+        "tests/orchestration/test_spark_assets.py::"
+        "test_a_range_of_static_partitions_is_replaced_exactly",
+    ),
+    Operation("Merge", None, None),
+    Operation("Read the change data feed", None, None),
+    Operation("ALTER TABLE", None, None),
+    Operation("Optimize, vacuum, restore, clone", None, None),
+)
 
 
 def render() -> str:

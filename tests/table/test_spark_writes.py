@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import PartitionMismatch
+from dagster_delta.errors import PartitionMismatch, SchemaMismatch
 from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
@@ -81,3 +81,23 @@ def test_a_predicate_means_what_it_means_in_the_time_zone_of_the_session(
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
     assert ids(table) == [0, 1, 9]
+
+
+def test_new_columns_of_a_frame_merge_into_the_table(
+    spark: SparkSession, table: DeltaTable
+) -> None:
+    frame = spark.range(10, 12).selectExpr("id", "id % 2 AS p", "1 AS one", "'x' AS added")
+    with pytest.raises(SchemaMismatch, match="merge"):
+        table.append(frame)
+    table.append(frame, schema_mode="merge")
+    rows = table.snapshot().scan(columns=["added"]).to_arrow()["added"]
+    assert sorted(rows.to_pylist(), key=str) == [None] * 10 + ["x", "x"]
+
+
+def test_a_frame_is_written_once_per_application_version(
+    spark: SparkSession, table: DeltaTable
+) -> None:
+    frame = spark.range(10, 12).selectExpr("id", "id % 2 AS p", "1 AS one")
+    assert not table.append(frame, idempotency=("nightly", 1)).skipped
+    assert table.append(frame, idempotency=("nightly", 1)).skipped
+    assert ids(table) == list(range(12))
