@@ -15,6 +15,7 @@ import pyarrow as pa
 from dagster_delta.engines.engine import WriteResult, WriteSpec
 from dagster_delta.engines.parquet_writer import DataFileWriter
 from dagster_delta.protocol.actions import AddCDCFile
+from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
@@ -96,7 +97,7 @@ class ChangeDataWriter:
         Raises:
             StorageFailure: the store refused or failed.
         """
-        changes: Any = pa.repeat(pa.scalar(change, pa.string()), rows.num_rows)
+        changes: Any = pa.repeat(string_column([change])[0], rows.num_rows)
         arrays = [*rows.columns, changes]
         self._writer.add(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 

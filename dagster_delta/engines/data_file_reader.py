@@ -27,7 +27,9 @@ from dagster_delta.engines.parquet_source import open_parquet, repetitive_column
 from dagster_delta.engines.row_group_skipping import matching_row_groups
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, StorageFailure
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.arrow_values import FALSE
 from dagster_delta.protocol.deletion_vectors import deleted_row_mask
 from dagster_delta.protocol.partition_values import decode_path, parse_partition_column
 from dagster_delta.protocol.schema import StructField, StructType
@@ -259,7 +261,7 @@ class DataFileReader:
             rows, count = _filter(raw, wanted)
             arrays = self._first.arrays(projection, rows, opened.file, count)
             batch = _batch(arrays, self._first.schema, count)
-            mask = pc.fill_null(self._where.mask(batch), False)
+            mask = pc.fill_null(self._where.mask(batch), FALSE)
             masks.append(mask if wanted is None else pc.replace_with_mask(wanted, wanted, mask))
             passed, count = _filter(batch, mask)
             if count:
@@ -306,10 +308,11 @@ def _filter(rows: Any, mask: Any) -> tuple[Any, int]:
 
 def _positions(file: DataFile, start: int, length: int, mask: Any) -> list[Any]:
     """The position columns of those rows of a file from `start` on where the mask is true."""
-    indexes = pa.array(np.arange(start, start + length))
+    rows = np.arange(start, start + length, dtype=np.int64)
+    indexes = pa.Array.from_buffers(pa.int64(), length, [None, pa.py_buffer(rows)])
     if mask is not None:
         indexes = indexes.filter(mask)
-    return [pa.repeat(pa.scalar(file.ordinal, pa.int32()), len(indexes)), indexes]
+    return [pa.repeat(integer_column([file.ordinal], pa.int32())[0], len(indexes)), indexes]
 
 
 def _batch(arrays: list[Any], schema: Any, count: int) -> Any:
@@ -374,7 +377,7 @@ class _PartitionColumn:
         scalar = self._scalars.get(text)
         if scalar is None:
             parsed = parse_partition_column(
-                pa.array([text], pa.string()), self._field.data_type, column=self._field.name
+                string_column([text]), self._field.data_type, column=self._field.name
             )
             scalar = self._scalars[text] = parsed[0]
         return pa.repeat(scalar, count)

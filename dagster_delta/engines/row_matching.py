@@ -51,8 +51,9 @@ def _rows_by_file(batches: Iterable[Any]) -> Iterator[tuple[int, BitMap64]]:
     current = -1
     found: list[Any] = []
     for batch in batches:
-        ordinals = batch.column(FILE_ORDINAL).to_numpy()
-        indexes = batch.column(ROW_INDEX).to_numpy()
+        # `to_numpy` would import pandas, where that is installed.
+        ordinals = np.from_dlpack(batch.column(FILE_ORDINAL))
+        indexes = np.from_dlpack(batch.column(ROW_INDEX))
         bounds = np.flatnonzero(np.diff(ordinals)) + 1
         for part in np.split(np.arange(len(ordinals)), bounds):
             ordinal = int(ordinals[part[0]])

@@ -106,14 +106,16 @@ def _only(file: DataFile, rows: BitMap64 | None) -> DataFile:
 def _mark(source: BatchSource, matches: BitMap64 | None) -> Iterator[Any]:
     """The batches with a mark on matching rows instead of the positions."""
     for batch in source():
-        indexes = batch.column(ROW_INDEX).to_numpy()
+        indexes = np.from_dlpack(batch.column(ROW_INDEX))
         marks = np.ones(len(indexes), dtype=bool)
         if matches is not None:
             marks[:] = False
             nearby = matches & BitMap64(range(int(indexes[0]), int(indexes[-1]) + 1))
             # Every match is a live row, so each is found where it would be inserted.
-            marks[np.searchsorted(indexes, np.asarray(nearby.to_array(), dtype="int64"))] = True
-        columns = [*batch.columns[:-2], pa.array(marks)]
+            marks[np.searchsorted(indexes, np.asarray(nearby.to_array(), dtype=np.int64))] = True
+        bits = pa.py_buffer(np.packbits(marks, bitorder="little"))
+        mask = pa.Array.from_buffers(pa.bool_(), len(marks), [None, bits])
+        columns = [*batch.columns[:-2], mask]
         names = [*batch.schema.names[:-2], _MATCHES]
         yield pa.RecordBatch.from_arrays(columns, names=names)
 
@@ -181,10 +183,10 @@ class _Rewriting:
 
 def _put_back(rows: Any, changed: Any, marks: Any, columns: tuple[str, ...]) -> Any:
     """The rows, with the changed ones at the places they were taken from."""
-    is_match = marks.to_numpy(zero_copy_only=False)
-    places = np.arange(rows.num_rows)
-    places[is_match] = rows.num_rows + np.arange(changed.num_rows)
-    index = pa.array(places)
+    places = np.arange(rows.num_rows, dtype=np.int64)
+    marked = np.from_dlpack(pc.indices_nonzero(marks))
+    places[marked] = rows.num_rows + np.arange(changed.num_rows)
+    index = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
     arrays = [
         pa.concat_arrays([old, new]).take(index) if name in columns else old
         for name, old, new in zip(rows.schema.names, rows.columns, changed.columns, strict=True)

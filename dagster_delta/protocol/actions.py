@@ -125,7 +125,8 @@ class AddCDCFile(_Wire, frozen=True, kw_only=True):
     """Serialised partition values by physical column name."""
     size_bytes: int = msgspec.field(name="size")
     """Size of the file in bytes."""
-    data_change: bool = False
+    # The specification asks for it to be written; a plain default would be left out.
+    data_change: bool = msgspec.field(default_factory=bool)
     """Always false: the rows themselves stand in add and remove actions."""
     tags: dict[str, str | None] | None = None
     """Free-form metadata about the file."""

@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 
 from dagster_delta.errors import CorruptDeletionVector, InvalidArgument
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.arrow_columns import boolean_column
 from dagster_delta.protocol.partition_values import decode_path
 
 __all__ = [
@@ -279,7 +280,7 @@ def deleted_row_mask(bitmap: BitMap64, start: int, length: int) -> Any:
     """
     rows = (bitmap & BitMap64(range(start, start + length))).shift(-start)
     if not rows or not length:
-        return pa.repeat(pa.scalar(value=False), length)
+        return pa.repeat(boolean_column([False])[0], length)
     # A row where the mask changes differs from the row before it; those rows and the length are
     # the ends of runs that alternate between kept and deleted.
     changes = (rows ^ rows.shift(1)) & BitMap64(range(1, length))
@@ -290,5 +291,11 @@ def deleted_row_mask(bitmap: BitMap64, start: int, length: int) -> Any:
     deleted = pa.Array.from_buffers(
         pa.bool_(), count, [None, pa.py_buffer(alternating * (count // 8 + 1))]
     )
-    runs = pa.RunEndEncodedArray.from_arrays(pc.cast(ends, pa.int64()), deleted)
+    # `RunEndEncodedArray.from_arrays` would import pandas, where that is installed.
+    runs = pa.Array.from_buffers(
+        pa.run_end_encoded(pa.int64(), pa.bool_()),
+        length,
+        [None],
+        children=[pc.cast(ends, pa.int64()), deleted],
+    )
     return pc.run_end_decode(runs)

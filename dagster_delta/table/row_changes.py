@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 from pyroaring import BitMap64
 
 from dagster_delta.engines.deletion_vector_loader import DeletionVectorLoader
@@ -22,6 +21,7 @@ from dagster_delta.engines.engine import Assignment, RewriteResult, RowChangeEng
 from dagster_delta.engines.parquet_source import count_file_rows
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+from dagster_delta.protocol.arrow_columns import boolean_column
 from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.table.deletion_vector_files import store_deletion_vectors
@@ -213,7 +213,7 @@ def _rewrite(
     records = records_changes and configuration.change_data_feed_enabled
     files = selected.files
     if not assignments and not records:
-        staying = pa.array([not each.leaves for each in touched], pa.bool_())
+        staying = boolean_column([not each.leaves for each in touched])
         files = files.filter(staying)
     assert transaction.snapshot is not None  # noqa: S101  its files were selected
     data = write_spec(configuration, transaction.store.location, check_rows=bool(assignments))

@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 
 from dagster_delta.engines.engine import ReadPlan, RowChangeEngine
 from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.arrow_columns import map_column, string_column
 from dagster_delta.protocol.conflict_checker import ReadScope
 from dagster_delta.protocol.file_skipping import skip_files
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
@@ -74,7 +75,7 @@ def select_rows(
     if unsure.num_rows:
         plan = read_plan(snapshot, unsure, where)
         rows = {each.path: each.rows for each in engine.find_matches(plan)}
-    found = pc.is_in(unsure["path"], value_set=pa.array(list(rows), pa.string()))
+    found = pc.is_in(unsure["path"], value_set=string_column(list(rows)))
     selected = pa.concat_tables([whole, unsure.filter(found)])
     paths = frozenset(selected["path"].to_pylist())
     return SelectedRows(
@@ -96,11 +97,10 @@ def read_plan(snapshot: Snapshot, files: Any, where: SqlExpression | None) -> Re
 
 def _may_hold(predicate: Predicate, configuration: TableConfiguration) -> Callable[[AddFile], bool]:
     """Whether a file that somebody else added may hold a row for which the predicate is true."""
-    map_type = LIVE_FILE_SCHEMA.field("partition_values").type
 
     def may_hold(add: AddFile) -> bool:
-        values = pa.array([list(add.partition_values.items())], map_type)
-        stats = pa.array([add.stats], pa.string())
+        values = map_column([add.partition_values])
+        stats = string_column([add.stats])
         skipped = skip_files(
             predicate,
             configuration,

@@ -1,0 +1,105 @@
+"""DELETE and UPDATE of one row in a hundred, spread over every file, against `deltalake`.
+
+The peer rewrites files in every case; ours does where deletion vectors are off.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks._rows import stream
+from benchmarks.harness import Case, main
+
+WHERE = "quantity < 10"
+
+
+def prepare(directory: Path, size: int) -> None:
+    from dagster_delta import DeltaTable
+
+    for name, vectors in (("vectors", "true"), ("plain", "false")):
+        table = DeltaTable(str(directory / name), must_exist=False)
+        table.append(stream(size), properties={"delta.enableDeletionVectors": vectors})
+
+
+def _copy(table: Path) -> str:
+    """A copy of the table for one run; data files are never changed, so links to them do."""
+    target = tempfile.mkdtemp(dir=table.parent)
+
+    def link(source: str, destination: str) -> str:
+        copy = shutil.copy2 if "_delta_log" in source else os.link
+        copy(source, destination)
+        return destination
+
+    shutil.copytree(table, target, copy_function=link, dirs_exist_ok=True)
+    return target
+
+
+def our_delete(name: str) -> Callable[[Path, int], Callable[[], object]]:
+    def start(directory: Path, size: int) -> Callable[[], object]:
+        from dagster_delta import DeltaTable
+        from dagster_delta.engines import arrow_engine  # noqa: F401  timed are rows, not imports
+        from dagster_delta.table import row_operations  # noqa: F401
+
+        uri = _copy(directory / name)
+        return lambda: DeltaTable(uri).delete(WHERE).metrics["numDeletedRows"]
+
+    return start
+
+
+def our_update(name: str) -> Callable[[Path, int], Callable[[], object]]:
+    def start(directory: Path, size: int) -> Callable[[], object]:
+        from dagster_delta import DeltaTable
+        from dagster_delta.engines import arrow_engine  # noqa: F401
+        from dagster_delta.table import row_operations  # noqa: F401
+
+        uri = _copy(directory / name)
+        return lambda: (
+            DeltaTable(uri).update({"price": "price * 1.1"}, WHERE).metrics["numUpdatedRows"]
+        )
+
+    return start
+
+
+def their_delete(directory: Path, size: int) -> Callable[[], object]:
+    import deltalake
+
+    uri = _copy(directory / "plain")
+    return lambda: deltalake.DeltaTable(uri).delete(WHERE)["num_deleted_rows"]
+
+
+def their_update(directory: Path, size: int) -> Callable[[], object]:
+    import deltalake
+
+    uri = _copy(directory / "plain")
+    return lambda: deltalake.DeltaTable(uri).update({"price": "price * 1.1"}, predicate=WHERE)[
+        "num_updated_rows"
+    ]
+
+
+ROWS = 20_000_000
+CASES = {
+    "delete": Case(
+        "delete 1 % of {size} rows, deletion vectors",
+        ROWS,
+        prepare,
+        {"ours": our_delete("vectors"), "deltalake": their_delete},
+    ),
+    "update": Case(
+        "update 1 % of {size} rows, deletion vectors",
+        ROWS,
+        prepare,
+        {"ours": our_update("vectors"), "deltalake": their_update},
+    ),
+    "rewrite": Case(
+        "delete 1 % of {size} rows, copy-on-write",
+        ROWS,
+        prepare,
+        {"ours": our_delete("plain"), "deltalake": their_delete},
+    ),
+}
+
+main(__name__, __spec__.name if __spec__ else "", CASES)
