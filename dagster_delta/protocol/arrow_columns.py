@@ -23,10 +23,11 @@ def string_column(values: Sequence[str | None]) -> Any:
     validity = _validity(values)
     texts = [value or "" for value in values] if validity is not None else values
     data = "".join(cast("Sequence[str]", texts)).encode()
-    lengths = [len(text or "") for text in texts]
-    if not data.isascii():
-        lengths = [len((text or "").encode()) for text in texts]
-    offsets = array("i", accumulate(lengths, initial=0))
+    if data.isascii():
+        offsets = array("i", accumulate(map(len, cast("Sequence[str]", texts)), initial=0))
+    else:
+        lengths = (len((text or "").encode()) for text in texts)
+        offsets = array("i", accumulate(lengths, initial=0))
     buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.string(), len(values), buffers)
 

@@ -94,9 +94,9 @@ class ReconciledTail:
 
     keys: tuple[str, ...]
     """Every key the commits speak of: what they hide of anything older."""
-    live_adds: tuple[int, ...]
+    live_adds: Sequence[int]
     """Ordinals of the adds that stand, ascending."""
-    live_removes: tuple[int, ...]
+    live_removes: Sequence[int]
     """Ordinals of the removes that stand, ascending."""
 
 
@@ -136,6 +136,8 @@ def reconcile_tail(tails: Sequence[FileActions]) -> ReconciledTail:
         latest.update(zip(tail.keys, ordinals, strict=True))
         adds += len(tail.add_paths)
         removes += tail.num_removes
+    if not removes and len(latest) == adds:
+        return ReconciledTail(tuple(latest), range(adds), ())
     # A key keeps the place of its first action in the dict, so its last ordinals want sorting.
     standing = sorted(latest.values())
     first_add = next((at for at, ordinal in enumerate(standing) if ordinal >= 0), len(standing))
