@@ -53,6 +53,12 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/engines/test_spark_reading.py::test_deleted_rows_are_gone_at_every_density",
     ),
     Operation(
+        "Variants, shredded or not: read",
+        "tests/engines/test_shredded_variants_spark.py::"
+        "test_any_value_under_any_shredding_says_what_it_says_in_spark",
+        "tests/engines/test_spark_reading.py::test_variants_are_read_as_variants",
+    ),
+    Operation(
         "Column mapping by name and id, at every depth",
         "tests/reference/test_delta_spark.py::test_delta_spark_reads_what_we_wrote",
         "tests/engines/test_spark_reading.py::"

@@ -1,7 +1,8 @@
 """How the columns of one data file become the columns that are asked for.
 
 Fields are found by name, physical name or field id at every depth; what a file lacks is null, what
-it has beyond is ignored, and narrower types from before a widening are cast.
+it has beyond is ignored, narrower types from before a widening are cast, and shredded variants are
+put together.
 
 Spec: Column Mapping (Reader Requirements); Data Files; Type Widening.
 """
@@ -25,8 +26,9 @@ from dagster_delta.engines.nested_arrays import (
     rebuild_map,
     rebuild_struct,
 )
-from dagster_delta.errors import InvalidTable, UnsupportedFeature
-from dagster_delta.protocol.arrow_schema import VARIANT_STORAGE, to_arrow_type
+from dagster_delta.engines.variant_reassembly import VariantReassembly
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.arrow_schema import to_arrow_type
 from dagster_delta.protocol.column_mapping import PARQUET_FIELD_ID_KEY, field_id, physical_name
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -73,7 +75,6 @@ class FileProjection:
         Raises:
             InvalidTable: a column has a type the table's schema cannot have come from, or the
                 table maps columns by id and the file has no ids.
-            UnsupportedFeature: a variant is stored shredded.
         """
         file_fields = list(file_schema)
         # Spec: in id mode, readers refuse a file without ids or return nulls. Nulls would hide
@@ -238,7 +239,7 @@ def _plan_plain(
         case MapType() if pa.types.is_map(source):
             return _plan_map(source, target, mode, path)
         case PrimitiveType("variant") if pa.types.is_struct(source):
-            return _plan_variant(source, path)
+            return VariantReassembly.plan(source, ".".join(path)).apply
         case PrimitiveType() | DecimalType():
             return _plan_value(source, target, path)
     raise _unreadable(source, target, path)
@@ -312,28 +313,6 @@ def _plan_map(
         )
 
     return convert_map
-
-
-def _plan_variant(source: Any, path: tuple[str, ...]) -> _Convert:
-    names = [each.name for each in source]
-    if "typed_value" in names:
-        column = ".".join(path)
-        raise UnsupportedFeature(
-            f"column {column} is a shredded variant, which the Arrow engine cannot put together: "
-            "read it with the Spark engine",
-            column=column,
-        )
-    if set(names) != {"value", "metadata"}:
-        raise _unreadable(source, PrimitiveType("variant"), path)
-    positions = [names.index(each.name) for each in VARIANT_STORAGE]
-
-    def convert_variant(array: Any) -> Any:
-        children = array.flatten()
-        return rebuild_struct(
-            array, [children[index].cast(pa.binary()) for index in positions], VARIANT_STORAGE
-        )
-
-    return convert_variant
 
 
 def _plan_value(source: Any, target: DataType, path: tuple[str, ...]) -> _Convert | None:

@@ -125,8 +125,14 @@ def rename_nested(array: Any, data_type: Any) -> Any:
 
 
 def _as_list_of_entries(array: Any) -> Any:
-    entry = pa.struct([array.type.key_field, array.type.item_field])
-    return array.cast(pa.list_(entry))
+    # A cast would look into the values, and refuse required fields below null structs.
+    entries = pa.StructArray.from_arrays(
+        [array.keys, array.items], fields=[array.type.key_field, array.type.item_field]
+    )
+    data_type = pa.list_(pa.field("entries", entries.type, nullable=False))
+    return pa.Array.from_buffers(
+        data_type, len(array), array.buffers()[:2], offset=array.offset, children=[entries]
+    )
 
 
 def _offsets(array: Any) -> Any:

@@ -1,0 +1,341 @@
+"""The frame of an encoded variant: its dictionary of names, and where its values begin and end.
+
+Nothing here looks at what a value says: fields and elements are moved about as bytes.
+
+Spec: Parquet, Variant Binary Encoding (Metadata encoding; Value encoding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, pairwise
+
+from dagster_delta.errors import InvalidTable, UnsupportedFeature
+
+__all__ = [
+    "VARIANT_NULL",
+    "BasicType",
+    "PrimitiveId",
+    "VariantNames",
+    "damaged_variant",
+    "decode_names",
+    "encode_array",
+    "encode_names",
+    "encode_object",
+    "encode_text",
+    "header_byte",
+    "locate_elements",
+    "locate_fields",
+    "object_fields",
+    "take",
+    "unknown_primitive",
+]
+
+VARIANT_NULL = b"\x00"
+"""The value that is present and null."""
+
+
+class BasicType:
+    """What the two lowest bits of a value's first byte say."""
+
+    PRIMITIVE = 0
+    SHORT_STRING = 1
+    OBJECT = 2
+    ARRAY = 3
+
+
+class PrimitiveId:
+    """What the six highest bits of a primitive's first byte say."""
+
+    NULL = 0
+    TRUE = 1
+    FALSE = 2
+    INT8 = 3
+    INT16 = 4
+    INT32 = 5
+    INT64 = 6
+    DOUBLE = 7
+    DECIMAL4 = 8
+    DECIMAL8 = 9
+    DECIMAL16 = 10
+    DATE = 11
+    TIMESTAMP = 12
+    TIMESTAMP_NTZ = 13
+    FLOAT = 14
+    BINARY = 15
+    STRING = 16
+    TIME = 17
+    TIMESTAMP_NANOS = 18
+    TIMESTAMP_NTZ_NANOS = 19
+    UUID = 20
+
+
+_VERSION = 1
+_SORTED = 1 << 4
+_SHORT_STRING_BYTES = 64
+_SMALL_COUNT = 256
+_CACHED_DICTIONARIES = 256
+
+# Bytes after the first one; binary and string say their own length.
+_PRIMITIVE_SIZES = {
+    PrimitiveId.NULL: 0,
+    PrimitiveId.TRUE: 0,
+    PrimitiveId.FALSE: 0,
+    PrimitiveId.INT8: 1,
+    PrimitiveId.INT16: 2,
+    PrimitiveId.INT32: 4,
+    PrimitiveId.INT64: 8,
+    PrimitiveId.DOUBLE: 8,
+    PrimitiveId.DECIMAL4: 5,
+    PrimitiveId.DECIMAL8: 9,
+    PrimitiveId.DECIMAL16: 17,
+    PrimitiveId.DATE: 4,
+    PrimitiveId.TIMESTAMP: 8,
+    PrimitiveId.TIMESTAMP_NTZ: 8,
+    PrimitiveId.FLOAT: 4,
+    PrimitiveId.TIME: 8,
+    PrimitiveId.TIMESTAMP_NANOS: 8,
+    PrimitiveId.TIMESTAMP_NTZ_NANOS: 8,
+    PrimitiveId.UUID: 16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class VariantNames:
+    """The dictionary that the objects of a variant take their field names from."""
+
+    names: tuple[str, ...]
+    ids: Mapping[str, int]
+
+    def name(self, field_id: int) -> str:
+        """The name of a field id.
+
+        Raises:
+            InvalidTable: the dictionary is shorter.
+        """
+        if field_id >= len(self.names):
+            raise damaged_variant(
+                f"field id {field_id} is not in its dictionary of {len(self.names)} names"
+            )
+        return self.names[field_id]
+
+
+@lru_cache(maxsize=_CACHED_DICTIONARIES)
+def decode_names(metadata: bytes) -> VariantNames:
+    """The names of an encoded dictionary.
+
+    Raises:
+        InvalidTable: the bytes are no dictionary.
+        UnsupportedFeature: they are of a later version of the encoding.
+    """
+    header = take(metadata, 0, 1)[0]
+    if header & 0x0F != _VERSION:
+        raise UnsupportedFeature(
+            f"a variant is encoded by version {header & 0x0F} of the encoding and only version "
+            f"{_VERSION} is known: read it with a newer engine"
+        )
+    size = (header >> 6) + 1
+    (count,) = _unsigned(metadata, 1, size, 1)
+    offsets = _unsigned(metadata, 1 + size, size, count + 1)
+    start = 1 + size * (count + 2)
+    take(metadata, start, offsets[-1])
+    try:
+        # Offsets that go backwards give empty names, which the next check finds.
+        names = tuple(
+            metadata[start + begin : start + end].decode() for begin, end in pairwise(offsets)
+        )
+    except UnicodeDecodeError as error:
+        raise damaged_variant("a name in its dictionary is not UTF-8") from error
+    if offsets[0] or any(b > e for b, e in pairwise(offsets)):
+        raise damaged_variant("the offsets of its dictionary are out of order")
+    # Names may stand twice in a dictionary that is not sorted: either id means the same.
+    return VariantNames(names, {name: index for index, name in enumerate(names)})
+
+
+def encode_names(names: Sequence[str]) -> bytes:
+    """The dictionary of these names, whose ids are their positions.
+
+    Raises:
+        UnicodeEncodeError: a name holds half of a surrogate pair.
+    """
+    texts = [name.encode() for name in names]
+    offsets = [0, *accumulate(map(len, texts))]
+    size = _byte_width(max(offsets[-1], len(texts)))
+    is_sorted = all(a < b for a, b in pairwise(texts))
+    header = _VERSION | (_SORTED if is_sorted else 0) | (size - 1) << 6
+    numbers = _pack([len(texts), *offsets], size)
+    return b"".join((bytes((header,)), numbers, *texts))
+
+
+def locate_fields(data: bytes, position: int) -> list[tuple[int, int]]:
+    """Field id and position of the value of each field of the object at a position.
+
+    Raises:
+        InvalidTable: the object runs beyond the bytes.
+    """
+    flags = take(data, position, 1)[0] >> 2
+    count, start = _element_count(data, position + 1, is_large=bool(flags >> 4 & 1))
+    id_size, offset_size = (flags >> 2 & 3) + 1, (flags & 3) + 1
+    ids = _unsigned(data, start, id_size, count)
+    start += id_size * count
+    offsets = _unsigned(data, start, offset_size, count + 1)
+    start += offset_size * (count + 1)
+    take(data, start, offsets[-1])
+    return [(field_id, start + offset) for field_id, offset in zip(ids, offsets, strict=False)]
+
+
+def locate_elements(data: bytes, position: int) -> list[int]:
+    """Position of each element of the array at a position.
+
+    Raises:
+        InvalidTable: the array runs beyond the bytes.
+    """
+    flags = take(data, position, 1)[0] >> 2
+    count, start = _element_count(data, position + 1, is_large=bool(flags >> 2 & 1))
+    offset_size = (flags & 3) + 1
+    offsets = _unsigned(data, start, offset_size, count + 1)
+    start += offset_size * (count + 1)
+    take(data, start, offsets[-1])
+    return [start + offset for offset in offsets[:-1]]
+
+
+def object_fields(value: bytes) -> list[tuple[int, bytes]] | None:
+    """Field id and encoded value of each field of an object, or None where the value is no object.
+
+    Raises:
+        InvalidTable: a field runs beyond the bytes.
+        UnsupportedFeature: a field is of a primitive type that is not known.
+    """
+    if take(value, 0, 1)[0] & 3 != BasicType.OBJECT:
+        return None
+    # Spec: the values need not stand in the order of the fields, so the next offset tells nothing
+    # about where a value ends.
+    return [
+        (field_id, take(value, position, _value_size(value, position)))
+        for field_id, position in locate_fields(value, 0)
+    ]
+
+
+def encode_object(ids: Sequence[int], values: Sequence[bytes]) -> bytes:
+    """The object of these fields, which are in the order of their names by code point."""
+    offsets = [0, *accumulate(map(len, values))]
+    id_size = _byte_width(max(ids, default=0))
+    offset_size = _byte_width(offsets[-1])
+    is_large = len(ids) >= _SMALL_COUNT
+    header = is_large << 4 | (id_size - 1) << 2 | offset_size - 1
+    return b"".join(
+        (
+            header_byte(BasicType.OBJECT, header),
+            _pack([len(ids)], 4 if is_large else 1),
+            _pack(ids, id_size),
+            _pack(offsets, offset_size),
+            *values,
+        )
+    )
+
+
+def encode_array(elements: Sequence[bytes]) -> bytes:
+    """The array of these encoded elements."""
+    offsets = [0, *accumulate(map(len, elements))]
+    offset_size = _byte_width(offsets[-1])
+    is_large = len(elements) >= _SMALL_COUNT
+    return b"".join(
+        (
+            header_byte(BasicType.ARRAY, is_large << 2 | offset_size - 1),
+            _pack([len(elements)], 4 if is_large else 1),
+            _pack(offsets, offset_size),
+            *elements,
+        )
+    )
+
+
+def encode_text(text: bytes) -> bytes:
+    """The string of these bytes of UTF-8."""
+    if len(text) < _SHORT_STRING_BYTES:
+        return header_byte(BasicType.SHORT_STRING, len(text)) + text
+    header = header_byte(BasicType.PRIMITIVE, PrimitiveId.STRING)
+    return header + len(text).to_bytes(4, "little") + text
+
+
+def header_byte(basic_type: int, header: int) -> bytes:
+    """The first byte of a value."""
+    return bytes((header << 2 | basic_type,))
+
+
+def take(data: bytes, position: int, size: int) -> bytes:
+    """The bytes at a position.
+
+    Raises:
+        InvalidTable: there are not as many.
+    """
+    stop = position + size
+    if stop > len(data):
+        raise damaged_variant(f"{stop} bytes are needed and it has {len(data)}")
+    return data[position:stop]
+
+
+def damaged_variant(what: str) -> InvalidTable:
+    """The error about bytes that are no variant."""
+    return InvalidTable(
+        f"a variant is damaged: {what}; restore an older version of the table or rewrite the file"
+    )
+
+
+def unknown_primitive(primitive_id: int) -> UnsupportedFeature:
+    """The error about a type that a later version of the encoding has added."""
+    return UnsupportedFeature(
+        f"a variant holds a value of the primitive type {primitive_id}, which is not known: read "
+        "it with a newer engine"
+    )
+
+
+def _value_size(data: bytes, position: int) -> int:
+    """Size in bytes of the value at a position, its first byte included."""
+    first = take(data, position, 1)[0]
+    header = first >> 2
+    match first & 3:
+        case BasicType.SHORT_STRING:
+            return 1 + header
+        case BasicType.OBJECT:
+            count, start = _element_count(data, position + 1, is_large=bool(header >> 4 & 1))
+            start += ((header >> 2 & 3) + 1) * count
+        case BasicType.ARRAY:
+            count, start = _element_count(data, position + 1, is_large=bool(header >> 2 & 1))
+        case _:
+            if header in (PrimitiveId.BINARY, PrimitiveId.STRING):
+                return 5 + _unsigned(data, position + 1, 4, 1)[0]
+            if header not in _PRIMITIVE_SIZES:
+                raise unknown_primitive(header)
+            return 1 + _PRIMITIVE_SIZES[header]
+    offset_size = (header & 3) + 1
+    (size,) = _unsigned(data, start + offset_size * count, offset_size, 1)
+    return start + offset_size * (count + 1) + size - position
+
+
+def _element_count(data: bytes, position: int, *, is_large: bool) -> tuple[int, int]:
+    """How many elements a container has, and where what follows the number stands."""
+    size = 4 if is_large else 1
+    return _unsigned(data, position, size, 1)[0], position + size
+
+
+def _unsigned(data: bytes, position: int, size: int, count: int) -> list[int]:
+    """Little-endian numbers of `size` bytes each."""
+    packed = take(data, position, size * count)
+    if size == 1:
+        return list(packed)
+    return [
+        int.from_bytes(packed[start : start + size], "little")
+        for start in range(0, len(packed), size)
+    ]
+
+
+def _pack(numbers: Sequence[int], size: int) -> bytes:
+    if size == 1:
+        return bytes(numbers)
+    return b"".join(number.to_bytes(size, "little") for number in numbers)
+
+
+def _byte_width(number: int) -> int:
+    return max(1, (number.bit_length() + 7) // 8)
