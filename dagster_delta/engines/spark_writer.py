@@ -30,6 +30,8 @@ __all__ = ["write_frame"]
 
 _LOG = logging.getLogger(__name__)
 
+_OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
+
 
 def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteResult:
     """The data files that now hold the rows of the DataFrame.
@@ -122,8 +124,14 @@ def _as_stored(field: StructField, schema: StructType, functions: ModuleType) ->
 def _arranged(rows: DataFrame, schema: StructType, spec: WriteSpec) -> DataFrame:
     """The rows brought together by partition, so that a partition is not scattered over as many
     files as there are tasks. Adaptive execution splits what is too big for one task.
+
+    The shuffle is what that costs; a table whose rows come clustered already can decline it by the
+    property that delta-spark has for it.
     """
+    configuration = spec.configuration
+    if configuration.metadata.configuration.get(_OPTIMIZE_WRITE, "").lower() == "false":
+        return rows
     functions = functions_of(rows)
-    found = [schema.get(each) for each in spec.configuration.partition_columns]
+    found = [schema.get(each) for each in configuration.partition_columns]
     columns = [functions.col(_source_name(schema.names.index(each.name))) for each in found if each]
     return rows.hint("rebalance", *columns) if columns else rows

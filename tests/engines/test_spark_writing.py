@@ -319,6 +319,16 @@ def test_the_rows_are_computed_once(tmp_path: Path, spark: SparkSession) -> None
     assert table.snapshot().num_records == 100
 
 
+def test_a_table_can_decline_the_shuffle(tmp_path: Path, spark: SparkSession) -> None:
+    frame = spark.range(0, 40, 1, 4).selectExpr("id", "id % 2 AS p")
+    store = open_store(str(tmp_path))
+    config = configuration(
+        SparkEngine().schema_of(frame), ["p"], {"delta.autoOptimize.optimizeWrite": "false"}
+    )
+    spec = WriteSpec(location=store.location, configuration=config)
+    assert len(SparkEngine().write(frame, spec, store=store).files) == 4 * 2
+
+
 def test_a_table_may_be_overwritten_with_what_is_read_from_it(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -1,0 +1,178 @@
+"""The Spark engine beside delta-spark, in one session, interleaved: medians as a Markdown table.
+
+    python -m benchmarks.spark_engine --rows 5000000 --rounds 5
+
+Both open the table, plan and run, and must give the same answer; full scans end in a hash over all
+values. Writes go to a new directory each time. The JARs of delta-spark come from Maven, see tests/reference/jars.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_delta.engines.spark_session import local_spark_session
+from dagster_delta.table.delta_table import DeltaTable
+from tests.reference.jars import resolve_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Run = Callable[[], object]
+
+_SMALL_APPENDS = 20
+
+
+class Workloads:
+    """The tables, and each workload as a pair of calls: ours, delta-spark's."""
+
+    def __init__(self, spark: SparkSession, root: Path, rows: int) -> None:
+        self.spark = spark
+        self.root = root
+        self.rows = rows
+        self._directories = itertools.count()
+
+    def prepare(self) -> None:
+        for name, partition_by in (
+            ("plain", []),
+            ("partitioned", ["p"]),
+            ("dv1", []),
+            ("dv30", []),
+        ):
+            writer = self.source(8).write.format("delta").partitionBy(*partition_by)
+            writer.option("delta.enableDeletionVectors", "true").save(self.path(name))
+        for name, percent in (("dv1", 1), ("dv30", 30)):
+            self.spark.sql(
+                f"DELETE FROM delta.`{self.path(name)}` WHERE pmod(hash(id), 100) < {percent}"
+            )
+
+    def path(self, name: str) -> str:
+        return str(self.root / name)
+
+    def fresh(self) -> str:
+        return self.path(f"written-{next(self._directories)}")
+
+    def source(self, tasks: int) -> DataFrame:
+        return self.spark.range(0, self.rows, 1, tasks).selectExpr(
+            "id",
+            "CAST(id % 1000 AS INT) AS k",
+            "CAST(hash(id) AS DOUBLE) / 7 AS x",
+            "CONCAT('customer-', hash(id, 1) % 100000) AS s",
+            f"CAST(id * 12 / {self.rows} AS INT) AS p",
+        )
+
+    def ours(self, name: str, where: str | None = None) -> DataFrame:
+        return DeltaTable(self.path(name)).snapshot().scan(where=where).to_spark(self.spark)
+
+    def theirs(self, name: str, where: str | None = None) -> DataFrame:
+        frame = self.spark.read.format("delta").load(self.path(name))
+        return frame if where is None else frame.where(where)
+
+    def pairs(self) -> dict[str, tuple[Run, Run]]:
+        middle = self.rows // 2
+        narrow = f"id BETWEEN {middle} AND {middle + 100}"
+        return {
+            "full scan": self._reads("plain", to_hash),
+            "sum of a column": self._reads("plain", to_sum),
+            "pruned scan (1 of 8 files)": self._reads("plain", to_hash, narrow),
+            "partitioned, full scan": self._reads("partitioned", to_hash),
+            "partitioned, one partition": self._reads("partitioned", to_hash, "p = 7"),
+            "1 % deleted, full scan": self._reads("dv1", to_hash),
+            "1 % deleted, sum": self._reads("dv1", to_sum),
+            "30 % deleted, full scan": self._reads("dv30", to_hash),
+            "30 % deleted, sum": self._reads("dv30", to_sum),
+            "write": self._writes([]),
+            "write, 12 partitions": self._writes(["p"]),
+            f"{_SMALL_APPENDS} small appends": self._small_appends(),
+        }
+
+    def _reads(
+        self, name: str, use: Callable[[DataFrame], object], where: str | None = None
+    ) -> tuple[Run, Run]:
+        return lambda: use(self.ours(name, where)), lambda: use(self.theirs(name, where))
+
+    def _writes(self, partition_by: list[str]) -> tuple[Run, Run]:
+        def ours() -> None:
+            table = DeltaTable(self.fresh(), must_exist=False)
+            table.append(self.source(4), partition_by=partition_by)
+
+        def theirs() -> None:
+            self.source(4).write.format("delta").partitionBy(*partition_by).save(self.fresh())
+
+        return ours, theirs
+
+    def _small_appends(self) -> tuple[Run, Run]:
+        def ours() -> None:
+            table = DeltaTable(self.fresh(), must_exist=False)
+            for _ in range(_SMALL_APPENDS):
+                table.append(self.spark.range(0, 10, 1, 1))
+
+        def theirs() -> None:
+            path = self.fresh()
+            for _ in range(_SMALL_APPENDS):
+                frame = self.spark.range(0, 10, 1, 1)
+                frame.write.format("delta").mode("append").save(path)
+
+        return ours, theirs
+
+
+def to_hash(frame: DataFrame) -> object:
+    # Every value is decoded and looked at. (The `noop` sink keeps delta-spark's optimizer rules
+    # from being applied, and fails on its deletion vectors.)
+    return frame.selectExpr("BIT_XOR(XXHASH64(*))").collect()
+
+
+def to_sum(frame: DataFrame) -> object:
+    return frame.selectExpr("SUM(k)").collect()
+
+
+def seconds(run: Run) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="workloads whose name contains this")
+    arguments = parser.parse_args()
+    jars, why = resolve_jars()
+    if not jars:
+        sys.exit(why)
+    logging.disable(logging.WARNING)
+    conf = {
+        "spark.driver.memory": "4g",
+        "spark.jars": ",".join(jars),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+    spark = local_spark_session("benchmark", conf)
+    with tempfile.TemporaryDirectory() as root:
+        workloads = Workloads(spark, Path(root), arguments.rows)
+        workloads.prepare()
+        print("| workload | ours, s | delta-spark, s | ratio |")
+        print("|---|---|---|---|")
+        for name, (ours, theirs) in workloads.pairs().items():
+            if arguments.only not in name:
+                continue
+            answers = ours(), theirs()
+            if answers[0] != answers[1]:
+                sys.exit(f"{name}: the engines disagree: {answers}")
+            samples = [(seconds(ours), seconds(theirs)) for _ in range(arguments.rounds)]
+            mine, other = (statistics.median(each) for each in zip(*samples, strict=True))
+            print(f"| {name} | {mine:.2f} | {other:.2f} | {mine / other:.2f} |", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The same engine over Spark Connect, beside a classic session or without one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dagster_delta.engines.spark_engine import SparkEngine
+from dagster_delta.engines.spark_schema import to_spark_schema
+from dagster_delta.engines.spark_session import is_connect
+from dagster_delta.errors import ConstraintViolation, InvalidCast
+from dagster_delta.table.delta_table import DeltaTable
+from tests.engines.test_spark_reading import table_with_vectors
+from tests.engines.test_spark_writing import EVERY_TYPE_SQL, PARTITION_SQL, frame_rows
+from tests.golden.answers import rows_of, table_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+@pytest.fixture(scope="session")
+def connect_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session of a Connect server that runs in a process of its own."""
+    pytest.importorskip("grpc_status", reason="Spark Connect needs the extra 'connect'")
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path_factory.mktemp("connect") / "server.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            server_command(port),
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        await_port(port, server, log)
+        session: Any = ConnectSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+        yield session
+        session.stop()
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+
+
+def server_command(port: int) -> list[str]:
+    import pyspark
+
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "America/Los_Angeles",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    options = [each for pair in settings.items() for each in ("--conf", "=".join(pair))]
+    return [str(submit), "--master", "local[2]", "--class", SERVER, *options, "spark-internal"]
+
+
+def await_port(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(600):
+        if server.poll() is not None:
+            pytest.skip(f"no Connect server: {log.read_text(errors='replace')[-500:]}")
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    pytest.skip("the Connect server does not answer")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dat__nested_types",
+        "golden__data-reader-partition-values",
+        "golden__dv-with-columnmapping",
+        "golden__table-with-columnmapping-mode-id",
+        "golden__type-widening",
+        "krs__void-column",
+    ],
+)
+@pytest.mark.usefixtures("golden_tables")
+def test_a_golden_table_has_the_same_rows(name: str, connect_session: SparkSession) -> None:
+    snapshot = DeltaTable(table_path(name)).snapshot()
+    frame = snapshot.scan().to_spark(connect_session)
+    assert is_connect(frame)
+    assert frame.schema.simpleString() == to_spark_schema(snapshot.schema).simpleString()
+    assert rows_of(frame.toArrow()) == rows_of(snapshot.scan().to_arrow())
+
+
+def test_deleted_rows_are_gone(tmp_path: Path, connect_session: SparkSession) -> None:
+    table = table_with_vectors(str(tmp_path), [70_000, 10], [{0, 65_536}, set()])
+    frame = table.snapshot().scan(where="id < 3 OR id > 65534").to_spark(connect_session)
+    found = sorted((row.p, row.id) for row in frame.where("id < 65540").collect())
+    assert found == [("file 0", n) for n in (1, 2, 65_535, 65_537, 65_538, 65_539)] + [
+        ("file 1", n) for n in (0, 1, 2)
+    ]
+
+
+def test_every_type_arrives_unchanged(tmp_path: Path, connect_session: SparkSession) -> None:
+    frame = connect_session.sql(EVERY_TYPE_SQL)
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(frame)
+    assert rows_of(table.snapshot().scan().to_arrow()) == frame_rows(frame)
+
+
+def test_partitions_are_brought_together(tmp_path: Path, connect_session: SparkSession) -> None:
+    frame = connect_session.sql(PARTITION_SQL)
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(frame, partition_by=["p", "d"])
+    assert table.snapshot().num_files == 7 * 3
+    expected = frame.selectExpr("id", "NULLIF(p, '') AS p", "d", "x").toArrow()
+    assert rows_of(table.snapshot().scan().to_arrow()) == rows_of(expected)
+
+
+def test_errors_in_the_data_keep_their_class(tmp_path: Path, connect_session: SparkSession) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(connect_session.sql("SELECT CAST(1 AS INT) AS i"))
+    with pytest.raises(InvalidCast, match="do not fit"):
+        table.append(connect_session.sql("SELECT 30000000000 AS i"))
+    with pytest.raises(ConstraintViolation) as caught:
+        table.overwrite(connect_session.sql("SELECT 7 AS i"), where="i = 1")
+    assert any("7" in each for each in caught.value.examples)
+
+
+def test_a_classic_session_works_beside_it(
+    tmp_path: Path, connect_session: SparkSession, spark: SparkSession
+) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(spark.range(3))
+    table.append(connect_session.range(3, 6))
+    for session in (spark, connect_session):
+        frame = SparkEngine(session).read(table.snapshot().scan().plan())
+        assert sorted(row.id for row in frame.collect()) == list(range(6))
