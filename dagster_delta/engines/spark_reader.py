@@ -1,8 +1,9 @@
 """The rows of a planned scan as a DataFrame, read by Spark's own Parquet reader.
 
 What Parquet files do not know, deleted rows and partition values, comes in by one broadcast hash
-join per kind of file. Files that Spark would misread, or that it has no means to read as the table
-asks, are read by the Arrow engine on the executors.
+join per kind of file; partition values do without it where one literal or the directories serve.
+Files that Spark would misread, or that it has no means to read as the table asks, are read by the
+Arrow engine on the executors.
 
 Spec: Deletion Vectors; Column Mapping; Partition Value Serialization.
 """
@@ -26,6 +27,11 @@ from dagster_delta.engines.spark_columns import (
     quote,
 )
 from dagster_delta.engines.spark_deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
+from dagster_delta.engines.spark_directories import (
+    are_in_directories,
+    directory_column,
+    directory_read_fields,
+)
 from dagster_delta.engines.spark_file_keys import file_keys, spark_metadata_path, spark_path
 from dagster_delta.engines.spark_file_split import FileSplit, split_files
 from dagster_delta.engines.spark_partition_values import (
@@ -38,6 +44,7 @@ from dagster_delta.engines.spark_session import FIELD_ID_READ, functions_of, is_
 from dagster_delta.engines.spark_sources import can_open, open_parquet
 from dagster_delta.engines.spark_tasks import FILE_SCHEMA, ReadTask, encode_files
 from dagster_delta.errors import InvalidTable, UnsupportedExpression
+from dagster_delta.protocol.column_mapping import field_id
 from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.protocol.schema import StructField, StructType
 
@@ -69,6 +76,18 @@ def read_frame(session: SparkSession, plan: ReadPlan) -> DataFrame:
         CorruptDeletionVector, InvalidTable.
     """
     return _FrameReader(session, plan).read()
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionSource:
+    """Where the partition columns of some files come from."""
+
+    columns: dict[str, Column]
+    """Expression of each, by logical name."""
+    by_directory: bool = False
+    """Whether Spark reads them from the directories."""
+    joined: Any = None
+    """pyarrow.Table of their values, one row per file, where they are joined."""
 
 
 @dataclass(frozen=True)
@@ -132,36 +151,69 @@ class _FrameReader:
         by_id = self.plan.configuration.column_mapping_mode == "id"
         if by_id and session_conf(self.session, FIELD_ID_READ) != "true":
             return False
+        # Nor is there an id for the column of a change data file that no other file has.
+        if by_id and any(field_id(each) is None for each in self._data_fields):
+            return False
         sample = decode_path(self.plan.files["path"][0].as_py())
         path = spark_path(self.plan.store.resolve_uri(sample))
         return can_open(self.session, path, location=self.plan.store.location)
 
-    def _open(self, paths: Sequence[str]) -> DataFrame:
-        mode = self.plan.configuration.column_mapping_mode
+    def _open(self, paths: Sequence[str], *, by_directory: bool) -> DataFrame:
+        """The data columns of files, and the partition columns as their directories spell them."""
+        configuration = self.plan.configuration
+        schema = physical_read_schema(self._data_fields, configuration.column_mapping_mode)
+        if by_directory:
+            for each in directory_read_fields(configuration):
+                schema.add(each)
         return open_parquet(
             self.session,
             paths,
-            physical_read_schema(self._data_fields, mode),
+            schema,
             location=self.plan.store.location,
             version=self.plan.version,
+            base_path=self._root if by_directory else None,
         )
+
+    @cached_property
+    def _root(self) -> str:
+        return spark_path(self.plan.store.resolve_uri("")).rstrip("/")
+
+    def _partition_source(self, files: Any, paths: Sequence[str]) -> _PartitionSource:
+        """Where the partition values of these files come from: the cheapest way that is exact."""
+        configuration, functions = self.plan.configuration, self._functions
+        values = partition_table(files, self._partition_fields, configuration)
+        if are_equal(values):
+            literals = {
+                each.name: partition_literal(values[each.name][0], each, functions)
+                for each in self._partition_fields
+            }
+            return _PartitionSource(literals)
+        if are_in_directories(files, paths, self._root, configuration):
+            columns = {
+                each.name: directory_column(each, configuration, functions)
+                for each in self._partition_fields
+            }
+            return _PartitionSource(columns, by_directory=True)
+        joined = {each.name: functions.col(quote(each.name)) for each in self._partition_fields}
+        return _PartitionSource(joined, joined=values)
 
     def _read_plain(self, files: FileSplit) -> DataFrame:
         """Files without a deletion vector."""
-        functions = self._functions
-        rows = self._open(files.plain_paths)
-        partitions = partition_table(files.plain, self._partition_fields, self.plan.configuration)
-        if are_equal(partitions):
-            return self._logical(rows, self._literals(partitions))
-        paths = [spark_metadata_path(each) for each in files.plain_paths]
-        key = functions.xxhash64(rows.metadataColumn("_metadata").getField("file_path"))
-        joined = self._join(rows.withColumn(_KEY, key), file_keys(paths), partitions)
-        return self._logical(joined.where(self._is_found()), self._joined_partitions())
+        partitions = self._partition_source(files.plain, files.plain_paths)
+        rows = self._open(files.plain_paths, by_directory=partitions.by_directory)
+        if partitions.joined is not None:
+            paths = [spark_metadata_path(each) for each in files.plain_paths]
+            file_path = rows.metadataColumn("_metadata").getField("file_path")
+            keyed = rows.withColumn(_KEY, self._functions.xxhash64(file_path))
+            joined = self._join(keyed, file_keys(paths), partitions.joined)
+            rows = joined.where(self._is_found())
+        return self._logical(rows, partitions.columns)
 
     def _read_with_vectors(self, files: FileSplit) -> DataFrame:
         """Files with a deletion vector, without the rows it deletes."""
         functions = self._functions
-        rows = self._open(files.vector_paths)
+        partitions = self._partition_source(files.with_vectors, files.vector_paths)
+        rows = self._open(files.vector_paths, by_directory=partitions.by_directory)
         metadata = rows.metadataColumn("_metadata")
         row_index = metadata.getField("row_index")
         key = functions.xxhash64(
@@ -170,18 +222,14 @@ class _FrameReader:
         path_keys = file_keys([spark_metadata_path(each) for each in files.vector_paths])
         bitmaps = load_bitmaps(files.with_vectors, self.plan.store)
         chunks = chunk_table(bitmaps, files.vector_rows, path_keys)
-        values = partition_table(
-            files.with_vectors, self._partition_fields, self.plan.configuration
-        )
-        same = are_equal(values)
-        constants = (values.select([]) if same else values).take(pa.array(chunks.files))
-        joined = self._join(
-            rows.withColumns({_KEY: key, _ROW_INDEX: row_index}),
-            chunks.keys,
-            pa.table([*constants.columns, chunks.words], names=[*constants.column_names, _WORDS]),
-        )
-        kept = joined.where(self._is_found(self._is_kept()))
-        return self._logical(kept, self._literals(values) if same else self._joined_partitions())
+        constants = pa.table({_WORDS: chunks.words})
+        if partitions.joined is not None:
+            for name in partitions.joined.column_names:
+                values = partitions.joined[name].take(pa.array(chunks.files))
+                constants = constants.append_column(name, values)
+        keyed = rows.withColumns({_KEY: key, _ROW_INDEX: row_index})
+        joined = self._join(keyed, chunks.keys, constants)
+        return self._logical(joined.where(self._is_found(self._is_kept())), partitions.columns)
 
     def _join(self, rows: DataFrame, keys: NDArray[Any], constants: Any) -> DataFrame:
         """Rows with the constants of the file, or chunk of a file, that they came from."""
@@ -235,15 +283,6 @@ class _FrameReader:
         bit = functions.call_function("shiftright", functions.coalesce(word, functions.lit(0)), row)
         kept: Column = bit.bitwiseAND(1) == 0
         return kept
-
-    def _literals(self, partitions: Any) -> dict[str, Column]:
-        return {
-            each.name: partition_literal(partitions[each.name][0], each, self._functions)
-            for each in self._partition_fields
-        }
-
-    def _joined_partitions(self) -> dict[str, Column]:
-        return {each.name: self._functions.col(quote(each.name)) for each in self._partition_fields}
 
     def _logical(self, rows: DataFrame, partitions: dict[str, Column]) -> DataFrame:
         """The needed columns under their logical names, in schema order."""

@@ -45,6 +45,7 @@ def open_parquet(
     *,
     location: StoreLocation,
     version: int,
+    base_path: str | None = None,
 ) -> DataFrame:
     """The rows of Parquet files under one schema.
 
@@ -54,6 +55,7 @@ def open_parquet(
         schema: physical schema.
         location: location of the table.
         version: version of the table that is read, for errors.
+        base_path: where partition directories begin, if columns of the schema are read from them.
 
     Raises:
         DataFileMissing: a file is not there (a classic session looks at once, Connect later).
@@ -61,6 +63,8 @@ def open_parquet(
     reader = session.read.schema(schema)
     for name, value in {**_READ_OPTIONS, **_file_system_options(location)}.items():
         reader = reader.option(name, value)
+    if base_path is not None:
+        reader = reader.option("basePath", base_path)
     try:
         with _serial_discovery(session, paths):
             return reader.parquet(*paths)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 import shutil
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +170,71 @@ def test_partition_values_do_not_depend_on_the_session(
     assert rows_of(scan.to_spark(session).toArrow()) == rows_of(scan.to_arrow())
 
 
+DIRECTORY_ROWS = pa.table(
+    {
+        "id": pa.array(range(6), pa.int64()),
+        "t": pa.array(
+            [dt.datetime(2020, 3, 29, 1, 30, 0, n, dt.UTC) for n in range(5)] + [None],
+            pa.timestamp("us", "UTC"),
+        ),
+        "n": pa.array([dt.datetime(2020, 3, 29, 2, 30, n) for n in range(6)], pa.timestamp("us")),
+        "d": pa.array([dt.date(2020, 3, 29), dt.date(1, 1, 1), None] * 2),
+        "b": pa.array([-128, 127, None] * 2, pa.int8()),
+        "l": pa.array([-(2**63), 2**63 - 1, 0] * 2),
+        "f": [True, False, None] * 2,
+        "m": pa.array([Decimal("-3.50"), Decimal("0.05"), None] * 2, pa.decimal128(5, 2)),
+        "s": ["", "007", "ü/%20 é", "null", None, "2020-01-01"],
+    }
+)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles"])
+def test_directories_that_spell_the_log_give_the_same_values(
+    tmp_path: Path, session: SparkSession, zone: str
+) -> None:
+    session.set_for_test("spark.sql.session.timeZone", zone)  # type: ignore[attr-defined]
+    names = DIRECTORY_ROWS.column_names[1:]
+    table = DeltaTable.create(str(tmp_path), DIRECTORY_ROWS.schema, partition_by=names)
+    table.append(DIRECTORY_ROWS)
+    scan = table.snapshot().scan()
+    frame = scan.to_spark(session)
+    assert "BroadcastHashJoin" not in frame._jdf.queryExecution().executedPlan().toString()
+    assert rows_of(frame.toArrow()) == rows_of(scan.to_arrow())
+    assert rows_of(frame.select("m", "id").toArrow()) == rows_of(
+        table.snapshot().scan(columns=["m", "id"]).to_arrow()
+    )
+
+
+def test_directories_that_say_something_else_are_not_believed(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"id": [0, 1], "p": ["a", "b"]}), partition_by=["p"])
+    (tmp_path / "p=a").rename(tmp_path / "p=swap")
+    (tmp_path / "p=b").rename(tmp_path / "p=a")
+    (tmp_path / "p=swap").rename(tmp_path / "p=b")
+    log = tmp_path / "_delta_log" / f"{0:020}.json"
+    swapped = (
+        log.read_text().replace('"path":"p=a', '"path":"p=~').replace('"path":"p=b', '"path":"p=a')
+    )
+    log.write_text(swapped.replace('"path":"p=~', '"path":"p=b'))
+    frame = DeltaTable(str(tmp_path)).snapshot().scan().to_spark(spark)
+    assert sorted((row.id, row.p) for row in frame.collect()) == [(0, "a"), (1, "b")]
+
+
+def test_a_later_filter_on_a_partition_column_leaves_the_other_files_alone(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"id": range(10), "p": [n % 5 for n in range(10)]}), partition_by=["p"])
+    frame = table.snapshot().scan().to_spark(spark)
+    for other in (0, 2, 3, 4):
+        shutil.rmtree(tmp_path / f"p={other}")
+    assert sorted(row.id for row in frame.where("p = 1").collect()) == [1, 6]
+    with pytest.raises(Exception, match="parquet"):
+        frame.collect()
+
+
 def test_a_later_filter_on_a_partition_column_is_exact(tmp_path: Path, spark: SparkSession) -> None:
     table = DeltaTable(str(tmp_path), must_exist=False)
     table.append(pa.table({"id": range(10), "p": [n % 3 for n in range(10)]}), partition_by=["p"])
@@ -262,7 +328,7 @@ def test_a_row_that_the_join_misses_is_an_error(
 def test_files_with_one_hash_are_refused(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = table_with_vectors(str(tmp_path), [5, 5], [set(), set()])
+    table = table_with_vectors(str(tmp_path), [5, 5], [{1}, {2}])
     monkeypatch.setattr(spark_reader, "file_keys", lambda paths: np.zeros(len(paths), np.int64))
     with pytest.raises(InvalidTable, match="one 64-bit hash"):
         table.snapshot().scan().to_spark(spark)
