@@ -15,7 +15,7 @@ Spec: Delta Log Entries (writers must never overwrite an entry).
 
 from __future__ import annotations
 
-# ruff: noqa: PTH108, PTH112, PTH116
+# ruff: noqa: PTH108, PTH112, PTH116, PTH208
 # os rather than pathlib: these calls are most of a small commit, and Path objects slow them down.
 import errno
 import os
@@ -119,18 +119,24 @@ class LocalStore:
         Names are read at once, sizes and times only of what is yielded; a file that vanishes
         meanwhile is left out.
         """
+        # listdir rather than scandir: a long log costs half as much, and few names are yielded.
+        inside = self._inside(directory)
         try:
-            with os.scandir(self._inside(directory)) as found:
-                entries = [entry for entry in found if entry.name >= start]
+            names = sorted(name for name in os.listdir(inside) if name >= start)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             raise self._failure(error, directory) from error
-        entries.sort(key=lambda entry: entry.name)
-        for entry in entries:
-            meta = self._entry_meta(directory, entry)
-            if meta is not None:
-                yield meta
+        for name in names:
+            path = join_path(directory, name)
+            try:
+                status = os.stat(f"{inside}/{name}")
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise self._missing_or_failure(error, path) from error
+            if not stat.S_ISDIR(status.st_mode):
+                yield _object_meta(path, status)
 
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
         """Every file under `directory`. Links to directories are not followed."""

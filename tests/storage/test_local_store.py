@@ -226,7 +226,9 @@ def test_a_file_that_vanishes_during_a_listing_is_left_out(store: LocalStore) ->
 def test_a_directory_that_cannot_be_read_is_a_failure_and_not_empty(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "scandir", _raises(PermissionError(errno.EACCES, "Permission denied")))
+    refusal = _raises(PermissionError(errno.EACCES, "Permission denied"))
+    monkeypatch.setattr(os, "scandir", refusal)
+    monkeypatch.setattr(os, "listdir", refusal)
     with pytest.raises(StorageFailure, match="Permission denied"):
         list(store.list_from("_delta_log"))
     with pytest.raises(StorageFailure, match="Permission denied"):
