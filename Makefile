@@ -65,7 +65,7 @@ docs: $(STAMP)
 
 lock:
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --group dev --extra s3 --extra pandas --extra polars \
+	$(BIN)/uv pip compile pyproject.toml --group dev --extra s3 --extra polars \
 		--extra connect --extra demo --universal --python-version 3.11 --no-emit-index-url \
 		--no-emit-find-links --no-header --no-annotate --quiet --upgrade -o requirements-dev.lock
 

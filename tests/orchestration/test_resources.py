@@ -100,7 +100,7 @@ def test_the_workers_of_an_unactivated_environment_run_our_interpreter(spark):
                 yield pa.RecordBatch.from_pydict({"python": [sys.executable]})
 
         frame = spark.session.range(1).mapInArrow(interpreter, "python string")
-        return frame.first()["python"]
+        return frame.collect()[0]["python"]
 
     result = dg.materialize(
         [workers], resources={"spark": SparkSessionResource()}, run_config=QUIET

@@ -35,7 +35,7 @@ WITH_SECRETS = [
 
 
 @pytest.mark.parametrize("options", WITH_SECRETS, ids=lambda each: type(each).__name__)
-def test_no_secret_is_shown(options: StorageOptions):
+def test_no_secret_is_shown(options):
     resource = DeltaTableResource(uri="s3://b/t", storage_options=options)
     for shown in (repr(options), str(options), repr(resource), str(resource), f"{options}"):
         assert SECRET not in shown
