@@ -15,7 +15,6 @@ from dagster_delta.orchestration.storage_options import (
     GcsStorageOptions,
     LocalStorageOptions,
     S3StorageOptions,
-    StorageOptions,
 )
 from dagster_delta.storage.s3_options import parse_s3_options
 
