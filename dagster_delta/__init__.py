@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         S3StorageOptions,
         StorageOptions,
     )
+    from dagster_delta.table.change_data_feed import ChangeDataFeed
     from dagster_delta.table.delta_table import CommitResult, DeltaTable
     from dagster_delta.table.scan import Scan
     from dagster_delta.table.snapshot import Snapshot
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AzureStorageOptions",
+    "ChangeDataFeed",
     "CommitResult",
     "DeltaError",
     "DeltaIOManager",
@@ -49,6 +51,7 @@ __all__ = [
 
 _HOMES = {
     "AzureStorageOptions": "orchestration.storage_options",
+    "ChangeDataFeed": "table.change_data_feed",
     "CommitResult": "table.transaction",
     "DeltaError": "errors",
     "DeltaIOManager": "orchestration.io_manager",

@@ -20,6 +20,7 @@
     ├── ConstraintViolation            a row breaks NOT NULL, an invariant or a CHECK
     │   └── PartitionMismatch          a row lies outside the partition or predicate being written
     ├── VersionNotFound                no such version, or none at that timestamp
+    │   └── ChangeDataNotRecorded      the change data feed was off at a version of the range
     ├── InvalidArgument                the caller's argument makes no sense here
     ├── CommitConflict                 another writer won, and the commit cannot be rebased
     │   ├── ConcurrentAppend           files were added that this commit should have read
@@ -41,6 +42,7 @@ from __future__ import annotations
 
 __all__ = [
     "CatalogRequired",
+    "ChangeDataNotRecorded",
     "CommitConflict",
     "CommitRetriesExhausted",
     "CommitStateUnknown",
@@ -205,6 +207,10 @@ class PartitionMismatch(ConstraintViolation):
 
 class VersionNotFound(DeltaError):
     """The table has no such version, or none at that timestamp."""
+
+
+class ChangeDataNotRecorded(VersionNotFound):
+    """The change data feed was off at a version of the range that was asked for."""
 
 
 class InvalidArgument(DeltaError, ValueError):

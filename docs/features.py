@@ -123,6 +123,18 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
+        "Change data feed: read by version or time, with deletion vectors and column mapping",
+        "tests/golden/test_change_data_feed.py::"
+        "test_the_feed_of_a_golden_table_is_the_expected_one",
+        "tests/reference/test_change_data_feed.py::"
+        "test_both_read_the_feed_of_delta_spark_alike",
+    ),
+    Operation(
+        "Change data feed: schema changes along the range, or their refusal by name",
+        "tests/reference/test_change_data_feed.py::test_both_refuse_the_same_schema_changes",
+        "tests/reference/test_change_data_feed.py::test_both_refuse_the_same_schema_changes",
+    ),
+    Operation(
         "Checkpoints: classic, multi-part and V2",
         "tests/table/test_post_commit.py::test_a_large_checkpoint_comes_in_parts",
         "tests/table/test_post_commit.py::test_a_large_checkpoint_comes_in_parts",

@@ -155,10 +155,10 @@ def _find(siblings: list[Any], field: StructField, mode: ColumnMappingMode) -> i
     """Index of the file's field for a logical field, or None where the file lacks it."""
     if mode == "id":
         wanted_id = field_id(field)
-        for index, each in enumerate(siblings):
-            if wanted_id is not None and _parquet_id(each) == wanted_id:
-                return index
-        return None
+        if wanted_id is not None:
+            matching = (i for i, each in enumerate(siblings) if _parquet_id(each) == wanted_id)
+            return next(matching, None)
+        # Only columns of change data files have no id: they are no columns of the table.
     name = physical_name(field, mode)
     for index, each in enumerate(siblings):
         if each.name == name:

@@ -13,7 +13,14 @@ from typing import NamedTuple, Protocol
 from dagster_delta.errors import LogGap, TableNotFound, VersionNotFound
 from dagster_delta.protocol.log_paths import LogFileKind, LogFileName, parse_log_file_name
 
-__all__ = ["CheckpointFiles", "CommitFile", "ListedFile", "LogListing", "LogSegment"]
+__all__ = [
+    "CheckpointFiles",
+    "CommitFile",
+    "ListedFile",
+    "LogListing",
+    "LogSegment",
+    "spell_versions",
+]
 
 
 class ListedFile(Protocol):
@@ -179,7 +186,7 @@ class LogListing:
                 version = last + 1
         if missing:
             raise LogGap(
-                f"The log lacks the commits of {_spell_versions(missing)}, without which version "
+                f"The log lacks the commits of {spell_versions(missing)}, without which version "
                 f"{end} cannot be read; restore the files, or open a version that does not need "
                 "them",
                 table=table,
@@ -210,7 +217,8 @@ def _complete_checkpoint(
     return None
 
 
-def _spell_versions(ranges: Sequence[tuple[int, int]]) -> str:
+def spell_versions(ranges: Sequence[tuple[int, int]]) -> str:
+    """Ranges of versions, both ends included, as an error spells them; there is at least one."""
     texts = [str(low) if low == high else f"{low} to {high}" for low, high in ranges[:10]]
     more = f" and {len(ranges) - 10} more ranges" if len(ranges) > 10 else ""
     several = len(ranges) > 1 or ranges[0][0] != ranges[0][1]

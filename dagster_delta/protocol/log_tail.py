@@ -15,7 +15,13 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import pyarrow as pa
 
-from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from dagster_delta.protocol.actions import (
+    DeletionVectorDescriptor,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    SetTransaction,
+)
 from dagster_delta.protocol.arrow_columns import (
     boolean_column,
     integer_column,
@@ -36,7 +42,14 @@ from dagster_delta.protocol.log_replay import (
     file_key,
 )
 
-__all__ = ["LogTail", "RawCommit", "add_columns", "decode_tail", "remove_columns"]
+__all__ = [
+    "LogTail",
+    "RawCommit",
+    "add_columns",
+    "decode_tail",
+    "deletion_vector_column",
+    "remove_columns",
+]
 
 
 class RawCommit(NamedTuple):
@@ -238,7 +251,7 @@ def _add_batch(every: Sequence[_Add]) -> Any:
             integer_column([x.size for x in every]),
             integer_column([x.modification_time for x in every]),
             string_column([x.stats for x in every]),
-            _deletion_vectors([x.deletion_vector for x in every]),
+            deletion_vector_column([x.deletion_vector for x in every]),
             integer_column([x.base_row_id for x in every]),
             integer_column([x.default_row_commit_version for x in every]),
             map_column([x.tags for x in every]),
@@ -267,7 +280,7 @@ def _remove_batch(every: Sequence[_Remove]) -> Any:
             integer_column([x.size for x in every]),
             string_column([x.stats for x in every]),
             map_column([x.tags for x in every]),
-            _deletion_vectors([x.deletion_vector for x in every]),
+            deletion_vector_column([x.deletion_vector for x in every]),
             integer_column([x.base_row_id for x in every]),
             integer_column([x.default_row_commit_version for x in every]),
         ],
@@ -310,7 +323,10 @@ def _chosen(actions: Iterator[_Action], ordinals: Sequence[int]) -> list[_Action
     return chosen
 
 
-def _deletion_vectors(vectors: Sequence[_DeletionVector | None]) -> Any:
+def deletion_vector_column(
+    vectors: Sequence[_DeletionVector | DeletionVectorDescriptor | None],
+) -> Any:
+    """A `pa.StructArray` of DELETION_VECTOR_TYPE."""
     if all(vector is None for vector in vectors):
         return pa.nulls(len(vectors), DELETION_VECTOR_TYPE)
     children = [

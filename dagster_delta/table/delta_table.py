@@ -29,6 +29,7 @@ from dagster_delta.table.write_planning import SchemaMode, WriteOptions, new_col
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dagster_delta.table.change_data_feed import ChangeDataFeed
     from dagster_delta.table.history import HistoryEntry
 
 __all__ = ["CommitResult", "DeltaTable"]
@@ -246,6 +247,50 @@ class DeltaTable(RowChangeMethods):
         if self._snapshot is not None and version == self._snapshot.version:
             return self._snapshot
         return Snapshot.load(self._store, version=version, timestamp=timestamp)
+
+    def changes(
+        self,
+        starting_version: int | None = None,
+        ending_version: int | None = None,
+        *,
+        starting_timestamp: datetime | str | int | None = None,
+        ending_timestamp: datetime | str | int | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+    ) -> ChangeDataFeed:
+        """The row-level changes of a range of versions, both ends included.
+
+        The table must have `delta.enableChangeDataFeed` at every version of the range.
+
+        Args:
+            starting_version: first version.
+            ending_version: last version; by default, or where the table has not come so far, the
+                latest that this handle knows, or finds where the start lies behind that.
+            starting_timestamp: instead: the first version committed at or after it, spelled as for
+                `snapshot`.
+            ending_timestamp: instead: the last version committed at or before it.
+            columns: names of the columns to read, those of the feed among them; all by default.
+            where: Spark SQL over the columns of the table and of the feed.
+
+        Raises:
+            InvalidArgument: there is no start, or two starts or ends, or the end lies before the
+                start; a column is named twice, or the filter is no condition.
+            VersionNotFound: nothing was committed since the start, or the end lies outside of the
+                log.
+            SchemaMismatch: a column, or a name in the filter, is not in the schema.
+            TableNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
+        """
+        from dagster_delta.table.change_data_feed import ChangeDataFeed, find_range
+
+        start, end = find_range(
+            self._store,
+            self._known(),
+            starting_version=starting_version,
+            ending_version=ending_version,
+            starting_timestamp=starting_timestamp,
+            ending_timestamp=ending_timestamp,
+        )
+        return ChangeDataFeed(end, start, columns, where)
 
     def refresh(self) -> Snapshot:
         """Move this handle to the latest version, and return it.

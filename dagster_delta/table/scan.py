@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dagster_delta.engines.sql_expressions import SqlExpression
     from dagster_delta.table.snapshot import Snapshot
 
-__all__ = ["Scan"]
+__all__ = ["Scan", "is_in_utc", "require", "resolve_columns", "resolve_filter"]
 
 # What the embedded engine looks at; statistics and tags of a million files are not small.
 _EMBEDDED_FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
@@ -51,8 +51,8 @@ class Scan:
         where: str | SqlExpression | None = None,
     ) -> None:
         self.snapshot = snapshot
-        self.columns = _resolve_columns(snapshot.schema, columns)
-        self.where = _resolve_filter(snapshot.schema, where)
+        self.columns = resolve_columns(snapshot.schema, columns)
+        self.where = resolve_filter(snapshot.schema, where)
 
     def __repr__(self) -> str:
         sql = None if self.where is None else self.where.sql
@@ -103,7 +103,7 @@ class Scan:
         Raises:
             InvalidArgument: pandas is not installed; and as `to_batches` does.
         """
-        _require("pandas")
+        require("pandas")
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
@@ -113,7 +113,7 @@ class Scan:
         Raises:
             InvalidArgument: polars is not installed; and as `to_batches` does.
         """
-        frame: pl.DataFrame = _require("polars").from_arrow(self.to_arrow())
+        frame: pl.DataFrame = require("polars").from_arrow(self.to_arrow())
         return frame
 
     def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
@@ -128,7 +128,7 @@ class Scan:
         from dagster_delta.engines.spark_engine import SparkEngine
 
         skipped = self._skipped
-        if self.where is not None and self.where.depends_on_time_zone and not _is_in_utc(spark):
+        if self.where is not None and self.where.depends_on_time_zone and not is_in_utc(spark):
             skipped = self._skip(self.where.to_predicate(session_is_utc=False))
         return SparkEngine(spark).read(self._plan(LIVE_FILE_SCHEMA.names, skipped))
 
@@ -183,8 +183,13 @@ class Scan:
         )
 
 
-def _resolve_columns(schema: StructType, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """The names as the schema spells them."""
+def resolve_columns(schema: StructType, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The names as the schema spells them; all of them where none are given.
+
+    Raises:
+        SchemaMismatch: a name is not in the schema.
+        InvalidArgument: a name is there twice, or they are no list.
+    """
     if columns is None:
         return schema.names
     if isinstance(columns, str):
@@ -200,7 +205,13 @@ def _resolve_columns(schema: StructType, columns: Sequence[str] | None) -> tuple
     return names
 
 
-def _resolve_filter(schema: StructType, where: str | SqlExpression | None) -> SqlExpression | None:
+def resolve_filter(schema: StructType, where: str | SqlExpression | None) -> SqlExpression | None:
+    """The filter, parsed and found to be a condition.
+
+    Raises:
+        SchemaMismatch: it names a column that is not in the schema.
+        InvalidArgument: it is no condition.
+    """
     if where is None:
         return None
     from dagster_delta.engines.sql_expressions import parse_expression
@@ -210,13 +221,19 @@ def _resolve_filter(schema: StructType, where: str | SqlExpression | None) -> Sq
     return expression
 
 
-def _is_in_utc(spark: SparkSession | None) -> bool:
+def is_in_utc(spark: SparkSession | None) -> bool:
+    """Whether a session is known to read timestamps without a zone in UTC."""
     from dagster_delta.engines.spark_session import is_utc
 
     return spark is not None and is_utc(spark)
 
 
-def _require(module: str) -> Any:
+def require(module: str) -> Any:
+    """A module of an optional dependency.
+
+    Raises:
+        InvalidArgument: it is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:

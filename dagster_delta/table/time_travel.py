@@ -7,7 +7,8 @@ count, made monotonic as the reference implementation does.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, VersionNotFound
 from dagster_delta.protocol.commit_file import decode_commit_info
@@ -17,7 +18,7 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log_reader import list_log, located, read_commit
 
-__all__ = ["commit_times", "parse_timestamp", "version_at"]
+__all__ = ["commit_times", "first_version_since", "parse_timestamp", "version_at"]
 
 
 def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
@@ -29,9 +30,34 @@ def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
         InvalidArgument: the timestamp is none.
         InvalidTable: the log is damaged.
     """
+    search, versions = _search(store)
+    return search.version_at(versions, parse_timestamp(timestamp))
+
+
+def first_version_since(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
+    """The oldest version that was committed at or after a time.
+
+    Raises:
+        VersionNotFound: nothing was committed since.
+        TableNotFound, InvalidArgument, InvalidTable: as `version_at` does.
+    """
+    wanted_ms = parse_timestamp(timestamp)
+    search, versions = _search(store)
+    times = search.times_of(versions)
+    index = bisect_left(versions, wanted_ms, key=times)
+    if index < len(versions):
+        return versions[index]
+    raise VersionNotFound(
+        f"Nothing was committed since {_spell(wanted_ms)}: the latest version, {versions[-1]}, "
+        f"is of {_spell(times(versions[-1]))}; wait for the next commit",
+        table=store.location.uri,
+    )
+
+
+def _search(store: ObjectStore) -> tuple[_Search, list[int]]:
+    """A search of the log, and the versions that can be found, ascending."""
     from dagster_delta.table.snapshot import Snapshot
 
-    wanted_ms = parse_timestamp(timestamp)
     listing = list_log(store)
     table = store.location.uri
     snapshot = Snapshot.of_segment(store, listing.segment(table=table))
@@ -43,8 +69,7 @@ def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
             f"{snapshot.version}",
             table=table,
         )
-    search = _Search(store, listing, snapshot.configuration)
-    return search.version_at(versions, wanted_ms)
+    return _Search(store, listing, snapshot.configuration), versions
 
 
 def parse_timestamp(timestamp: dt.datetime | str | int) -> int:
@@ -106,6 +131,15 @@ class _Search:
         if own and (not older or wanted_ms >= self._own_time(own[0])):
             return self._by_own_times(own, wanted_ms)
         return self._by_file_times(older, wanted_ms, is_tail=not own)
+
+    def times_of(self, versions: Sequence[int]) -> Callable[[int], int]:
+        """What tells the time of each of some versions, ascending, in milliseconds."""
+        enabled_at = None
+        if self._configuration.in_commit_timestamps_enabled:
+            enabled_at = self._configuration.properties.in_commit_timestamp_enablement_version or 0
+        older = [each for each in versions if enabled_at is None or each < enabled_at]
+        file_times = dict(zip(older, commit_times(self._listing, older), strict=True))
+        return lambda each: file_times[each] if each in file_times else self._own_time(each)
 
     def _by_file_times(
         self, versions: Sequence[int], wanted_ms: int, *, is_tail: bool = True

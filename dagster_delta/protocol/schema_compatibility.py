@@ -1,0 +1,101 @@
+"""Whether rows written under an older schema can be shown under a newer one.
+
+Columns that came later are null in older rows, and widened ones are cast. Whatever else happened to
+a column makes older rows unreadable as the newer schema: shown anyway, values would be missing, or
+stand under another column's name.
+
+Spec: Column Mapping; Type Widening; Schema Evolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dagster_delta.protocol.column_mapping import physical_name
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.table_properties import ColumnMappingMode
+from dagster_delta.protocol.type_widening import is_widening
+
+__all__ = ["find_incompatibility"]
+
+_VOID = PrimitiveType("void")
+
+
+def find_incompatibility(older: TableConfiguration, newer: TableConfiguration) -> str | None:
+    """What keeps older rows from being read as the newer schema, in words; None where nothing does.
+
+    Args:
+        older: configuration that the rows were written under.
+        newer: configuration of a later version, whose schema they are to be read with.
+    """
+    if older.metadata == newer.metadata:
+        return None
+    before, after = older.column_mapping_mode, newer.column_mapping_mode
+    if before != "none" and after == "none":
+        return "column mapping was turned off"
+    if _folded(older.partition_columns) != _folded(newer.partition_columns):
+        return (
+            f"the table was partitioned by {_listed(older.partition_columns)} and is partitioned "
+            f"by {_listed(newer.partition_columns)}"
+        )
+    return next(_Comparison(before, after).differences(older.schema, newer.schema, ()), None)
+
+
+def _folded(names: tuple[str, ...]) -> list[str]:
+    return [each.casefold() for each in names]
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+class _Comparison:
+    def __init__(self, before: ColumnMappingMode, after: ColumnMappingMode) -> None:
+        self._before = before
+        self._after = after
+
+    def differences(self, older: DataType, newer: DataType, path: tuple[str, ...]) -> Iterator[str]:
+        match older, newer:
+            case StructType(), StructType():
+                yield from self._fields(older, newer, path)
+            case ArrayType(element, null), ArrayType(new_element, new_null):
+                here = (*path, "element")
+                yield from _tightened(null, new_null, here)
+                yield from self.differences(element, new_element, here)
+            case MapType(key, value, null), MapType(new_key, new_value, new_null):
+                yield from self.differences(key, new_key, (*path, "key"))
+                yield from _tightened(null, new_null, (*path, "value"))
+                yield from self.differences(value, new_value, (*path, "value"))
+            case _ if older not in (newer, _VOID) and not is_widening(older, newer):
+                yield f"column {'.'.join(path)} was of type {older} and is of type {newer}"
+
+    def _fields(self, older: StructType, newer: StructType, path: tuple[str, ...]) -> Iterator[str]:
+        successors = {self._key(each, self._after): each for each in newer}
+        for field in older:
+            here = (*path, field.name)
+            successor = successors.get(self._key(field, self._before))
+            if successor is None:
+                yield f"column {'.'.join(here)} was dropped"
+            elif self._after != "none" and successor.name != field.name:
+                yield f"column {'.'.join(here)} was renamed to {successor.name}"
+            else:
+                yield from _tightened(field.nullable, successor.nullable, here)
+                yield from self.differences(field.data_type, successor.data_type, here)
+
+    def _key(self, field: StructField, mode: ColumnMappingMode) -> str:
+        # Columns that were there before the mapping keep their name as the physical one.
+        name = physical_name(field, mode)
+        return name.casefold() if self._after == "none" else name
+
+
+def _tightened(older: bool, newer: bool, path: tuple[str, ...]) -> Iterator[str]:
+    if older and not newer:
+        yield f"column {'.'.join(path)} could hold nulls and is NOT NULL"
