@@ -126,8 +126,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Change data feed: read by version or time, with deletion vectors and column mapping",
         "tests/golden/test_change_data_feed.py::"
         "test_the_feed_of_a_golden_table_is_the_expected_one",
-        "tests/reference/test_change_data_feed.py::"
-        "test_both_read_the_feed_of_delta_spark_alike",
+        "tests/reference/test_change_data_feed.py::test_both_read_the_feed_of_delta_spark_alike",
     ),
     Operation(
         "Change data feed: schema changes along the range, or their refusal by name",

@@ -181,6 +181,21 @@ def test_both_refuse_the_same_schema_changes(
     all_alike(delta_spark, uri, 2)
 
 
+def test_both_read_rows_from_before_column_mapping_was_turned_on(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "t")
+    create(delta_spark, uri, "partitioned")
+    delta_spark.sql(
+        f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    )
+    delta_spark.sql(f"DELETE FROM delta.`{uri}` WHERE id < 5")
+    delta_spark.sql(f"ALTER TABLE delta.`{uri}` ADD COLUMNS (w INT)")
+    delta_spark.sql(f"UPDATE delta.`{uri}` SET w = 1 WHERE id < 8")
+    all_alike(delta_spark, uri, 0)
+    all_alike(delta_spark, uri, 2)
+
+
 def test_rows_from_before_a_widening_are_read_as_the_wider_type(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -297,6 +297,7 @@ def test_columns_and_filters_over_table_and_feed(kind: str) -> None:
         ("_change_type = 'insert' AND id > 1", [2, 3]),
         ("id > 1", [2, 3]),
         ("_commit_version < 0", []),
+        ("_commit_timestamp < TIMESTAMP '2000-01-01'", []),
     ],
 )
 def test_files_that_cannot_match_are_not_read(where: str, left: list[int]) -> None:
