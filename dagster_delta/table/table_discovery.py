@@ -1,0 +1,60 @@
+"""The tables below a directory.
+
+Spec: File Types (the log lies in `_delta_log` at the root of a table).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dagster_delta.errors import StorageFailure
+from dagster_delta.protocol.log_paths import LOG_DIRECTORY
+from dagster_delta.storage import open_store
+
+__all__ = ["find_tables"]
+
+
+def find_tables(root: str, storage_options: Mapping[str, Any] | None = None) -> list[str]:
+    """The locations of all tables at or below `root`, sorted.
+
+    A local directory is walked without entering tables. Elsewhere every name below the root is
+    listed, since storage with no directories knows no cheaper way: do it seldom.
+
+    Args:
+        root: local path or URI.
+        storage_options: credentials and settings.
+
+    Raises:
+        StorageFailure: the root cannot be listed.
+    """
+    store = open_store(root, storage_options)
+    base = store.location.uri.rstrip("/")
+    local = store.local_path("")
+    if local is not None:
+        if not Path(local).is_dir():
+            raise StorageFailure("There is no such directory to look for tables in", table=base)
+        return sorted(_join(base, found) for found in _walk(Path(local), ""))
+    marker = f"{LOG_DIRECTORY}/"
+    found = {
+        path[: path.index(marker)].rstrip("/")
+        for path in (meta.path for meta in store.list_recursive())
+        if path.startswith(marker) or f"/{marker}" in path
+    }
+    return sorted(_join(base, name) for name in found)
+
+
+def _walk(directory: Path, name: str) -> Iterator[str]:
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in entries if entry.is_dir()]
+    if LOG_DIRECTORY in names:
+        yield name
+        return
+    for each in names:
+        yield from _walk(directory / each, f"{name}/{each}".lstrip("/"))
+
+
+def _join(base: str, name: str) -> str:
+    return f"{base}/{name}".rstrip("/")
