@@ -23,15 +23,18 @@ from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.arrow_schema import to_arrow_type
 from dagster_delta.protocol.schema import DataType, StructField, StructType
 
-__all__ = ["RowUpdate", "parse_assignments"]
+__all__ = ["RowUpdate", "check_computable", "compute", "parse_assignments"]
 
 
-def parse_assignments(values: Mapping[str, str], schema: StructType) -> tuple[Assignment, ...]:
+def parse_assignments(
+    values: Mapping[str, str], schema: StructType, *, value_schema: StructType | None = None
+) -> tuple[Assignment, ...]:
     """What an UPDATE sets.
 
     Args:
         values: Spark SQL by column; `a.b` is a field of a struct, backticks quote odd names.
         schema: logical schema of the table.
+        value_schema: what the values are computed from, where that is not the row of the table.
 
     Raises:
         InvalidArgument: nothing is set, a column is set twice, a name or a value is no SQL text.
@@ -48,7 +51,8 @@ def parse_assignments(values: Mapping[str, str], schema: StructType) -> tuple[As
                 column=name,
             )
         column, data_type = _find_target(name, schema)
-        assignments.append(Assignment(column, _fitting(sql, schema, data_type)))
+        value = _fitting(sql, schema if value_schema is None else value_schema, data_type)
+        assignments.append(Assignment(column, value))
     _refuse_overlaps(assignments)
     return tuple(assignments)
 
@@ -108,7 +112,7 @@ class RowUpdate:
         table: str,
     ) -> None:
         for each in assignments:
-            _check_computable(each)
+            check_computable(each)
         self._assignments = assignments
         self._table = table
         self.columns = tuple(dict.fromkeys(each.column[0] for each in assignments))
@@ -116,18 +120,22 @@ class RowUpdate:
         self._changed = StructType(tuple(schema.field(name) for name in self.columns))
         self._constraints = ConstraintCheck(constraints, schema, table=table)
 
-    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def apply(
+        self, rows: pa.RecordBatch, computed_from: pa.RecordBatch | None = None
+    ) -> pa.RecordBatch:
         """The rows with their new values.
 
         Args:
             rows: `pyarrow.RecordBatch` of all columns of the table.
+            computed_from: what the values are computed from, row for row; by default the rows.
 
         Raises:
             InvalidArgument: a value cannot be computed, as in Spark's ANSI mode.
             InvalidCast: a value does not fit its column.
             ConstraintViolation: a new row breaks a constraint, NOT NULL included.
         """
-        new_values = [self._new_values(rows, field) for field in self._changed]
+        scope = rows if computed_from is None else computed_from
+        new_values = [self._new_values(rows, scope, field) for field in self._changed]
         source = pa.RecordBatch.from_arrays(new_values, names=list(self.columns))
         reader = pa.RecordBatchReader.from_batches(source.schema, [source])
         assigned = pa.Table.from_batches(
@@ -141,16 +149,21 @@ class RowUpdate:
         self._constraints.check(updated)
         return updated
 
-    def _new_values(self, rows: Any, field: StructField) -> Any:
+    def _new_values(self, rows: Any, scope: Any, field: StructField) -> Any:
         own = [each for each in self._assignments if each.column[0] == field.name]
         if len(own[0].column) == 1:
-            return _compute(own[0].value, rows)
-        nested = {each.column[1:]: _compute(each.value, rows) for each in own}
+            return compute(own[0].value, scope)
+        nested = {each.column[1:]: compute(each.value, scope) for each in own}
         assert isinstance(field.data_type, StructType)  # noqa: S101  a path leads through structs
         return _with_fields(rows.column(field.name), field.data_type, nested)
 
 
-def _check_computable(assignment: Assignment) -> None:
+def check_computable(assignment: Assignment) -> None:
+    """Make sure that the embedded engine can compute a value.
+
+    Raises:
+        UnsupportedExpression: it cannot.
+    """
     value = assignment.value
     if isinstance(value.typed, Column):
         return
@@ -163,11 +176,17 @@ def _check_computable(assignment: Assignment) -> None:
         )
 
 
-def _compute(value: SqlExpression, rows: Any) -> Any:
+def compute(value: SqlExpression, rows: pa.RecordBatch) -> Any:
+    """The value for each row, as one `pyarrow.Array`.
+
+    Raises:
+        InvalidArgument, UnsupportedExpression: of the expression.
+    """
+    columns: Any = rows
     match value.typed:
         case Column(path=(name, *nested)):
             # Of nested columns the SQL engine is only told where they are null.
-            array = rows.column(name)
+            array = columns.column(name)
             for each in nested:
                 array = pc.struct_field(array, indices=[array.type.get_field_index(each)])
             return array

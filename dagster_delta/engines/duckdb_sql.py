@@ -28,7 +28,7 @@ from dagster_delta.protocol.schema import DataType
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["DuckDbEvaluator"]
+__all__ = ["DuckDbEvaluator", "duckdb_input"]
 
 # Guards repeat their operand, so nested ones grow fast; nobody writes such a filter by hand.
 _MAX_SQL_LENGTH = 1_000_000
@@ -66,7 +66,7 @@ class DuckDbEvaluator:
 
         inputs = {"row": pa.nulls(num_rows, pa.int8())}
         for path, (name, data_type) in self._inputs.items():
-            inputs[name] = _duckdb_input(columns[path], data_type)
+            inputs[name] = duckdb_input(columns[path], data_type)
         connection = _connection()
         connection.register("batch", pa.table(inputs))
         try:
@@ -156,7 +156,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _duckdb_input(values: Any, data_type: DataType) -> Any:
+def duckdb_input(values: Any, data_type: DataType) -> Any:
     """A column in the form the SQL counts on; a nested one only tells where it is null."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()

@@ -1,15 +1,20 @@
-"""The calls of a table handle that change rows: delete and update."""
+"""The calls of a table handle that change rows: delete, update and merge."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dagster_delta.errors import TableNotFound
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import now_ms
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.transaction import CommitResult
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.merge_clauses import ClauseText
+    from dagster_delta.table.merge_builder import MergeBuilder
 
 __all__ = ["RowChangeMethods"]
 
@@ -101,6 +106,42 @@ class RowChangeMethods(ABC):
                 commit_info=commit_info,
             )
         )
+
+    def merge(
+        self,
+        source: object,
+        on: str,
+        *,
+        source_alias: str = "s",
+        target_alias: str = "t",
+        commit_info: Mapping[str, object] | None = None,
+    ) -> MergeBuilder:
+        """Change, remove and add rows by what a source says: name the clauses, then `execute`.
+
+        Only files that may hold a match are read, by partition values and statistics, and of them
+        only the columns of the conditions; rows that do not change are written again only where
+        the table has no deletion vectors.
+
+        Args:
+            source: pyarrow Table, RecordBatchReader or Dataset, pandas or polars frame.
+            on: Spark SQL: when a row of the table and one of the source match, as in
+                `"t.id = s.id"`. A null equals nothing, but `<=>` takes it for equal to itself.
+            source_alias: what expressions call the source.
+            target_alias: what expressions call the table.
+            commit_info: recorded in the commitInfo beside ours.
+
+        Raises:
+            Nothing yet; see `MergeBuilder.execute`.
+        """
+        from dagster_delta.table.merge_builder import MergeBuilder
+
+        def execute(clauses: tuple[ClauseText, ...]) -> CommitResult:
+            from dagster_delta.table.merge_operation import MergeStatement, merge_rows
+
+            statement = MergeStatement(source, on, target_alias, source_alias, clauses, commit_info)
+            return self._adopt(merge_rows(self._store, self._existing(), statement, clock=now_ms))
+
+        return MergeBuilder(execute)
 
     def _existing(self) -> Snapshot:
         latest = self._latest()

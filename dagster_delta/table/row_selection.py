@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dagster_delta.engines.sql_expressions import SqlExpression
     from dagster_delta.table.snapshot import Snapshot
 
-__all__ = ["SelectedRows", "read_plan", "select_rows"]
+__all__ = ["SelectedRows", "may_hold_matches", "read_plan", "select_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def select_rows(
     selected = pa.concat_tables([whole, unsure.filter(found)])
     paths = frozenset(selected["path"].to_pylist())
     return SelectedRows(
-        selected, rows, ReadScope(may_hold=_may_hold(predicate, configuration), paths=paths)
+        selected, rows, ReadScope(may_hold=may_hold_matches(predicate, configuration), paths=paths)
     )
 
 
@@ -95,7 +95,9 @@ def read_plan(snapshot: Snapshot, files: Any, where: SqlExpression | None) -> Re
     )
 
 
-def _may_hold(predicate: Predicate, configuration: TableConfiguration) -> Callable[[AddFile], bool]:
+def may_hold_matches(
+    predicate: Predicate, configuration: TableConfiguration
+) -> Callable[[AddFile], bool]:
     """Whether a file that somebody else added may hold a row for which the predicate is true."""
 
     def may_hold(add: AddFile) -> bool:

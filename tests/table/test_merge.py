@@ -1,0 +1,674 @@
+"""Merging: which clause gets which row, what is written for it, and who may do it at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_delta.engines import merge_source
+from dagster_delta.errors import (
+    ConcurrentAppend,
+    ConcurrentDeleteRead,
+    ConstraintViolation,
+    DataFileMissing,
+    InvalidArgument,
+    InvalidCast,
+    SchemaMismatch,
+    TableNotFound,
+    UnsupportedExpression,
+    UnsupportedFeature,
+)
+from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.delta_table import DeltaTable
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+MAPPED = {"delta.columnMapping.mode": "name"}
+
+SHAPES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "rewrite": ({}, ()),
+    "vectors": (VECTORS, ()),
+    "partitioned": ({}, ("p",)),
+    "mapped_partitioned_vectors": (VECTORS | MAPPED, ("p",)),
+}
+every_shape = pytest.mark.parametrize("shape", SHAPES)
+both_ways = pytest.mark.parametrize("shape", ["rewrite", "vectors"])
+
+Row = tuple[int | None, str | None, int | None]
+
+
+def data(*found: Row) -> pa.Table:
+    ids, texts, parts = zip(*found, strict=True) if found else ((), (), ())
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "v": pa.array(texts, pa.string()),
+            "p": pa.array(parts, pa.int32()),
+        }
+    )
+
+
+def numbered(*ids: int) -> pa.Table:
+    return data(*((each, f"v{each}", each % 2) for each in ids))
+
+
+def make(
+    shape: str = "rewrite",
+    *parts: pa.Table,
+    properties: dict[str, str] | None = None,
+    store: MemoryStore | None = None,
+) -> DeltaTable:
+    """A table with a commit per part, by default of ten rows and of ten more."""
+    own, partition_by = SHAPES[shape]
+    table = DeltaTable("", store=store or MemoryStore(), must_exist=False)
+    for part in parts or (numbered(*range(10)), numbered(*range(10, 20))):
+        table.append(part, partition_by=partition_by, properties=own | (properties or {}))
+    return table
+
+
+def values(table: DeltaTable) -> dict[int, str]:
+    found = table.snapshot().scan().to_arrow()
+    return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+
+
+def rows(table: DeltaTable) -> list[Row]:
+    found = table.snapshot().scan().to_arrow().select(["id", "v", "p"]).to_pylist()
+    return sorted((tuple(each.values()) for each in found), key=repr)
+
+
+def actions(table: DeltaTable) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {"add": [], "remove": [], "cdc": []}
+    for line in table.store.read(commit_path(table.version())).splitlines():
+        for name, action in json.loads(line).items():
+            found.setdefault(name, []).append(action)
+    return found
+
+
+def stored(table: DeltaTable) -> set[str]:
+    return {each.path for each in table.store.list_recursive("") if "_delta_log" not in each.path}
+
+
+def changes(table: DeltaTable) -> list[tuple[int, str, str]]:
+    found = []
+    for action in actions(table)["cdc"]:
+        read = pq.read_table(io.BytesIO(table.store.read(action["path"])), partitioning=None)
+        found += [(row["id"], row["v"], row["_change_type"]) for row in read.to_pylist()]
+    return sorted(found)
+
+
+@every_shape
+def test_an_upsert_updates_what_is_there_and_inserts_the_rest(shape: str) -> None:
+    table = make(shape)
+    source = data((3, "a", 1), (14, "b", 0), (30, "c", 0))
+    result = (
+        table.merge(source, "t.id = s.id")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .execute()
+    )
+    expected = {each: f"v{each}" for each in range(20)} | {3: "a", 14: "b", 30: "c"}
+    assert values(table) == expected
+    assert table.snapshot().num_records == 21
+    assert result.version == table.version() == 2
+    assert result.metrics["numTargetRowsUpdated"] == 2
+    assert result.metrics["numTargetRowsInserted"] == 1
+    assert result.metrics["numSourceRows"] == 3
+
+
+@every_shape
+def test_every_row_gets_the_first_clause_whose_condition_holds(shape: str) -> None:
+    table = make(shape)
+    source = data(*((each, f"s{each}", each % 2) for each in (1, 2, 3, 4, 21, 22, 23)))
+    result = (
+        table.merge(source, "t.id = s.id")
+        .when_matched_delete("s.id = 1")
+        .when_matched_update({"v": "'first'"}, "t.id < 3")
+        .when_matched_update({"v": "concat(t.v, s.v)"}, "s.id = 3 OR s.id = 1")
+        .when_not_matched_insert({"id": "s.id", "v": "'low'", "p": "s.p"}, "s.id = 21")
+        .when_not_matched_insert({"id": "id"}, "id < 23")
+        .when_not_matched_by_source_update({"v": "concat(v, '!')"}, "t.id = 18")
+        .when_not_matched_by_source_delete("id > 16")
+        .when_not_matched_by_source_update({"t.v": "upper(t.v)"}, "id = 15")
+        .execute()
+    )
+    expected: dict[int, str | None] = {each: f"v{each}" for each in range(17) if each != 1}
+    expected |= {2: "first", 3: "v3s3", 21: "low", 22: None, 18: "v18!", 15: "V15"}
+    assert values(table) == expected
+    counts = {name: count for name, count in result.metrics.items() if "Rows" in name}
+    assert counts["numTargetRowsMatchedDeleted"] == 1
+    assert counts["numTargetRowsMatchedUpdated"] == 2
+    assert counts["numTargetRowsNotMatchedBySourceDeleted"] == 2
+    assert counts["numTargetRowsNotMatchedBySourceUpdated"] == 2
+    assert counts["numTargetRowsInserted"] == 2
+    assert counts["numTargetRowsDeleted"] == 3
+    assert counts["numTargetRowsUpdated"] == 4
+
+
+@both_ways
+def test_null_keys_match_nothing_but_by_a_null_safe_comparison(shape: str) -> None:
+    before = data((None, "null", 0), (1, "one", 0))
+    source = data((None, "other", 0))
+    table = make(shape, before)
+    table.merge(source, "t.id = s.id").when_matched_delete().execute()
+    assert rows(table) == rows(make(shape, before))
+    table.merge(source, "t.id = s.id").when_not_matched_insert_all().execute()
+    assert len(rows(table)) == 3
+    table.merge(source, "t.id <=> s.id").when_matched_update({"v": "s.v"}).execute()
+    assert rows(table) == [(1, "one", 0), (None, "other", 0), (None, "other", 0)]
+
+
+def test_several_source_rows_for_one_row_are_refused_with_their_keys() -> None:
+    table = make("vectors")
+    before = stored(table)
+    source = data((3, "a", 1), (3, "b", 1), (4, "c", 0))
+    with pytest.raises(ConstraintViolation, match="several rows of the source") as caught:
+        table.merge(source, "t.id = s.id").when_matched_update_all().execute()
+    assert caught.value.examples == ("{'id': 3}",)
+    with pytest.raises(ConstraintViolation, match="several rows"):
+        table.merge(source, "t.id = s.id").when_matched_delete("s.v <> 'c'").execute()
+    assert stored(table) == before
+    assert table.version() == 1
+
+
+@both_ways
+def test_several_source_rows_may_delete_one_row(shape: str) -> None:
+    table = make(shape)
+    source = data((3, "a", 1), (3, "b", 1))
+    result = table.merge(source, "t.id = s.id").when_matched_delete().execute()
+    assert result.metrics["numTargetRowsDeleted"] == 1
+    assert 3 not in values(table)
+
+
+def test_source_rows_that_no_clause_wants_are_not_ambiguous() -> None:
+    table = make()
+    source = data((3, "a", 1), (3, "b", 1))
+    table.merge(source, "t.id = s.id").when_matched_update_all("s.v = 'b'").execute()
+    assert values(table)[3] == "b"
+    table.merge(source, "t.id = s.id").when_not_matched_insert_all().execute()
+    assert len(rows(table)) == 20
+
+
+@pytest.mark.parametrize("shape", ["partitioned", "mapped_partitioned_vectors"])
+def test_rows_move_to_the_partition_of_their_new_value(shape: str) -> None:
+    table = make(shape)
+    source = data((2, "moved", 7), (3, "null", None))
+    table.merge(source, "t.id = s.id").when_matched_update_all().execute()
+    assert {(2, "moved", 7), (3, "null", None)} <= set(rows(table))
+    assert table.snapshot().scan(where="p = 7").to_arrow()["id"].to_pylist() == [2]
+    assert table.snapshot().scan(where="p IS NULL").to_arrow()["id"].to_pylist() == [3]
+
+
+@both_ways
+def test_the_feed_gets_every_change(shape: str) -> None:
+    table = make(shape, properties=FEED)
+    (
+        table.merge(data((3, "a", 1), (4, "b", 0), (30, "c", 0)), "t.id = s.id")
+        .when_matched_delete("s.id = 4")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .when_not_matched_by_source_update({"v": "'z'"}, "t.id = 11")
+        .when_not_matched_by_source_delete("t.id = 12")
+        .execute()
+    )
+    assert changes(table) == [
+        (3, "a", "update_postimage"),
+        (3, "v3", "update_preimage"),
+        (4, "v4", "delete"),
+        (11, "v11", "update_preimage"),
+        (11, "z", "update_postimage"),
+        (12, "v12", "delete"),
+        (30, "c", "insert"),
+    ]
+
+
+def test_no_change_files_where_adds_and_removes_say_it_all() -> None:
+    table = make("vectors", properties=FEED)
+    source = data((3, "a", 1), (30, "c", 0))
+    merge = table.merge(source, "t.id = s.id").when_matched_delete().when_not_matched_insert_all()
+    assert merge.execute().metrics["numTargetRowsDeleted"] == 1
+    assert not actions(table)["cdc"]
+    table.merge(data((40, "d", 0)), "t.id = s.id").when_not_matched_insert_all().execute()
+    assert not actions(table)["cdc"]
+    assert not actions(table)["remove"]
+
+
+def test_deletion_vectors_leave_the_data_files_and_copy_nothing() -> None:
+    table = make("vectors")
+    before = stored(table)
+    result = (
+        table.merge(data((3, "a", 1)), "t.id = s.id").when_matched_update({"v": "s.v"}).execute()
+    )
+    assert before < stored(table)
+    assert result.metrics["numTargetRowsCopied"] == 0
+    assert result.metrics["numTargetDeletionVectorsAdded"] == 1
+    assert result.metrics["numTargetFilesRemoved"] == 0
+    rewritten = make("rewrite")
+    result = rewritten.merge(data((3, "a", 1)), "t.id = s.id").when_matched_update_all().execute()
+    assert result.metrics["numTargetRowsCopied"] == 9
+    assert result.metrics["numTargetFilesRemoved"] == 1
+
+
+def test_deleted_rows_match_nothing() -> None:
+    table = make("vectors")
+    table.delete("id = 3")
+    source = data((3, "again", 1))
+    merge = table.merge(source, "t.id = s.id").when_matched_delete().when_not_matched_insert_all()
+    merge.execute()
+    assert values(table)[3] == "again"
+    table.merge(source, "t.id = s.id").when_not_matched_by_source_delete().execute()
+    assert values(table) == {3: "again"}
+
+
+def test_files_that_cannot_match_are_not_read() -> None:
+    table = make("rewrite")
+    (gone,) = (
+        each["path"]
+        for each in table.snapshot().files().to_pylist()
+        if each["path"] in _paths_of_version(table, 1)
+    )
+    table.store.delete([gone])
+    source = data((3, "a", 1), (500, "b", 0))
+    result = (
+        table.merge(source, "t.id = s.id")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .execute()
+    )
+    assert result.metrics["numTargetRowsUpdated"] == 1
+    with pytest.raises(DataFileMissing):
+        table.merge(data((13, "a", 1)), "t.id = s.id").when_matched_delete().execute()
+    table.merge(data((13, "a", 1)), "t.id = s.id AND t.p = 9").when_matched_delete().execute()
+
+
+def _paths_of_version(table: DeltaTable, version: int) -> set[str]:
+    lines = table.store.read(commit_path(version)).splitlines()
+    return {json.loads(line)["add"]["path"] for line in lines if b'"add"' in line}
+
+
+def test_a_merge_that_changes_nothing_makes_no_version() -> None:
+    table = make("vectors")
+    before = stored(table)
+    for source in (data(), data((500, "x", 0)), data((3, "x", 0))):
+        merge = table.merge(source, "t.id = s.id").when_matched_delete("t.v = 'nothing'")
+        assert merge.execute().skipped
+    assert table.merge(data((3, "x", 0)), "false").when_matched_delete().execute().skipped
+    assert table.version() == 1
+    assert stored(table) == before
+
+
+def test_a_condition_without_keys_pairs_all_rows() -> None:
+    table = make()
+    (
+        table.merge(data((8, "x", 0)), "t.id > s.id + 4 AND t.p = s.p")
+        .when_matched_update({"v": "concat(s.v, cast(t.id as string))"})
+        .execute()
+    )
+    assert {key for key, value in values(table).items() if value.startswith("x")} == {14, 16, 18}
+    table.merge(data((1, "x", 0)), "true").when_matched_delete().execute()
+    assert rows(table) == []
+
+
+def test_keys_of_different_types_compare_as_in_spark() -> None:
+    table = make()
+    source = pa.table({"k": ["3", "04", None], "w": ["a", "b", "c"]})
+    table.merge(source, "t.id = s.k").when_matched_update({"v": "w"}).execute()
+    assert values(table)[3] == "a"
+    assert values(table)[4] == "b"
+    source = pa.table({"k": pa.array([5, 6], pa.int8()), "w": ["e", "f"]})
+    table.merge(source, "s.k = t.id").when_matched_update({"v": "w"}).execute()
+    assert values(table)[6] == "f"
+    source = pa.table({"k": [Decimal("7.0"), Decimal("7.5")]})
+    table.merge(source, "s.k = t.id").when_matched_delete().execute()
+    assert 7 not in values(table)
+    with pytest.raises(InvalidArgument, match="fails on a value"):
+        table.merge(pa.table({"k": ["x"]}), "t.id = s.k").when_matched_delete().execute()
+
+
+def test_floats_dates_timestamps_and_bytes_are_keys() -> None:
+    moment = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+    columns: dict[str, tuple[pa.DataType, list[Any]]] = {
+        "float": (pa.float64(), [0.0, float("nan"), 1.5]),
+        "date": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31), dt.date(2024, 2, 29)]),
+        "timestamp": (pa.timestamp("us", "UTC"), [moment, moment.replace(year=1972), None]),
+        "bytes": (pa.binary(), [b"", b"\x00\xff", b"x"]),
+        "boolean": (pa.bool_(), [True, False, None]),
+    }
+    for name, (arrow_type, found) in columns.items():
+        table = DeltaTable("", store=MemoryStore(), must_exist=False)
+        keys = pa.array(found, arrow_type)
+        table.append(pa.table({"k": keys, "n": [1, 2, 3]}))
+        given_keys = pa.array([-0.0, float("nan"), 7.0], arrow_type) if name == "float" else keys
+        source = pa.table({"k": given_keys.slice(0, 2)})
+        table.merge(source, "t.k = s.k").when_matched_delete().execute()
+        assert table.snapshot().scan().to_arrow()["n"].to_pylist() == [3], name
+
+
+def test_keys_of_several_columns_all_have_to_match() -> None:
+    table = make()
+    source = data((3, "v3", 1), (4, "no", 0), (5, "v5", 0))
+    (
+        table.merge(source, "t.id = s.id AND s.v = t.v AND t.p = s.p")
+        .when_matched_delete()
+        .when_not_matched_insert({"id": "s.id + 100", "v": "'new'"})
+        .execute()
+    )
+    found = values(table)
+    assert 3 not in found
+    assert {4, 5, 104, 105} <= set(found)
+
+
+def test_nested_columns_and_other_aliases() -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    kind = pa.struct([("a", pa.int64()), ("b", pa.string())])
+    before = pa.table(
+        {
+            "id": [1, 2, 3],
+            "s": pa.array([{"a": 1, "b": "x"}, None, {"a": 3, "b": "z"}], kind),
+            "xs": pa.array([[1], None, [2, None]], pa.list_(pa.int64())),
+        }
+    )
+    table.append(before)
+    source = pa.table(
+        {
+            "id": [2, 3, 4],
+            "s": pa.array([{"a": 20, "b": "new"}, {"a": 3, "b": "y"}, None], kind),
+            "xs": pa.array([[9], [8], [7]], pa.list_(pa.int64())),
+        }
+    )
+    (
+        table.merge(source, "old.id = New.id", source_alias="new", target_alias="old")
+        .when_matched_update({"s.b": "new.s.b", "xs": "new.xs"}, "old.s.a = new.s.a")
+        .when_matched_update_all("old.s IS NULL")
+        .when_not_matched_insert_all()
+        .execute()
+    )
+    found = table.snapshot().scan().to_arrow().sort_by("id").to_pylist()
+    assert found == [
+        {"id": 1, "s": {"a": 1, "b": "x"}, "xs": [1]},
+        {"id": 2, "s": {"a": 20, "b": "new"}, "xs": [9]},
+        {"id": 3, "s": {"a": 3, "b": "y"}, "xs": [8]},
+        {"id": 4, "s": None, "xs": [7]},
+    ]
+
+
+def test_a_column_called_like_an_alias_is_named_behind_one() -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    table.append(pa.table({"id": [1], "s": ["old"]}))
+    source = pa.table({"id": [1], "s": ["new"]})
+    with pytest.raises(InvalidArgument, match="alias"):
+        table.merge(source, "t.id = s.id").when_matched_update({"t.s": "s"}).execute()
+    table.merge(source, "t.id = s.id").when_matched_update({"t.s": "s.s"}).execute()
+    assert table.snapshot().scan().to_arrow()["s"].to_pylist() == ["new"]
+
+
+def test_what_makes_no_sense_is_refused_before_anything_is_written() -> None:
+    table = make("vectors")
+    before = stored(table)
+    source = data((3, "a", 1))
+    wider = source.append_column("w", pa.array([1]))
+
+    def refused(kind: type[Exception], text: str, build: Any, on: str = "t.id = s.id") -> None:
+        with pytest.raises(kind, match=text):
+            build(table.merge(source, on)).execute()
+
+    refused(InvalidArgument, "at least one clause", lambda m: m)
+    refused(InvalidArgument, "both sides", lambda m: m.when_matched_delete(), "id = s.id")
+    refused(InvalidArgument, "condition", lambda m: m.when_matched_delete(), "t.id + s.id")
+    refused(
+        InvalidArgument,
+        "never be reached",
+        lambda m: m.when_matched_delete().when_matched_update_all(),
+    )
+    refused(SchemaMismatch, "no column t.x", lambda m: m.when_matched_update({"v": "t.x"}))
+    refused(SchemaMismatch, "sees s alone", lambda m: m.when_not_matched_insert({"id": "t.id"}))
+    refused(
+        SchemaMismatch,
+        "sees t alone",
+        lambda m: m.when_not_matched_by_source_delete("s.id = 1"),
+    )
+    refused(InvalidArgument, "at least one column", lambda m: m.when_matched_update({}))
+    refused(
+        InvalidArgument,
+        "twice",
+        lambda m: m.when_matched_update({"v": "'a'", "t.V": "'b'"}),
+    )
+    refused(
+        UnsupportedExpression,
+        "Spark engine",
+        lambda m: m.when_matched_delete("array_contains(array(1), 1)"),
+    )
+    refused(InvalidCast, "do not fit", lambda m: m.when_matched_update({"p": "t.id * 10000000000"}))
+    with pytest.raises(SchemaMismatch, match="no column w"):
+        table.merge(wider, "t.id = s.id").when_matched_update_all().execute()
+    narrower = source.drop_columns(["p"])
+    with pytest.raises(SchemaMismatch, match="no column p"):
+        table.merge(narrower, "t.id = s.id").when_not_matched_insert_all().execute()
+    with pytest.raises(InvalidArgument, match="different aliases"):
+        table.merge(source, "t.id = s.id", source_alias="T").when_matched_delete().execute()
+    with pytest.raises(InvalidArgument):
+        table.merge(object(), "t.id = s.id").when_matched_delete().execute()
+    assert stored(table) == before
+    assert table.version() == 1
+
+
+def test_constraints_bind_new_rows_and_leave_no_file_behind() -> None:
+    table = DeltaTable.create(
+        "",
+        pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string())]),
+        properties=VECTORS,
+        store=MemoryStore(),
+    )
+    table.append(pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    before = stored(table)
+    source = pa.table({"id": [1, 7], "v": ["x", "y"]})
+    for merge in (
+        table.merge(source, "t.id = s.id").when_matched_update({"id": "NULL"}),
+        table.merge(source, "t.id = s.id").when_not_matched_insert({"v": "s.v"}),
+        table.merge(source, "t.id = s.id")
+        .when_matched_update({"v": "s.v"})
+        .when_not_matched_insert({"id": "nullif(s.id, 7)"}),
+    ):
+        with pytest.raises(ConstraintViolation, match="id"):
+            merge.execute()
+    assert stored(table) == before
+
+
+def test_append_only_tables_take_inserts_alone() -> None:
+    table = make(properties={"delta.appendOnly": "true"})
+    with pytest.raises(UnsupportedFeature, match="append-only"):
+        table.merge(data((3, "a", 1)), "t.id = s.id").when_matched_delete().execute()
+    table.merge(data((30, "a", 1)), "t.id = s.id").when_not_matched_insert_all().execute()
+    assert values(table)[30] == "a"
+
+
+def test_there_must_be_a_table() -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    with pytest.raises(TableNotFound):
+        table.merge(data((3, "a", 1)), "t.id = s.id").when_not_matched_insert_all().execute()
+
+
+def test_the_log_says_what_was_done() -> None:
+    table = make()
+    (
+        table.merge(data((3, "a", 1)), "t.id = s.id", commit_info={"run": "7"})
+        .when_matched_delete("s.v = 'x'")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .when_not_matched_by_source_delete("t.id = 12")
+        .execute()
+    )
+    info = actions(table)["commitInfo"][0]
+    assert info["operation"] == "MERGE"
+    assert info["run"] == "7"
+    parameters = {name: json.loads(text) for name, text in info["operationParameters"].items()}
+    assert parameters == {
+        "predicate": ["t.id = s.id"],
+        "matchedPredicates": [
+            {"predicate": "s.v = 'x'", "actionType": "delete"},
+            {"actionType": "update"},
+        ],
+        "notMatchedPredicates": [{"actionType": "insert"}],
+        "notMatchedBySourcePredicates": [{"predicate": "t.id = 12", "actionType": "delete"}],
+    }
+    assert info["operationMetrics"]["numTargetRowsUpdated"] == "1"
+    assert info["isBlindAppend"] is False
+
+
+@pytest.mark.parametrize("shape", ["partitioned", "mapped_partitioned_vectors"])
+def test_merges_into_different_partitions_both_land(shape: str) -> None:
+    store = MemoryStore()
+    table = make(shape, store=store)
+    other = DeltaTable("", store=store)
+
+    def upsert(handle: DeltaTable, p: int, *found: Row) -> None:
+        (
+            handle.merge(data(*found), f"t.id = s.id AND t.p = s.p AND t.p = {p}")
+            .when_matched_update_all()
+            .when_not_matched_insert_all()
+            .execute()
+        )
+
+    _interleave(table, lambda: upsert(other, 1, (3, "theirs", 1), (31, "new", 1)))
+    upsert(table, 0, (4, "ours", 0), (30, "new", 0))
+    found = values(table)
+    assert (found[3], found[4], found[30], found[31]) == ("theirs", "ours", "new", "new")
+    assert table.version() == 3
+
+
+def test_a_concurrent_merge_of_the_same_rows_is_refused() -> None:
+    for row, kind in (((3, "x", 1), ConcurrentDeleteRead), ((77, "x", 1), ConcurrentAppend)):
+        store = MemoryStore()
+        table, other = make("vectors", store=store), DeltaTable("", store=store)
+        before = stored(table)
+
+        def upsert(handle: DeltaTable, found: Row = row) -> None:
+            (
+                handle.merge(data(found), "t.id = s.id")
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .execute()
+            )
+
+        def win() -> None:
+            upsert(other)  # noqa: B023  called before the loop goes on
+
+        _interleave(table, win)
+        with pytest.raises((kind, ConcurrentAppend)):
+            upsert(table)
+        written = stored(table) - before
+        assert len(written) == 1  # the winner's
+
+
+def _interleave(table: DeltaTable, win: Any) -> None:
+    """Let another writer commit after `table` has read its version and before it commits."""
+    existing = table._existing
+
+    def read_then_lose() -> Any:
+        found = existing()
+        win()
+        return found
+
+    table._existing = read_then_lose  # type: ignore[method-assign]
+
+
+def test_a_large_source_is_put_down_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_source, "MEMORY_BYTES", 1000)
+    table = make("vectors")
+    batches = data(*((each, f"s{each}", each % 2) for each in range(5, 300))).to_batches(40)
+    reader = pa.RecordBatchReader.from_batches(batches[0].schema, batches)
+    (
+        table.merge(reader, "t.id = s.id")
+        .when_matched_update_all("s.v <> t.v")
+        .when_not_matched_insert_all("s.id % 3 = 0")
+        .execute()
+    )
+    expected = {each: f"v{each}" for each in range(5)}
+    expected |= {each: f"s{each}" for each in range(5, 300) if each < 20 or each % 3 == 0}
+    assert values(table) == expected
+
+
+def test_large_files_are_merged_by_row_group(tmp_path: Path) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    count = 300_000
+    for start in (0, count):
+        ids = pa.array(range(start, start + count))
+        table.append(pa.table({"id": ids, "v": ["x"] * count}), properties=VECTORS)
+    source = pa.table({"id": pa.array(range(0, 2 * count, 97)), "v": ["y"] * (2 * count // 97 + 1)})
+    result = table.merge(source, "t.id = s.id").when_matched_update_all().execute()
+    assert result.metrics["numTargetRowsUpdated"] == source.num_rows
+    found = table.snapshot().scan(where="v = 'y'").to_arrow()
+    assert sorted(found["id"].to_pylist()) == source["id"].to_pylist()
+    assert table.snapshot().num_records == 2 * count
+
+
+keys = st.one_of(st.none(), st.integers(0, 6))
+texts = st.sampled_from(["a", "b", "c", None])
+table_rows = st.lists(st.tuples(st.integers(0, 6), texts, st.integers(0, 1)), max_size=8)
+source_rows = st.lists(
+    st.tuples(keys, texts, st.integers(0, 1)), max_size=6, unique_by=lambda row: row[0]
+)
+
+
+@settings(max_examples=60)
+@given(
+    first=table_rows,
+    second=table_rows,
+    source=source_rows,
+    shape=st.sampled_from(sorted(SHAPES)),
+    feed=st.booleans(),
+    threshold=st.integers(0, 6),
+)
+def test_a_merge_does_what_a_loop_over_all_rows_would(
+    first: list[Row],
+    second: list[Row],
+    source: list[Row],
+    shape: str,
+    feed: bool,
+    threshold: int,
+) -> None:
+    table = make(shape, data(*first), data(*second), properties=FEED if feed else {})
+    (
+        table.merge(data(*source), "t.id = s.id")
+        .when_matched_delete("t.v = s.v")
+        .when_matched_update({"v": "s.v", "p": "t.p + s.p"}, f"s.id > {threshold}")
+        .when_not_matched_insert_all("s.v <> 'c'")
+        .when_not_matched_by_source_update({"v": "concat(v, '?')"}, "t.v < 'b'")
+        .when_not_matched_by_source_delete(f"t.id < {threshold}")
+        .execute()
+    )
+    expected = _merged(first + second, source, threshold)
+    assert rows(table) == sorted(expected, key=repr)
+    assert table.snapshot().num_records == len(expected)
+
+
+def _merged(target: list[Row], source: list[Row], threshold: int) -> list[Row]:
+    by_id: dict[int | None, Row] = {row[0]: row for row in source if row[0] is not None}
+    result: list[Row] = []
+    for key, text, part in target:
+        other = by_id.get(key)
+        if other is None:
+            if text is not None and text < "b":
+                result.append((key, f"{text}?", part))
+            elif key is None or key >= threshold:
+                result.append((key, text, part))
+        elif text is None or text != other[1]:
+            if other[0] is not None and other[0] > threshold:
+                assert part is not None
+                assert other[2] is not None
+                result.append((key, other[1], part + other[2]))
+            else:
+                result.append((key, text, part))
+    there = {row[0] for row in target}
+    new = (row for row in source if row[0] not in there)
+    return result + [row for row in new if row[1] is not None and row[1] != "c"]
