@@ -8,9 +8,10 @@ resource, and would show a literal as it stands.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from dagster import Config
+from dagster import Config, EnvVar
 from pydantic import ConfigDict, Field
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "LocalStorageOptions",
     "S3StorageOptions",
     "StorageOptions",
+    "plain_options",
 ]
 
 
@@ -161,3 +163,15 @@ AnyStorageOptions: TypeAlias = (
     | AzureStorageOptions
     | FsspecStorageOptions
 )
+
+
+def plain_options(options: StorageOptions | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The storage options that `DeltaTable` takes, for definitions that are no resource.
+
+    Nobody else looks up their environment variables. They hold the secrets in plain text.
+    """
+    plain = options.to_options() if isinstance(options, StorageOptions) else dict(options or {})
+    return {
+        name: value.get_value() if isinstance(value, EnvVar) else value
+        for name, value in plain.items()
+    }

@@ -1,0 +1,141 @@
+"""External tables as assets whose data version is their last commit that changed rows.
+
+Automation conditions fire on real changes, and not on maintenance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from dagster_delta.errors import VersionNotFound
+from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.table_changes import commit_facts, data_version
+from dagster_delta.storage import open_store
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.commit_summary import CommitSummary
+from dagster_delta.table.log_watch import (
+    LogCursor,
+    last_data_change,
+    read_new_commits,
+    start_cursor,
+)
+
+__all__ = ["observable_delta_asset"]
+
+CURSOR_KEY = "delta/log_cursor"
+_COMMITS_AT_ONCE = 1000
+
+
+def observable_delta_asset(
+    key: dg.AssetKey | str | Sequence[str],
+    table: str,
+    *,
+    storage_options: StorageOptions | Mapping[str, Any] | None = None,
+    description: str | None = None,
+    group_name: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+    automation_condition: dg.AutomationCondition[Any] | None = None,
+) -> Any:
+    """An observable source asset for a table that somebody else writes.
+
+    Its data version is `table_id:version` of the last commit that changed rows: compaction, new
+    properties and new columns leave it as it is. An observation reads the commits since the one
+    before, and nothing else.
+
+    Args:
+        key: of the asset.
+        table: location of the table.
+        storage_options: how to reach the storage.
+        description: what the UI says about it.
+        group_name: group of the asset.
+        metadata: further metadata of the asset.
+        tags: tags of the asset.
+        automation_condition: when to observe: `dg.AutomationCondition.on_cron("*/5 * * * *")`.
+
+    Examples:
+        flights = observable_delta_asset(["raw", "flights"], "s3://lake/raw/flights")
+
+        @dg.asset(deps=[flights], automation_condition=dg.AutomationCondition.eager())
+        def report() -> None: ...
+    """
+    asset_key = dg.AssetKey.from_coercible(key)
+
+    @dg.observable_source_asset(
+        key=asset_key,
+        description=description,
+        group_name=group_name,
+        metadata={"dagster/uri": table, "dagster/storage_kind": "deltalake", **(metadata or {})},
+        tags={"dagster/kind/deltalake": "", **(tags or {})},
+        automation_condition=automation_condition,
+    )
+    def observe(context: dg.OpExecutionContext) -> dg.ObserveResult:
+        store = open_store(table, plain_options(storage_options))
+        seen = _observe(store, _previous(context.instance, asset_key), context.log.warning)
+        return dg.ObserveResult(data_version=seen.data_version, metadata=seen.metadata(table))
+
+    return observe
+
+
+@dataclass(frozen=True, slots=True)
+class _Observation:
+    """What one look at a table found."""
+
+    cursor: LogCursor
+    data_version: dg.DataVersion
+    commit: CommitSummary | None
+    """The last commit that changed rows, where this look came across it."""
+
+    def metadata(self, uri: str) -> dict[str, Any]:
+        facts = {} if self.commit is None else commit_facts(self.commit, uri)
+        return {
+            **facts,
+            "delta/latest_version": self.cursor.version,
+            CURSOR_KEY: dg.MetadataValue.json(self.cursor.to_json_value()),
+        }
+
+
+def _observe(
+    store: ObjectStore, previous: _Observation | None, warn: Callable[[str], None]
+) -> _Observation:
+    if previous is not None:
+        try:
+            return _go_on(store, previous)
+        except VersionNotFound as error:
+            # An observation is of what is there: it starts over, and says so.
+            warn(f"{error} Observing the table from its latest version on.")
+    cursor = start_cursor(store)
+    commit = last_data_change(store, cursor)
+    # Where a clean-up took the commit that made the rows, they are as old as the log is known.
+    version = 0 if commit is None else commit.version
+    return _Observation(cursor, data_version(cursor.table_id or "", version), commit)
+
+
+def _go_on(store: ObjectStore, previous: _Observation) -> _Observation:
+    cursor = previous.cursor
+    found = None
+    while True:
+        cursor, commits = read_new_commits(store, cursor, limit=_COMMITS_AT_ONCE)
+        found = next((each for each in reversed(commits) if each.changes_data), found)
+        if len(commits) < _COMMITS_AT_ONCE:
+            break
+    version = previous.data_version
+    if found is not None:
+        version = data_version(found.table_id, found.version)
+    return _Observation(cursor, version, found)
+
+
+def _previous(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> _Observation | None:
+    records = instance.fetch_observations(asset_key, limit=1).records
+    observation = records[0].asset_observation if records else None
+    if observation is None or observation.data_version is None:
+        return None
+    entry = observation.metadata.get(CURSOR_KEY)
+    if not isinstance(entry, dg.JsonMetadataValue):
+        return None
+    cursor = LogCursor.from_json_value(entry.data)
+    return _Observation(cursor, dg.DataVersion(observation.data_version), None)

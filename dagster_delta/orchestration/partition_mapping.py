@@ -1,0 +1,183 @@
+"""From the partitions that a commit changed to the partition keys of an asset."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol, TypeAlias
+from zoneinfo import ZoneInfo
+
+from dagster import (
+    AddDynamicPartitionsRequest,
+    DynamicPartitionsDefinition,
+    MultiPartitionKey,
+    MultiPartitionsDefinition,
+    PartitionsDefinition,
+    TimeWindowPartitionsDefinition,
+)
+
+from dagster_delta.errors import InvalidArgument
+
+__all__ = ["DynamicPartitionsStore", "MappedKeys", "PartitionKeysOf", "PartitionMapping"]
+
+PartitionKeysOf: TypeAlias = Callable[[Mapping[str, str | None]], Iterable[str]]
+"""From the values of one table partition, by column, to partition keys."""
+
+
+class DynamicPartitionsStore(Protocol):
+    """The part of a Dagster instance that knows dynamic partitions."""
+
+    def get_dynamic_partitions(self, partitions_def_name: str) -> Sequence[str]:
+        """The keys that were added."""
+
+
+class MappedKeys:
+    """Partition keys, and what stands between them and a run."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        """Distinct keys, in the order of the table's partitions."""
+        self.unmapped: list[Mapping[str, str | None]] = []
+        """Table partitions that belong to no partition of the asset."""
+
+
+class PartitionMapping:
+    """Which partitions of an asset belong to a partition of a table.
+
+    Args:
+        partitions_def: how the asset is partitioned.
+        partition_expr: the table's partition column that tells the key; for multi-partitions a
+            mapping from dimension to column.
+        keys_of: instead of columns, a function from partition values to keys.
+
+    Raises:
+        InvalidArgument: neither or both ways are given, or the dimensions do not fit.
+    """
+
+    def __init__(
+        self,
+        partitions_def: PartitionsDefinition[Any],
+        partition_expr: str | Mapping[str, str] | None,
+        keys_of: PartitionKeysOf | None,
+    ) -> None:
+        if (partition_expr is None) == (keys_of is None):
+            raise InvalidArgument(
+                "to turn changed partitions into partition keys, give either partition_expr (the "
+                "partition column of the table) or partition_keys (a function)"
+            )
+        self._partitions_def = partitions_def
+        self._keys_of = keys_of
+        self._dimensions = _dimensions(partitions_def, partition_expr) if partition_expr else {}
+
+    def map(self, partitions: Iterable[Mapping[str, str | None]]) -> MappedKeys:
+        """The keys of some table partitions.
+
+        Raises:
+            InvalidArgument: the table is not partitioned by the column, or a value is no time.
+        """
+        mapped = MappedKeys()
+        for values in partitions:
+            keys = self._keys(values)
+            if not keys:
+                mapped.unmapped.append(values)
+            mapped.keys.extend(key for key in keys if key not in mapped.keys)
+        return mapped
+
+    def dynamic_requests(
+        self, keys: Iterable[str], instance: DynamicPartitionsStore
+    ) -> list[AddDynamicPartitionsRequest]:
+        """Requests for the dynamic partitions among these keys that are not there yet."""
+        definition = self._partitions_def
+        wanted: dict[str, list[str]] = {}
+        definitions = {}
+        for key in keys:
+            parts: Mapping[str, str] = {"": key}
+            dimensions: Mapping[str, PartitionsDefinition[Any]] = {"": definition}
+            if isinstance(definition, MultiPartitionsDefinition):
+                parts = definition.get_partition_key_from_str(key).keys_by_dimension
+                dimensions = {each.name: each.partitions_def for each in definition.partitions_defs}
+            for name, dimension in dimensions.items():
+                if isinstance(dimension, DynamicPartitionsDefinition) and dimension.name:
+                    definitions[dimension.name] = dimension
+                    wanted.setdefault(dimension.name, []).append(parts[name])
+        requests = []
+        for name, texts in wanted.items():
+            known = set(instance.get_dynamic_partitions(name))
+            missing = [text for text in dict.fromkeys(texts) if text not in known]
+            if missing:
+                requests.append(definitions[name].build_add_request(missing))
+        return requests
+
+    def _keys(self, values: Mapping[str, str | None]) -> list[str]:
+        if self._keys_of is not None:
+            return [str(key) for key in self._keys_of(values)]
+        sides = [
+            _dimension_keys(definition, column, values)
+            for column, definition in self._dimensions.values()
+        ]
+        if not isinstance(self._partitions_def, MultiPartitionsDefinition):
+            return sides[0]
+        return [
+            str(MultiPartitionKey(dict(zip(self._dimensions, parts, strict=True))))
+            for parts in itertools.product(*sides)
+        ]
+
+
+def _dimensions(
+    partitions_def: PartitionsDefinition[Any], partition_expr: str | Mapping[str, str]
+) -> dict[str, tuple[str, PartitionsDefinition[Any]]]:
+    if not isinstance(partitions_def, MultiPartitionsDefinition):
+        if not isinstance(partition_expr, str):
+            raise InvalidArgument(
+                "the partitions have one dimension: partition_expr is the name of one column, not "
+                f"{dict(partition_expr)}"
+            )
+        return {"": (partition_expr, partitions_def)}
+    names = [each.name for each in partitions_def.partitions_defs]
+    if isinstance(partition_expr, str) or set(partition_expr) != set(names):
+        raise InvalidArgument(
+            f"partition_expr {partition_expr!r} does not map every dimension ({', '.join(names)}) "
+            "to a partition column of the table"
+        )
+    return {
+        each.name: (partition_expr[each.name], each.partitions_def)
+        for each in partitions_def.partitions_defs
+    }
+
+
+def _dimension_keys(
+    definition: PartitionsDefinition[Any], column: str, values: Mapping[str, str | None]
+) -> list[str]:
+    if column not in values:
+        columns = ", ".join(values) or "no column"
+        raise InvalidArgument(
+            f"the table is partitioned by {columns} and not by {column}, so its commits do not "
+            "tell which partitions changed; name one of its partition columns, or give "
+            "partition_keys",
+            column=column,
+        )
+    text = values[column]
+    if text is None:
+        return []
+    if isinstance(definition, DynamicPartitionsDefinition):
+        return [text]
+    if isinstance(definition, TimeWindowPartitionsDefinition):
+        key = _window_key(definition, text, column)
+        return [key] if definition.has_partition_key(key) else []
+    return [text] if definition.has_partition_key(text) else []
+
+
+def _window_key(definition: TimeWindowPartitionsDefinition, text: str, column: str) -> str:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{text!r} in the partition column {column} is no date or time, so it belongs to no "
+            "time window; give partition_keys to say which",
+            column=column,
+        ) from None
+    if moment.tzinfo is None:
+        # A date is a day of the calendar that the asset is partitioned by.
+        moment = moment.replace(tzinfo=ZoneInfo(definition.timezone))
+    return definition.get_partition_key_for_timestamp(moment.timestamp())

@@ -1,0 +1,167 @@
+"""External tables as observable assets: what they observe, and what that sets off."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from pathlib import Path
+
+import dagster as dg
+import deltalake
+import pyarrow as pa
+import pytest
+
+from dagster_delta.orchestration import observations
+from dagster_delta.orchestration.observations import observable_delta_asset
+from dagster_delta.storage import open_store
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.testing.faulty_store import FaultyStore
+from tests.orchestration.conftest import QUIET, plain
+
+KEY = dg.AssetKey(["raw", "events"])
+
+
+def append(uri: str, *ids: int) -> None:
+    deltalake.write_deltalake(uri, pa.table({"id": list(ids)}), mode="append")
+
+
+def compact(uri: str) -> None:
+    deltalake.DeltaTable(uri).optimize.compact()
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    location = str(tmp_path / "events")
+    append(location, 1)
+    append(location, 2)
+    return location
+
+
+@pytest.fixture
+def instance():
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+def observe(uri: str, instance: dg.DagsterInstance) -> dg.AssetObservation:
+    asset = observable_delta_asset(KEY, uri)
+    job = dg.Definitions(
+        assets=[asset], jobs=[dg.define_asset_job("observe_it", selection=[KEY])]
+    ).resolve_job_def("observe_it")
+    result = job.execute_in_process(instance=instance, run_config=QUIET)
+    (one,) = result.asset_observations_for_node("raw__events")
+    return one
+
+
+def version_of(observation: dg.AssetObservation) -> int:
+    table_id, version = str(observation.data_version).split(":")
+    assert table_id
+    return int(version)
+
+
+def test_the_data_version_is_the_last_commit_that_changed_rows(uri, instance) -> None:
+    first = observe(uri, instance)
+    assert first.data_version == f"{DeltaTable(uri).snapshot().metadata.id}:1"
+    assert plain(first.metadata)["delta/operation"] == "WRITE"
+    compact(uri)
+    deltalake.DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
+    after_maintenance = observe(uri, instance)
+    assert after_maintenance.data_version == first.data_version
+    assert plain(after_maintenance.metadata)["delta/latest_version"] == 3
+    append(uri, 3)
+    assert version_of(observe(uri, instance)) == 4
+
+
+def test_a_first_look_sees_through_maintenance(uri, instance) -> None:
+    compact(uri)
+    compact(uri)
+    assert version_of(observe(uri, instance)) == 1
+
+
+def test_an_observation_reads_only_what_came_since_the_one_before(
+    uri, instance, monkeypatch
+) -> None:
+    store = FaultyStore(open_store(uri))
+    monkeypatch.setattr(observations, "open_store", lambda *_: store)
+    observe(uri, instance)
+    store.calls.clear()
+    observe(uri, instance)
+    assert dict(store.calls) == {"read": 1, "head": 1}
+    append(uri, 3)
+    store.calls.clear()
+    assert version_of(observe(uri, instance)) == 2
+    assert dict(store.calls) == {"read": 2, "head": 2}
+
+
+def test_another_table_in_the_place_is_another_data_version(uri, instance) -> None:
+    first = observe(uri, instance)
+    shutil.rmtree(uri)
+    append(uri, 1)
+    append(uri, 2)
+    second = observe(uri, instance)
+    assert version_of(second) == version_of(first) == 1
+    assert second.data_version != first.data_version
+
+
+def test_a_log_that_was_cleaned_up_unread_is_observed_from_its_end(uri, instance) -> None:
+    observe(uri, instance)
+    for number in range(4):
+        append(uri, number)
+    deltalake.DeltaTable(uri).create_checkpoint()
+    for file in sorted((Path(uri) / "_delta_log").glob("*.json"))[:4]:
+        file.unlink()
+    assert version_of(observe(uri, instance)) == 5
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        dg.AutomationCondition.eager(),
+        dg.AutomationCondition.any_deps_match(dg.AutomationCondition.data_version_changed()),
+    ],
+    ids=["eager", "data_version_changed"],
+)
+def test_automation_fires_on_commits_and_not_on_maintenance(uri, instance, condition) -> None:
+    source = observable_delta_asset(KEY, uri)
+
+    @dg.asset(deps=[source], automation_condition=condition)
+    def downstream() -> None: ...
+
+    defs = dg.Definitions(assets=[source, downstream])
+    observe(uri, instance)
+    cursor = dg.evaluate_automation_conditions(defs, instance).cursor
+
+    def requested() -> int:
+        nonlocal cursor
+        evaluated = dg.evaluate_automation_conditions(defs, instance, cursor=cursor)
+        cursor = evaluated.cursor
+        return evaluated.get_num_requested(downstream.key)
+
+    requested()
+    dg.materialize([source, downstream], selection=[downstream], instance=instance)
+    assert requested() == 0
+    compact(uri)
+    observe(uri, instance)
+    assert requested() == 0
+    append(uri, 3)
+    observe(uri, instance)
+    assert requested() == 1
+    assert requested() == 0
+
+
+def test_its_own_condition_says_when_to_observe(uri, instance) -> None:
+    every_hour = dg.AutomationCondition.on_cron("0 * * * *")
+    source = observable_delta_asset(KEY, uri, automation_condition=every_hour)
+    defs = dg.Definitions(assets=[source])
+    (spec,) = defs.resolve_all_asset_specs()
+    assert spec.kinds == {"deltalake"}
+    requested = []
+    cursor = None
+    for minute in (50, 55, 65, 70):
+        now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(minutes=minute)
+        evaluated = dg.evaluate_automation_conditions(
+            defs, instance, evaluation_time=now, cursor=cursor
+        )
+        cursor = evaluated.cursor
+        requested.append(evaluated.get_num_requested(KEY))
+    assert requested == [0, 0, 1, 0]

@@ -1,0 +1,695 @@
+"""Sensors on real tables and real instances: what they run, report and refuse."""
+
+# No `from __future__ import annotations`: Dagster looks at the annotation of `config` itself.
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import deltalake
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagster_delta.errors import (
+    ChangeDataNotRecorded,
+    DeltaError,
+    InvalidArgument,
+    StorageFailure,
+    TableNotFound,
+    VersionNotFound,
+)
+from dagster_delta.orchestration import watch_tick
+from dagster_delta.orchestration.sensors import delta_change_feed_sensor, delta_table_sensor
+from dagster_delta.orchestration.table_changes import DeltaCommitRange, TableChanges
+from dagster_delta.orchestration.watch_state import SensorState, TableState, WaitingChanges
+from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.storage import open_store
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.log_watch import LogCursor
+from dagster_delta.testing.faulty_store import Fault, FaultyStore
+from tests.orchestration.conftest import plain
+from tests.table.logs import add_file, commit, metadata
+
+
+@dg.asset
+def report(config: DeltaCommitRange) -> str:
+    return f"{config.from_version}-{config.to_version}"
+
+
+@dg.asset
+def summary() -> None: ...
+
+
+def rows(*ids: int, day: str = "2026-01-01") -> pa.Table:
+    return pa.table({"id": list(ids), "day": [day] * len(ids)})
+
+
+def append(uri: str, *ids: int, day: str = "2026-01-01") -> None:
+    """A commit by another program, to a table partitioned by day."""
+    deltalake.write_deltalake(uri, rows(*ids, day=day), mode="append", partition_by=["day"])
+
+
+class Daemon:
+    """Ticks a sensor and keeps its cursor, as the Dagster daemon does."""
+
+    def __init__(self, instance: dg.DagsterInstance, sensor: dg.SensorDefinition) -> None:
+        self.instance = instance
+        self.sensor = sensor
+        self.cursor: str | None = None
+
+    def tick(self) -> dg.SensorResult:
+        context = dg.build_sensor_context(instance=self.instance, cursor=self.cursor)
+        result = self.sensor(context)
+        assert isinstance(result, dg.SensorResult)
+        self.cursor = result.cursor
+        return result
+
+    def requests(self) -> list[dg.RunRequest]:
+        return list(self.tick().run_requests or ())
+
+    def run_keys(self) -> list[str | None]:
+        return [each.run_key for each in self.requests()]
+
+    def table(self, uri: str) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(self.cursor or "{}")["tables"][uri]
+        return state
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    location = str(tmp_path / "lake" / "events")
+    append(location, 1)
+    return location
+
+
+@pytest.fixture
+def instance():
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+@pytest.fixture
+def daemon(instance: dg.DagsterInstance) -> Callable[..., Daemon]:
+    def make(*tables: str, feed: bool = False, **options: Any) -> Daemon:
+        factory = delta_change_feed_sensor if feed else delta_table_sensor
+        options.setdefault("target", [summary])
+        return Daemon(instance, factory("watch", tables, **options))
+
+    return make
+
+
+def table_id(uri: str) -> str:
+    return DeltaTable(uri).snapshot().metadata.id
+
+
+def test_the_first_tick_starts_at_the_latest_version(daemon, uri) -> None:
+    watch = daemon(uri)
+    first = watch.tick()
+    assert not first.run_requests
+    assert "Nothing to run for 1 tables" in str(first.skip_reason)
+    append(uri, 2)
+    append(uri, 3)
+    assert watch.run_keys() == [f"{table_id(uri)}:2"]
+    assert watch.run_keys() == []
+
+
+def test_the_first_tick_may_start_earlier(daemon, uri) -> None:
+    append(uri, 2)
+    assert daemon(uri, start_from="earliest").run_keys() == [f"{table_id(uri)}:1"]
+    (request,) = daemon(uri, start_from=1).requests()
+    assert (request.tags["delta/from_version"], request.tags["delta/to_version"]) == ("1", "1")
+
+
+def test_a_run_learns_the_range_of_commits_from_its_config_and_tags(instance, uri) -> None:
+    def config(changes: TableChanges) -> dg.RunConfig:
+        return dg.RunConfig(ops={"report": changes.commit_range()})
+
+    watch = Daemon(
+        instance,
+        delta_table_sensor("watch", uri, target=[report], run_config=config, run_tags={"a": "b"}),
+    )
+    watch.tick()
+    append(uri, 2, 3)
+    append(uri, 4)
+    (request,) = watch.requests()
+    result = dg.materialize([report], instance=instance, run_config=request.run_config)
+    assert result.output_for_node("report") == "1-2"
+    assert request.tags == {
+        "a": "b",
+        "delta/table_uri": uri,
+        "delta/table_id": table_id(uri),
+        "delta/from_version": "1",
+        "delta/to_version": "2",
+        "delta/operations": "WRITE",
+        "delta/rows": "3",
+    }
+
+
+def test_the_cursor_survives_a_restart_of_the_daemon(tmp_path, uri) -> None:
+    cursor = None
+    keys = []
+    for number in range(3):
+        # Another process: its own instance on the same home, its own sensor, its own stores.
+        with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+            watch = Daemon(instance, delta_table_sensor("watch", uri, target=[summary]))
+            watch.cursor = cursor
+            keys.append(watch.run_keys())
+            cursor = watch.cursor
+        append(uri, number)
+    assert keys == [[], [f"{table_id(uri)}:1"], [f"{table_id(uri)}:2"]]
+
+
+def test_a_tick_whose_cursor_was_lost_asks_for_the_same_run_again(daemon, uri) -> None:
+    watch = daemon(uri)
+    watch.tick()
+    before = watch.cursor
+    append(uri, 2)
+    first = watch.run_keys()
+    watch.cursor = before
+    # Dagster starts one run per run key.
+    assert watch.run_keys() == first
+
+
+def test_maintenance_is_passed_over_unless_it_is_asked_for(daemon, uri) -> None:
+    append(uri, 2)
+    watch, optimized = daemon(uri), daemon(uri, operations=["optimize"])
+    watch.tick()
+    optimized.tick()
+    deltalake.DeltaTable(uri).optimize.compact()
+    assert watch.run_keys() == []
+    assert watch.table(uri)["log"]["version"] == 2
+    assert optimized.run_keys() == [f"{table_id(uri)}:2"]
+
+
+def test_only_the_operations_that_were_asked_for_count(daemon, uri) -> None:
+    watch = daemon(uri, operations={"DELETE"})
+    watch.tick()
+    append(uri, 2)
+    assert watch.run_keys() == []
+    append(uri, 3)
+    deltalake.DeltaTable(uri).delete("id = 3")
+    (request,) = watch.requests()
+    assert request.tags["delta/operations"] == "DELETE"
+    assert (request.tags["delta/from_version"], request.tags["delta/rows"]) == ("3", "1")
+
+
+@pytest.mark.parametrize(
+    "rule", [{"day": {"2026-01-02"}}, lambda values: values["day"] == "2026-01-02"]
+)
+def test_only_the_partitions_that_were_asked_for_count(daemon, uri, rule) -> None:
+    watch = daemon(uri, partitions=rule)
+    watch.tick()
+    append(uri, 2, day="2026-01-01")
+    assert watch.run_keys() == []
+    append(uri, 3, day="2026-01-02")
+    assert watch.run_keys() == [f"{table_id(uri)}:2"]
+
+
+def test_a_filter_by_a_column_that_is_no_partition_fails_the_tick(daemon, uri) -> None:
+    watch = daemon(uri, partitions={"id": {"1"}})
+    watch.tick()
+    append(uri, 2)
+    with pytest.raises(InvalidArgument, match="partitioned by day and not by id"):
+        watch.tick()
+
+
+def test_few_rows_wait_until_there_are_enough(daemon, uri) -> None:
+    watch = daemon(uri, minimum_rows=3)
+    watch.tick()
+    append(uri, 2)
+    waiting = watch.tick()
+    assert not waiting.run_requests
+    assert "changes wait in" in str(waiting.skip_reason)
+    append(uri, 3, 4)
+    (request,) = watch.requests()
+    assert (request.tags["delta/from_version"], request.tags["delta/to_version"]) == ("1", "2")
+    assert watch.run_keys() == []
+
+
+def test_young_changes_wait_until_they_are_old_enough(daemon, uri) -> None:
+    watch = daemon(uri, minimum_age_seconds=3600, minimum_rows=1000)
+    watch.tick()
+    append(uri, 2)
+    assert watch.run_keys() == []
+    append(uri, 3)
+    assert watch.run_keys() == []
+    state = json.loads(watch.cursor)
+    state["tables"][uri]["waiting"]["seen_at_ms"] -= 3_600_001
+    watch.cursor = json.dumps(state)
+    assert watch.run_keys() == [f"{table_id(uri)}:2"]
+
+
+def test_each_changed_day_becomes_a_run_of_its_partition(daemon, uri) -> None:
+    days = dg.DailyPartitionsDefinition("2026-01-01", end_date="2026-02-01")
+    watch = daemon(uri, partitions_def=days, partition_expr="day")
+    watch.tick()
+    append(uri, 2, day="2026-01-02")
+    append(uri, 3, 4, day="2026-01-03")
+    append(uri, 5, day="2026-01-02")
+    result = watch.tick()
+    keys = {each.partition_key: each.run_key for each in result.run_requests}
+    prefix = f"{table_id(uri)}:3"
+    assert keys == {day: f"{prefix}:{day}" for day in ("2026-01-02", "2026-01-03")}
+
+
+def test_a_day_lies_in_the_week_of_the_asset(daemon, uri) -> None:
+    weeks = dg.WeeklyPartitionsDefinition("2026-01-04", timezone="America/New_York")
+    watch = daemon(uri, partitions_def=weeks, partition_expr="day")
+    watch.tick()
+    append(uri, 2, day="2026-01-10")
+    append(uri, 2, day="2026-01-11")
+    keys = [each.partition_key for each in watch.requests()]
+    assert keys == ["2026-01-04", "2026-01-11"]
+
+
+def test_a_partition_outside_of_the_asset_gets_no_run_and_a_warning(
+    daemon, uri, monkeypatch
+) -> None:
+    known = dg.StaticPartitionsDefinition(["2026-01-01", "2026-01-02"])
+    watch = daemon(uri, partitions_def=known, partition_expr="day")
+    watch.tick()
+    append(uri, 2, day="1999-01-01")
+    append(uri, 2, day="2026-01-02")
+    context = dg.build_sensor_context(instance=watch.instance, cursor=watch.cursor)
+    warnings: list[str] = []
+    monkeypatch.setattr(context.log, "warning", warnings.append)
+    result = watch.sensor(context)
+    assert [each.partition_key for each in result.run_requests] == ["2026-01-02"]
+    (warning,) = warnings
+    assert "belong to no partition of the asset" in warning
+    assert "1999-01-01" in warning
+
+
+def test_new_dynamic_partitions_are_requested_with_their_runs(daemon, instance, uri) -> None:
+    days = dg.DynamicPartitionsDefinition(name="days")
+    instance.add_dynamic_partitions("days", ["2026-01-01"])
+    watch = daemon(uri, partitions_def=days, partition_expr="day")
+    watch.tick()
+    append(uri, 2, day="2026-01-01")
+    append(uri, 3, day="2026-01-02")
+    result = watch.tick()
+    assert sorted(each.partition_key for each in result.run_requests) == [
+        "2026-01-01",
+        "2026-01-02",
+    ]
+    (request,) = result.dynamic_partitions_requests
+    assert (request.partitions_def_name, request.partition_keys) == ("days", ["2026-01-02"])
+
+
+def test_multi_partitions_take_a_column_per_dimension(daemon, tmp_path) -> None:
+    uri = str(tmp_path / "multi")
+    multi = dg.MultiPartitionsDefinition(
+        {
+            "date": dg.DailyPartitionsDefinition("2026-01-01", end_date="2026-02-01"),
+            "carrier": dg.DynamicPartitionsDefinition(name="carriers"),
+        }
+    )
+    watch = daemon(uri, partitions_def=multi, partition_expr={"date": "day", "carrier": "c"})
+    watch.tick()
+    data = pa.table({"id": [1], "day": ["2026-01-02"], "c": ["UA"]})
+    deltalake.write_deltalake(uri, data, partition_by=["day", "c"])
+    result = watch.tick()
+    (request,) = result.run_requests
+    assert request.partition_key == "UA|2026-01-02"
+    (added,) = result.dynamic_partitions_requests
+    assert (added.partitions_def_name, added.partition_keys) == ("carriers", ["UA"])
+
+
+def test_a_function_may_name_the_partition_keys(daemon, uri) -> None:
+    months = dg.StaticPartitionsDefinition(["2026-01", "2026-02"])
+    watch = daemon(uri, partitions_def=months, partition_keys=lambda values: [values["day"][:7]])
+    watch.tick()
+    append(uri, 2, day="2026-02-02")
+    assert watch.run_keys() == [f"{table_id(uri)}:1:2026-02"]
+
+
+def test_a_flood_of_partitions_is_spread_over_ticks(daemon, uri) -> None:
+    days = [f"2026-01-{day:02}" for day in range(1, 8)]
+    watch = daemon(
+        uri,
+        partitions_def=dg.StaticPartitionsDefinition(days),
+        partition_expr="day",
+        max_runs_per_tick=3,
+    )
+    watch.tick()
+    data = pa.table({"id": list(range(7)), "day": days})
+    deltalake.write_deltalake(uri, data, mode="append", partition_by=["day"])
+    ticks = [watch.run_keys() for _ in range(2)]
+    # What comes meanwhile keeps its own range of versions.
+    append(uri, 9, day=days[0])
+    ticks += [watch.run_keys() for _ in range(3)]
+    assert [len(each) for each in ticks] == [3, 3, 1, 1, 0]
+    prefix = table_id(uri)
+    sent = [key for tick in ticks[:3] for key in tick]
+    assert sent == [f"{prefix}:1:{day}" for day in days]
+    assert ticks[3] == [f"{prefix}:2:{days[0]}"]
+
+
+def test_a_flood_of_commits_is_read_in_parts_and_makes_one_run_each(daemon, uri) -> None:
+    watch = daemon(uri, max_commits_per_tick=4)
+    watch.tick()
+    for number in range(9):
+        append(uri, number)
+    prefix = table_id(uri)
+    assert [watch.run_keys() for _ in range(4)] == [
+        [f"{prefix}:4"],
+        [f"{prefix}:8"],
+        [f"{prefix}:9"],
+        [],
+    ]
+
+
+def test_commits_to_an_external_table_are_reported_on_its_asset(instance, uri) -> None:
+    sensor = delta_table_sensor("watch", uri, asset_key=["raw", "events"])
+    watch = Daemon(instance, sensor)
+    watch.tick()
+    append(uri, 2, 3)
+    append(uri, 4)
+    events = watch.tick().asset_events
+    assert [type(each) for each in events] == [dg.AssetMaterialization] * 2
+    first = events[0]
+    assert isinstance(first, dg.AssetMaterialization)
+    assert first.asset_key == dg.AssetKey(["raw", "events"])
+    told = plain(first.metadata)
+    assert (told["delta/version"], told["delta/operation"], told["delta/rows"]) == (1, "WRITE", 2)
+    assert "delta-rs" in told["delta/committer"]
+    assert first.tags == {"dagster/data_version": f"{table_id(uri)}:1"}
+
+
+def test_external_materializations_make_eager_assets_run(instance, uri) -> None:
+    @dg.asset(deps=[dg.AssetKey("events")], automation_condition=dg.AutomationCondition.eager())
+    def downstream() -> None: ...
+
+    defs = dg.Definitions(assets=[dg.AssetSpec("events"), downstream])
+    watch = Daemon(instance, delta_table_sensor("watch", uri, asset_key="events"))
+    watch.tick()
+    evaluated = dg.evaluate_automation_conditions(defs, instance)
+    append(uri, 2)
+    for event in watch.tick().asset_events:
+        instance.report_runless_asset_event(event)
+    evaluated = dg.evaluate_automation_conditions(defs, instance, cursor=evaluated.cursor)
+    assert evaluated.total_requested == 1
+    deltalake.DeltaTable(uri).optimize.compact()
+    assert watch.tick().asset_events == []
+
+
+def test_observations_may_be_reported_instead_per_partition(daemon, uri) -> None:
+    days = dg.DailyPartitionsDefinition("2026-01-01", end_date="2026-02-01")
+    watch = daemon(
+        uri,
+        target=None,
+        asset_key="events",
+        asset_event="observation",
+        partitions_def=days,
+        partition_expr="day",
+    )
+    watch.tick()
+    append(uri, 2, day="2026-01-05")
+    (event,) = watch.tick().asset_events
+    assert isinstance(event, dg.AssetObservation)
+    assert event.partition == "2026-01-05"
+
+
+def test_row_changes_come_with_their_change_data_files(instance, tmp_path) -> None:
+    uri = str(tmp_path / "feed")
+    feed = {"delta.enableChangeDataFeed": "true"}
+    deltalake.write_deltalake(uri, rows(1, 2), configuration=feed)
+    seen: list[TableChanges] = []
+
+    def config(changes: TableChanges) -> dict[str, Any]:
+        seen.append(changes)
+        return {}
+
+    sensor = delta_change_feed_sensor(
+        "watch", uri, target=[summary], asset_key="feed", run_config=config
+    )
+    watch = Daemon(instance, sensor)
+    watch.tick()
+    deltalake.DeltaTable(uri).update(updates={"id": "id + 1"}, predicate="id = 1")
+    deltalake.DeltaTable(uri).optimize.compact()
+    result = watch.tick()
+    (event,) = result.asset_events
+    (file,) = plain(event.metadata)["delta/change_files"]
+    assert file.startswith("_change_data/")
+    assert (Path(uri) / file).exists()
+    assert [each.change_files for each in seen] == [(file,)]
+    assert [each.run_key for each in result.run_requests or ()] == [f"{table_id(uri)}:1"]
+
+
+def test_changes_that_were_not_recorded_fail_the_change_feed_sensor(daemon, uri) -> None:
+    watch = daemon(uri, feed=True)
+    watch.tick()
+    append(uri, 2)
+    with pytest.raises(ChangeDataNotRecorded, match=r"delta.enableChangeDataFeed.*to null"):
+        watch.tick()
+
+
+def test_a_table_that_appears_later_is_new_from_its_first_commit(daemon, tmp_path) -> None:
+    uri = str(tmp_path / "later")
+    watch = daemon(uri)
+    assert "not there yet" in str(watch.tick().skip_reason)
+    append(uri, 1)
+    append(uri, 2)
+    assert watch.run_keys() == [f"{table_id(uri)}:1"]
+
+
+def test_all_tables_below_a_root_are_watched_new_ones_from_their_first_commit(
+    daemon, tmp_path
+) -> None:
+    for name in ("raw/a", "raw/b"):
+        append(str(tmp_path / name), 1)
+    watch = daemon(root=str(tmp_path), discover_every_seconds=0)
+    assert watch.run_keys() == []
+    append(str(tmp_path / "raw/b"), 2)
+    append(str(tmp_path / "c"), 1)
+    tagged = {each.tags["delta/table_uri"] for each in watch.requests()}
+    assert tagged == {str(tmp_path / "raw/b"), str(tmp_path / "c")}
+
+
+def test_the_root_is_not_looked_through_in_every_tick(daemon, tmp_path, monkeypatch) -> None:
+    append(str(tmp_path / "a"), 1)
+    looked: list[str] = []
+
+    def find(root: str, options: Any) -> list[str]:
+        looked.append(root)
+        return [str(tmp_path / "a")]
+
+    monkeypatch.setattr(watch_tick, "find_tables", find)
+    watch = daemon(root=str(tmp_path))
+    for _ in range(3):
+        watch.tick()
+    assert looked == [str(tmp_path)]
+
+
+def test_another_table_in_the_place_fails_every_tick_until_the_cursor_is_reset(daemon, uri) -> None:
+    watch = daemon(uri)
+    watch.tick()
+    shutil.rmtree(uri)
+    append(uri, 1)
+    append(uri, 2)
+    for _ in range(2):
+        with pytest.raises(VersionNotFound, match=r"Another table.*sensor watch.*to null"):
+            watch.tick()
+    state = json.loads(watch.cursor)
+    state["tables"][uri] = None
+    watch.cursor = json.dumps(state)
+    assert watch.run_keys() == []
+    append(uri, 3)
+    assert watch.run_keys() == [f"{table_id(uri)}:2"]
+
+
+def test_a_table_that_is_gone_fails_the_tick(daemon, uri) -> None:
+    watch = daemon(uri)
+    watch.tick()
+    shutil.rmtree(uri)
+    with pytest.raises(TableNotFound, match=r"gone.*remove it to forget it"):
+        watch.tick()
+
+
+def test_a_restored_table_is_a_change(daemon, uri) -> None:
+    append(uri, 2)
+    watch = daemon(uri)
+    watch.tick()
+    deltalake.DeltaTable(uri).restore(0)
+    (request,) = watch.requests()
+    assert request.tags["delta/operations"] == "RESTORE"
+
+
+def test_a_cleaned_log_fails_the_tick(daemon, uri) -> None:
+    watch = daemon(uri)
+    watch.tick()
+    for number in range(3):
+        append(uri, number)
+    deltalake.DeltaTable(uri).create_checkpoint()
+    for version in range(3):
+        (Path(uri) / commit_path(version)).unlink()
+    with pytest.raises(VersionNotFound, match=r"cleaned up before they were read.*to null"):
+        watch.tick()
+
+
+@pytest.fixture
+def stores(monkeypatch) -> dict[str, FaultyStore]:
+    """The stores that sensors open, by location; put one here to make it fail."""
+    opened: dict[str, FaultyStore] = {}
+
+    def open_faulty(uri: str, options: Any = None) -> FaultyStore:
+        return opened.setdefault(uri, FaultyStore(open_store(uri, options)))
+
+    monkeypatch.setattr(watch_tick, "open_store", open_faulty)
+    return opened
+
+
+def unreachable(uri: str) -> FaultyStore:
+    faults = [Fault("refuse", "read", occurrence=number) for number in range(1, 50)]
+    return FaultyStore(open_store(uri), faults)
+
+
+def test_a_table_out_of_reach_fails_the_tick(daemon, uri, stores) -> None:
+    watch = daemon(uri)
+    watch.tick()
+    stores[uri] = unreachable(uri)
+    watch.sensor = daemon(uri).sensor
+    append(uri, 2)
+    with pytest.raises(StorageFailure):
+        watch.tick()
+    stores[uri] = FaultyStore(open_store(uri))
+    watch.sensor = daemon(uri).sensor
+    assert watch.run_keys() == [f"{table_id(uri)}:1"]
+
+
+def test_the_other_tables_go_on_without_one_that_is_out_of_reach(
+    daemon, tmp_path, stores, monkeypatch
+) -> None:
+    good, bad = str(tmp_path / "good"), str(tmp_path / "bad")
+    append(good, 1)
+    append(bad, 1)
+    stores[bad] = unreachable(bad)
+    watch = daemon(good, bad)
+    first = watch.tick()
+    assert "failed:" in str(first.skip_reason)
+    append(good, 2)
+    context = dg.build_sensor_context(instance=watch.instance, cursor=watch.cursor)
+    errors: list[str] = []
+    monkeypatch.setattr(context.log, "error", errors.append)
+    result = watch.sensor(context)
+    watch.cursor = result.cursor
+    assert [each.run_key for each in result.run_requests] == [f"{table_id(good)}:1"]
+    assert len(errors) == 1
+    assert bad in errors[0]
+    # Nothing else to deliver: the tick fails for all to see.
+    with pytest.raises(StorageFailure, match=bad):
+        watch.tick()
+
+
+def test_several_failures_are_told_in_one_error(daemon, tmp_path, stores) -> None:
+    uris = [str(tmp_path / name) for name in "abc"]
+    for uri in uris:
+        append(uri, 1)
+    watch = daemon(*uris)
+    watch.tick()
+    watch.sensor = daemon(*uris).sensor
+    stores[uris[0]], stores[uris[1]] = unreachable(uris[0]), unreachable(uris[1])
+    with pytest.raises(DeltaError, match=r"2 of 3 tables") as caught:
+        watch.tick()
+    assert uris[0] in str(caught.value)
+    assert uris[1] in str(caught.value)
+
+
+def test_500_idle_tables_cost_two_requests_each(daemon, stores) -> None:
+    uris = [f"memory://watched-500/{number}" for number in range(500)]
+    for uri in uris:
+        protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+        commit(open_store(uri), 0, protocol, metadata(), add_file("a"))
+    watch = daemon(*uris)
+    watch.tick()
+    for store in stores.values():
+        store.calls.clear()
+    assert watch.run_keys() == []
+    total: Counter[str] = Counter()
+    for store in stores.values():
+        total += store.calls
+    assert dict(total) == {"read": 500, "head": 500}
+    commit(open_store(uris[7]), 1, add_file("b"))
+    assert watch.run_keys() == ["table-id:1"]
+
+
+PARTITIONS = st.lists(st.dictionaries(st.text(), st.none() | st.text(), max_size=2), max_size=3)
+
+
+@given(
+    st.dictionaries(
+        st.text(),
+        st.none()
+        | st.builds(
+            TableState,
+            log=st.builds(
+                LogCursor,
+                version=st.integers(-1, 2**62),
+                table_id=st.none() | st.text(),
+                partition_columns=st.none() | st.dictionaries(st.text(), st.text(), max_size=3),
+            ),
+            waiting=st.none()
+            | st.builds(
+                WaitingChanges,
+                table_id=st.text(),
+                from_version=st.integers(0, 2**62),
+                to_version=st.integers(0, 2**62),
+                seen_at_ms=st.integers(0, 2**62),
+                rows=st.none() | st.integers(0, 2**62),
+                operations=st.lists(st.text(), max_size=3).map(tuple),
+                partitions=PARTITIONS.map(tuple),
+                unsent_keys=st.none() | st.lists(st.text(), max_size=3).map(tuple),
+            ),
+        ),
+        max_size=3,
+    ),
+    st.none() | st.integers(0, 2**62),
+)
+def test_the_cursor_gives_back_what_it_was_given(tables, discovered_at_ms) -> None:
+    state = SensorState(tables=tables, discovered_at_ms=discovered_at_ms)
+    assert SensorState.from_cursor(state.to_cursor()) == state
+
+
+def test_a_damaged_cursor_says_how_to_mend_it(daemon, uri) -> None:
+    watch = daemon(uri)
+    watch.cursor = '{"tables": {"x": {"log": {}}}}'
+    with pytest.raises(InvalidArgument, match="reset it, or set it to"):
+        watch.tick()
+
+
+def test_the_environment_gives_the_storage_options(daemon, uri, monkeypatch) -> None:
+    monkeypatch.setenv("LAKE_TOKEN", "from-the-environment")
+    seen: list[Any] = []
+
+    def spy(location: str, options: Any = None) -> Any:
+        seen.append(options)
+        return open_store(location)
+
+    monkeypatch.setattr(watch_tick, "open_store", spy)
+    daemon(uri, storage_options={"token": dg.EnvVar("LAKE_TOKEN")}).tick()
+    assert seen == [{"token": "from-the-environment"}]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tables": ()}, "either tables or a root"),
+        ({"root": "/lake"}, "either tables or a root"),
+        ({"target": None}, "would do nothing"),
+        ({"tables": ("a", "b"), "asset_key": "x"}, "a function from the location"),
+        ({"partition_expr": "day"}, "no partitions_def"),
+        ({"partitions_def": dg.StaticPartitionsDefinition(["a"])}, "either partition_expr"),
+        ({"max_runs_per_tick": 0}, "max_runs_per_tick"),
+        ({"minimum_row": 1}, "no option minimum_row"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_at_once(options, message) -> None:
+    arguments = {"tables": "/lake/t", "target": [summary], **options}
+    with pytest.raises(InvalidArgument, match=message):
+        delta_table_sensor("watch", **arguments)
