@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from dagster_delta import DeltaIOManager, DeltaTable, SparkSessionResource
+from dagster_delta import DeltaIOManager, DeltaTable, SparkSessionResource, delta_table_sensor
 
 HERE = Path(__file__).parent
 LAKE = os.environ.get("DAGSTER_DELTA_DEMO_ROOT", str(HERE / ".demo" / "lake"))
@@ -207,9 +207,19 @@ INGESTED = [flights, weather]
 REPORTS = [carrier_delays, daily_traffic, route_summary]
 ASSETS = [*REFERENCE, *INGESTED, flights_enriched, *REPORTS]
 
+# Whoever commits to the table, a Spark job elsewhere say: the months it changed are joined anew.
+FLIGHTS_CHANGED = delta_table_sensor(
+    "flights_changed",
+    f"{LAKE}/raw/flights",
+    target=dg.AssetSelection.assets(flights_enriched, *REPORTS),
+    partitions_def=MONTHS,
+    partition_keys=lambda values: [f"2013-{values['month'] or '':0>2}-01"],
+)
+
 defs = dg.Definitions(
     assets=ASSETS,
     jobs=[dg.define_asset_job("flights_job", selection=dg.AssetSelection.assets(*ASSETS))],
+    sensors=[FLIGHTS_CHANGED],
     resources={
         "io_manager": DeltaIOManager(root_uri=LAKE),
         "spark": SPARK,

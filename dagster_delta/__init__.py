@@ -14,7 +14,12 @@ from dagster_delta._version import __version__
 if TYPE_CHECKING:
     from dagster_delta.errors import DeltaError
     from dagster_delta.orchestration.io_manager import DeltaIOManager
+    from dagster_delta.orchestration.observations import observable_delta_asset
     from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
+    from dagster_delta.orchestration.sensors import (
+        delta_change_feed_sensor,
+        delta_table_sensor,
+    )
     from dagster_delta.orchestration.storage_options import (
         AzureStorageOptions,
         FsspecStorageOptions,
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
         S3StorageOptions,
         StorageOptions,
     )
+    from dagster_delta.orchestration.table_changes import DeltaCommitRange, TableChanges
     from dagster_delta.table.change_data_feed import ChangeDataFeed
     from dagster_delta.table.delta_table import CommitResult, DeltaTable
     from dagster_delta.table.scan import Scan
@@ -33,6 +39,7 @@ __all__ = [
     "AzureStorageOptions",
     "ChangeDataFeed",
     "CommitResult",
+    "DeltaCommitRange",
     "DeltaError",
     "DeltaIOManager",
     "DeltaTable",
@@ -45,14 +52,19 @@ __all__ = [
     "Snapshot",
     "SparkSessionResource",
     "StorageOptions",
+    "TableChanges",
     "Transaction",
     "__version__",
+    "delta_change_feed_sensor",
+    "delta_table_sensor",
+    "observable_delta_asset",
 ]
 
 _HOMES = {
     "AzureStorageOptions": "orchestration.storage_options",
     "ChangeDataFeed": "table.change_data_feed",
     "CommitResult": "table.transaction",
+    "DeltaCommitRange": "orchestration.table_changes",
     "DeltaError": "errors",
     "DeltaIOManager": "orchestration.io_manager",
     "DeltaTable": "table.delta_table",
@@ -65,7 +77,11 @@ _HOMES = {
     "Snapshot": "table.snapshot",
     "SparkSessionResource": "orchestration.resources",
     "StorageOptions": "orchestration.storage_options",
+    "TableChanges": "orchestration.table_changes",
     "Transaction": "table.transaction",
+    "delta_change_feed_sensor": "orchestration.sensors",
+    "delta_table_sensor": "orchestration.sensors",
+    "observable_delta_asset": "orchestration.observations",
 }
 
 

@@ -155,6 +155,23 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/orchestration/test_spark_assets.py::"
         "test_a_range_of_static_partitions_is_replaced_exactly",
     ),
+    Operation(
+        "Dagster sensors on the log: new commits by anybody, two requests for an idle table",
+        "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",
+        "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",
+    ),
+    Operation(
+        "Dagster sensors: changed partitions become runs of their partition keys",
+        "tests/orchestration/test_sensors.py::test_each_changed_day_becomes_a_run_of_its_partition",
+        "tests/orchestration/test_sensors.py::test_each_changed_day_becomes_a_run_of_its_partition",
+    ),
+    Operation(
+        "Observable external tables: automation fires on changed rows, not on maintenance",
+        "tests/orchestration/test_observations.py::"
+        "test_automation_fires_on_commits_and_not_on_maintenance",
+        "tests/orchestration/test_observations.py::"
+        "test_automation_fires_on_commits_and_not_on_maintenance",
+    ),
     Operation("Merge", None, None),
     Operation("Read the change data feed", None, None),
     Operation("ALTER TABLE", None, None),

@@ -52,6 +52,27 @@ def test_partitioned_assets_have_twelve_months(demo):
         assert len(asset.partitions_def.get_partition_keys()) == 12
 
 
+def test_a_commit_to_the_flights_of_a_month_runs_that_month(tmp_path, monkeypatch):
+    import deltalake
+    import pyarrow as pa
+
+    monkeypatch.setenv("DAGSTER_DELTA_DEMO_ROOT", str(tmp_path))
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.delitem(sys.modules, "definitions", raising=False)
+    import definitions
+
+    uri = str(tmp_path / "raw" / "flights")
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = definitions.FLIGHTS_CHANGED(dg.build_sensor_context(instance=instance))
+        deltalake.write_deltalake(
+            uri, pa.table({"flight": [1], "month": [7]}), partition_by=["month"]
+        )
+        context = dg.build_sensor_context(instance=instance, cursor=first.cursor)
+        (request,) = definitions.FLIGHTS_CHANGED(context).run_requests
+    assert request.partition_key == "2013-07-01"
+    sys.modules.pop("definitions")
+
+
 def test_the_workspace_names_the_code_location_that_dg_knows():
     import tomllib
 

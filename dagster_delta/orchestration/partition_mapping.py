@@ -78,7 +78,7 @@ class PartitionMapping:
         """
         mapped = MappedKeys()
         for values in partitions:
-            keys = self._keys(values)
+            keys = [key for key in self._keys(values) if _holds(self._partitions_def, key)]
             if not keys:
                 mapped.unmapped.append(values)
             mapped.keys.extend(key for key in keys if key not in mapped.keys)
@@ -124,6 +124,18 @@ class PartitionMapping:
         ]
 
 
+def _holds(definition: PartitionsDefinition[Any], key: str) -> bool:
+    if isinstance(definition, DynamicPartitionsDefinition):
+        # What is not there yet is added.
+        return True
+    if isinstance(definition, MultiPartitionsDefinition):
+        parts = definition.get_partition_key_from_str(key).keys_by_dimension
+        return all(
+            _holds(each.partitions_def, parts[each.name]) for each in definition.partitions_defs
+        )
+    return definition.has_partition_key(key)
+
+
 def _dimensions(
     partitions_def: PartitionsDefinition[Any], partition_expr: str | Mapping[str, str]
 ) -> dict[str, tuple[str, PartitionsDefinition[Any]]]:
@@ -160,12 +172,10 @@ def _dimension_keys(
     text = values[column]
     if text is None:
         return []
-    if isinstance(definition, DynamicPartitionsDefinition):
-        return [text]
     if isinstance(definition, TimeWindowPartitionsDefinition):
         key = _window_key(definition, text, column)
-        return [key] if definition.has_partition_key(key) else []
-    return [text] if definition.has_partition_key(text) else []
+        return [key]
+    return [text]
 
 
 def _window_key(definition: TimeWindowPartitionsDefinition, text: str, column: str) -> str:
