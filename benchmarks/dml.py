@@ -1,4 +1,4 @@
-"""DELETE and UPDATE of one row in a hundred, spread over every file, against `deltalake`.
+"""DELETE, UPDATE and MERGE of one row in a hundred, spread over every file, against `deltalake`.
 
 The peer rewrites files in every case; ours does where deletion vectors are off.
 """
@@ -23,6 +23,22 @@ def prepare(directory: Path, size: int) -> None:
     for name, vectors in (("vectors", "true"), ("plain", "false")):
         table = DeltaTable(str(directory / name), must_exist=False)
         table.append(stream(size), properties={"delta.enableDeletionVectors": vectors})
+
+
+def prepare_merge(directory: Path, size: int) -> None:
+    """The tables, and a source of every hundredth row and as many new ones as a tenth of these."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from dagster_delta import DeltaTable
+
+    prepare(directory, size)
+    table = DeltaTable(str(directory / "plain"))
+    known = table.snapshot().scan(where="id % 100 = 37").to_arrow()
+    few = known.slice(0, known.num_rows // 10)
+    new = few.set_column(0, "id", pc.add(few["id"], 2 * size))
+    pq.write_table(pa.concat_tables([known, new]).combine_chunks(), directory / "source.parquet")
 
 
 def _copy(table: Path) -> str:
@@ -66,6 +82,29 @@ def our_update(name: str) -> Callable[[Path, int], Callable[[], object]]:
     return start
 
 
+def our_merge(name: str) -> Callable[[Path, int], Callable[[], object]]:
+    def start(directory: Path, size: int) -> Callable[[], object]:
+        import duckdb  # noqa: F401  timed are rows, not imports
+        import pandas as pd  # noqa: F401  which the join loads
+        import pyarrow.parquet as pq
+
+        from dagster_delta import DeltaTable
+        from dagster_delta.table import merge_operation  # noqa: F401
+
+        uri = _copy(directory / name)
+        source = pq.read_table(directory / "source.parquet")
+        return lambda: (
+            DeltaTable(uri)
+            .merge(source, "t.id = s.id")
+            .when_matched_update_all()
+            .when_not_matched_insert_all()
+            .execute()
+            .metrics["numTargetRowsUpdated"]
+        )
+
+    return start
+
+
 def their_delete(directory: Path, size: int) -> Callable[[], object]:
     import deltalake
 
@@ -80,6 +119,21 @@ def their_update(directory: Path, size: int) -> Callable[[], object]:
     return lambda: deltalake.DeltaTable(uri).update({"price": "price * 1.1"}, predicate=WHERE)[
         "num_updated_rows"
     ]
+
+
+def their_merge(directory: Path, size: int) -> Callable[[], object]:
+    import deltalake
+    import pyarrow.parquet as pq
+
+    uri = _copy(directory / "plain")
+    source = pq.read_table(directory / "source.parquet")
+    return lambda: (
+        deltalake.DeltaTable(uri)
+        .merge(source, "t.id = s.id", source_alias="s", target_alias="t")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .execute()["num_target_rows_updated"]
+    )
 
 
 ROWS = 20_000_000
@@ -101,6 +155,18 @@ CASES = {
         ROWS,
         prepare,
         {"ours": our_delete("plain"), "deltalake": their_delete},
+    ),
+    "merge": Case(
+        "merge 1 % into {size} rows, deletion vectors",
+        ROWS,
+        prepare_merge,
+        {"ours": our_merge("vectors"), "deltalake": their_merge},
+    ),
+    "merge_rewrite": Case(
+        "merge 1 % into {size} rows, copy-on-write",
+        ROWS,
+        prepare_merge,
+        {"ours": our_merge("plain"), "deltalake": their_merge},
     ),
 }
 

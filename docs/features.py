@@ -144,6 +144,11 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
+        "Merge: every clause, several of each with conditions, ambiguous sources refused",
+        "tests/table/test_merge.py::test_every_row_gets_the_first_clause_whose_condition_holds",
+        None,
+    ),
+    Operation(
         "Dagster IO manager: a retried step never doubles an append",
         "tests/orchestration/test_retries.py::test_a_retried_step_appends_once",
         "tests/orchestration/test_spark_assets.py::test_a_retried_step_appends_once",

@@ -121,7 +121,10 @@ def find_row_actions(
         for pairs in join.pairs(batches):
             search.take(pairs)
     found = _sorted(search.parts)
-    found = _without_doubles(found, [clauses[index] for index in matched], join, source)
+    is_deleting = [clauses[index].text.action == "delete" for index in matched]
+    if is_deleting != [True] or clauses[matched[0]].condition is not None:
+        _refuse_doubles(found, join, source, table=target.store.location.uri)
+    found = _without_doubles(found)
     if lacking:
         hidden = search.matched_rows()
         rest = [
@@ -203,33 +206,37 @@ def _sorted(parts: Sequence[_Columns]) -> _Columns:
     return ordinals[order], rows[order], source_rows[order], clauses[order]
 
 
-def _without_doubles(
-    found: _Columns, matched: Sequence[MergeClause], join: MergeJoin, source: MergeSource
-) -> _Columns:
-    """Every row of the target once.
-
-    Raises:
-        ConstraintViolation: it depends on the order of the source what becomes of a row.
-    """
-    ordinals, rows, source_rows, clauses = found
+def _is_double(found: _Columns) -> Any:
+    """Where the row of the target is that of the entry before: numpy bool array."""
+    ordinals, rows, _, _ = found
     is_double = np.zeros(len(rows), dtype=bool)
     is_double[1:] = (ordinals[1:] == ordinals[:-1]) & (rows[1:] == rows[:-1])
-    if not is_double.any():
-        return found
-    only = matched[0]
-    if len(matched) > 1 or only.text.action != "delete" or only.condition is not None:
-        raise _ambiguous(source_rows[is_double], join, source)
-    kept = ~is_double
+    return is_double
+
+
+def _without_doubles(found: _Columns) -> _Columns:
+    """Every row of the target once."""
+    kept = ~_is_double(found)
+    ordinals, rows, source_rows, clauses = found
     return ordinals[kept], rows[kept], source_rows[kept], clauses[kept]
 
 
-def _ambiguous(source_rows: Any, join: MergeJoin, source: MergeSource) -> ConstraintViolation:
+def _refuse_doubles(found: _Columns, join: MergeJoin, source: MergeSource, *, table: str) -> None:
+    """Make sure that no two rows of the source change one row of the target.
+
+    Raises:
+        ConstraintViolation: it would depend on the order of the source what becomes of a row.
+    """
+    excess = np.unique(found[2][_is_double(found)])
+    if not len(excess):
+        return
     names = join.source_key_names or tuple(source.schema.names)
-    shown = source.take(np.unique(source_rows)[:_MAX_EXAMPLES], names).to_pylist()
-    return ConstraintViolation(
-        f"several rows of the source match one row of the table, and which of them is to change it "
-        f"is open ({len(np.unique(source_rows))} of them are in excess): leave one row per key in "
-        "the source, or make the condition of the merge stricter",
+    shown = source.take(excess[:_MAX_EXAMPLES], names).to_pylist()
+    raise ConstraintViolation(
+        "several rows of the source match one row of the table, and which of them is to change it "
+        f"is open ({len(excess)} are too many): leave one row per key in the source, or make the "
+        "condition of the merge stricter",
+        table=table,
         examples=tuple(repr(each) for each in shown),
     )
 

@@ -26,7 +26,7 @@ from dagster_delta.engines.merge_matching import MergeTarget, RowActions
 from dagster_delta.engines.merge_source import MergeSource
 from dagster_delta.engines.parquet_reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet_writer import DataFileWriter
-from dagster_delta.engines.store_assignment import assign_batches
+from dagster_delta.engines.store_assignment import MAX_BATCH_ROWS, assign_batches
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 
@@ -108,21 +108,40 @@ class _Changing:
         if not wanted.any():
             return
         clauses, source_rows = actions.clauses[wanted], actions.source_rows[wanted]
-        rows = actions.rows[wanted]
+        needed = self._needed_columns(np.unique(clauses).tolist())
         position = 0
-        for batch in self._read(actions.bitmaps(wanted)):
-            part = slice(position, position + batch.num_rows)
-            # Files and rows come in the order in which the actions were sorted.
-            assert np.array_equal(np.from_dlpack(batch.column(ROW_INDEX)), rows[part])  # noqa: S101
-            position += batch.num_rows
-            self._take(batch, clauses[part], source_rows[part])
+        for columns, count in self._read(actions, wanted, needed):
+            part = slice(position, position + count)
+            position += count
+            self._take(self._rows(columns, count), clauses[part], source_rows[part])
 
-    def _read(self, bitmaps: dict[int, Any]) -> Iterator[Any]:
-        target = self._merge.target
+    def _needed_columns(self, clauses: Sequence[int]) -> list[str]:
+        """The columns of the table that are kept, computed with or recorded."""
+        every = self._merge.target.configuration.schema.names
+        if self._changes is not None:
+            return list(every)
+        needed: set[str] = set()
+        for index in clauses:
+            clause = self._merge.clauses[index]
+            replaced = {each.column[0] for each in clause.assignments if len(each.column) == 1}
+            needed.update(name for name in every if name not in replaced)
+            needed.update(path[1] for path in self._merge.names.paths(clause) if path[0] == TARGET)
+        return [name for name in every if name in needed]
+
+    def _read(
+        self, actions: RowActions, wanted: Any, columns: list[str]
+    ) -> Iterator[tuple[Any, int]]:
+        """Some columns of the rows as `pyarrow.RecordBatch`es, in the order of the actions."""
+        rows = actions.rows[wanted]
+        if not columns:
+            for start in range(0, len(rows), MAX_BATCH_ROWS):
+                yield None, min(MAX_BATCH_ROWS, len(rows) - start)
+            return
+        target, bitmaps = self._merge.target, actions.bitmaps(wanted)
         reader = DataFileReader(
             target.store,
             target.configuration,
-            target.configuration.schema.names,
+            columns,
             expected_vectors=deletion_vectors_of(target.files),
             with_positions=True,
         )
@@ -131,11 +150,25 @@ class _Changing:
             for each in data_files(target.files)
             if each.ordinal in bitmaps
         )
-        return read_ahead(target.store, reader.sources(files))
+        position = 0
+        for batch in read_ahead(target.store, reader.sources(files)):
+            indexes = np.from_dlpack(batch.column(ROW_INDEX))
+            # Files and rows come in the order in which the actions were sorted.
+            assert np.array_equal(indexes, rows[position : position + len(indexes)])  # noqa: S101
+            position += batch.num_rows
+            yield batch, batch.num_rows
 
-    def _take(self, batch: Any, clauses: Any, source_rows: Any) -> None:
+    def _rows(self, batch: Any, count: int) -> Any:
+        """Rows of the table; what was not read is null, as it will be replaced unseen."""
         schema = to_arrow_schema(self._merge.target.configuration.schema)
-        rows = pa.RecordBatch.from_arrays(batch.columns[:-2], schema=schema)
+        there = set() if batch is None else set(batch.schema.names)
+        arrays = [
+            batch.column(each.name) if each.name in there else pa.nulls(count, each.type)
+            for each in schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _take(self, rows: Any, clauses: Any, source_rows: Any) -> None:
         for index in np.unique(clauses).tolist():
             places = np.flatnonzero(clauses == index)
             chosen = rows if len(places) == len(clauses) else rows.take(pa.array(places))
