@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from dagster_delta.errors import InvalidArgument, TableNotFound, VersionNotFound
+from dagster_delta.errors import InvalidArgument, LogGap, TableNotFound, VersionNotFound
 from dagster_delta.protocol.actions import Metadata
 from dagster_delta.protocol.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.commit_file import CommitActions, decode_commit
@@ -104,7 +104,17 @@ def start_cursor(store: ObjectStore, start_from: StartFrom = "latest") -> LogCur
     version = _version_before(store, snapshot, start_from)
     if version == NOTHING_SEEN:
         return LogCursor(version=version, table_id=snapshot.metadata.id)
-    return _identified(store, LogCursor(version=version), snapshot)
+    return _identified(store, LogCursor(version=version), _as_of(store, version, snapshot))
+
+
+def _as_of(store: ObjectStore, version: int, latest: Snapshot) -> Snapshot:
+    if version == latest.version:
+        return latest
+    try:
+        return Snapshot.load(store, version=version)
+    except (VersionNotFound, LogGap):
+        # The clean-up that left its successors took what it was made of.
+        return latest
 
 
 def _version_before(store: ObjectStore, snapshot: Snapshot, start_from: StartFrom) -> int:

@@ -78,6 +78,14 @@ def test_a_watch_begins_where_it_is_told(start_from: object, versions: list[int]
     assert [each.version for each in commits] == versions
 
 
+def test_a_start_in_the_past_knows_the_table_as_it_was() -> None:
+    store = new_table(metadata(partition_columns=["day"]))
+    commit(store, 1, add_file("a", partitionValues={"day": "2026-01-01"}))
+    commit(store, 2, metadata({"delta.enableChangeDataFeed": "true"}, ["day"]))
+    _, commits = read_new_commits(store, start_cursor(store, 1))
+    assert [each.change_feed_enabled for each in commits] == [False, True]
+
+
 def test_a_start_beyond_the_table_is_refused() -> None:
     with pytest.raises(VersionNotFound, match="not reached version 7"):
         start_cursor(new_table(), 7)
