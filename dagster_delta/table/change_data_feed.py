@@ -28,13 +28,12 @@ from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.change_feed_plan import ChangedFiles, plan_changes
-from dagster_delta.table.scan import is_in_utc, require, resolve_columns, resolve_filter
+from dagster_delta.table.row_frames import RowFrames
+from dagster_delta.table.scan import is_in_utc, resolve_columns, resolve_filter
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.time_travel import first_version_since, parse_timestamp, version_at
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
     from dagster_delta.engines.sql_expressions import SqlExpression
@@ -44,7 +43,7 @@ __all__ = ["ChangeDataFeed", "find_range"]
 Timestamp = dt.datetime | str | int
 
 
-class ChangeDataFeed:
+class ChangeDataFeed(RowFrames):
     """The rows that came, went or changed in a range of versions, one row per row and commit.
 
     Behind the columns of the table stand `_change_type` (`insert`, `delete`, `update_preimage`,
@@ -119,29 +118,6 @@ class ChangeDataFeed:
         return pa.RecordBatchReader.from_batches(
             to_arrow_schema(self.schema), self._explained(batches)
         )
-
-    def to_arrow(self) -> Any:
-        """The rows as a `pa.Table`. Raises as `to_batches` does."""
-        return self.to_batches().read_all()
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas frame.
-
-        Raises:
-            InvalidArgument: pandas is not installed; and as `to_batches` does.
-        """
-        require("pandas")
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
-
-    def to_polars(self) -> pl.DataFrame:
-        """The rows as a polars frame.
-
-        Raises:
-            InvalidArgument: polars is not installed; and as `to_batches` does.
-        """
-        frame: pl.DataFrame = require("polars").from_arrow(self.to_arrow())
-        return frame
 
     def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
         """The rows as a lazy Spark DataFrame, in no particular order.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,22 +15,21 @@ from dagster_delta.protocol.file_skipping import SkippedFiles, skip_files
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.predicates import Predicate
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.table.row_frames import RowFrames
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
     from dagster_delta.engines.sql_expressions import SqlExpression
     from dagster_delta.table.snapshot import Snapshot
 
-__all__ = ["Scan", "is_in_utc", "require", "resolve_columns", "resolve_filter"]
+__all__ = ["Scan", "is_in_utc", "resolve_columns", "resolve_filter"]
 
 # What the embedded engine looks at; statistics and tags of a million files are not small.
 _EMBEDDED_FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
 
 
-class Scan:
+class Scan(RowFrames):
     """A read of one version of a table, planned when it is asked for rows. Immutable.
 
     Args:
@@ -92,29 +90,6 @@ class Scan:
         if self.where is not None:
             self.where.check_embeddable()
         return ArrowEngine().read(self._plan(_EMBEDDED_FILE_COLUMNS, self._skipped))
-
-    def to_arrow(self) -> Any:
-        """The rows as a `pa.Table`. Raises as `to_batches` does."""
-        return self.to_batches().read_all()
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The rows as a pandas frame.
-
-        Raises:
-            InvalidArgument: pandas is not installed; and as `to_batches` does.
-        """
-        require("pandas")
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
-
-    def to_polars(self) -> pl.DataFrame:
-        """The rows as a polars frame.
-
-        Raises:
-            InvalidArgument: polars is not installed; and as `to_batches` does.
-        """
-        frame: pl.DataFrame = require("polars").from_arrow(self.to_arrow())
-        return frame
 
     def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
         """The rows as a lazy Spark DataFrame.
@@ -226,18 +201,3 @@ def is_in_utc(spark: SparkSession | None) -> bool:
     from dagster_delta.engines.spark_session import is_utc
 
     return spark is not None and is_utc(spark)
-
-
-def require(module: str) -> Any:
-    """A module of an optional dependency.
-
-    Raises:
-        InvalidArgument: it is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise InvalidArgument(
-            f"{module} is not installed: pip install 'dagster-delta-protocol[{module}]', "
-            "or use to_arrow()"
-        ) from error
