@@ -38,7 +38,7 @@ demo: $(STAMP) check-java
 	$(BIN)/python definitions.py
 
 test: $(STAMP) check-java
-	$(PYTEST) -n $(WORKERS) --dist loadgroup
+	$(PYTEST) -n $(WORKERS)
 
 test-spark: $(STAMP) check-java
 	$(PYTEST) -m spark

@@ -1,4 +1,4 @@
-"""Fixtures that more than one layer needs: the golden tables and the one Spark session."""
+"""Fixtures that more than one layer needs: the golden tables and the shared Spark session."""
 
 from __future__ import annotations
 
@@ -27,15 +27,12 @@ settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of one Spark session run in one worker, so that there is one session."""
+    """Mark the tests that need Spark by the sessions they ask for."""
     for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        if "connect_session" in fixtures:
+        if {"spark", "delta_spark", "connect_session"}.intersection(
+            getattr(item, "fixturenames", ())
+        ):
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark-connect"))
-        elif "spark" in fixtures or "delta_spark" in fixtures:
-            item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +53,7 @@ def _java_is_there() -> bool:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One classic local session for the whole run, with delta-spark's JARs where they are."""
+    """One classic local session per process, with delta-spark's JARs where they are."""
     if not _java_is_there():
         pytest.skip("Spark needs Java 17 or newer, and there is none")
     from dagster_delta.engines.spark_session import local_spark_session

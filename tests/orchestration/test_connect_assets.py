@@ -48,7 +48,6 @@ print("\\n" + json.dumps(seen))
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 def test_a_connect_session_stores_and_loads_partitions(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
     script = tmp_path / "pipeline.py"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import hashlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,30 +16,30 @@ CACHE = Path(__file__).parents[2] / ".cache" / "delta-spark-jars"
 @functools.cache
 def resolve_jars() -> tuple[tuple[str, ...], str]:
     """The JAR paths, and why there are none when there are none."""
-    stamp = CACHE / POM.stat().st_mtime_ns.__str__()
-    if not stamp.exists():
-        maven = shutil.which("mvn")
-        if maven is None:
-            return (), "delta-spark's JARs are absent: install Maven (mvn) to fetch them"
-        shutil.rmtree(CACHE, ignore_errors=True)
-        done = subprocess.run(
-            [
-                maven,
-                "-B",
-                "-q",
-                "-f",
-                str(POM),
-                "dependency:copy-dependencies",
-                "-DincludeScope=runtime",
-                "-DincludeGroupIds=io.delta,io.unitycatalog",
-                f"-DoutputDirectory={CACHE}",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        if done.returncode != 0 or not any(CACHE.glob("*.jar")):
-            return (), "delta-spark's JARs are absent: Maven could not reach its repository"
-        stamp.touch()
-    return tuple(sorted(str(path) for path in CACHE.glob("*.jar"))), ""
+    target = CACHE / hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        # Test workers ask at the same time.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        problem = "" if target.is_dir() else _download(target)
+    return (() if problem else tuple(sorted(map(str, target.glob("*.jar"))))), problem
+
+
+def _download(target: Path) -> str:
+    """Fetch the JARs into `target`; what went wrong, or an empty text."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        return "delta-spark's JARs are absent: install Maven (mvn) to fetch them"
+    partial = target.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    command = [maven, "-B", "-q", "-f", str(POM), "dependency:copy-dependencies"]
+    options = [
+        "-DincludeScope=runtime",
+        "-DincludeGroupIds=io.delta,io.unitycatalog",
+        f"-DoutputDirectory={partial}",
+    ]
+    done = subprocess.run(command + options, capture_output=True, timeout=600, check=False)
+    if done.returncode != 0 or not any(partial.glob("*.jar")):
+        return "delta-spark's JARs are absent: Maven could not reach its repository"
+    partial.rename(target)
+    return ""
