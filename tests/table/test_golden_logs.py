@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ TRAVELS = [
 def test_broken_or_unknown_tables_are_refused_by_name(name: str) -> None:
     with pytest.raises(ERRORS[ANSWERS[name]["expected_error"]["kind"]]) as raised:
         _open(name)
-    assert raised.value.table == str(GOLDEN_TABLES.resolve() / name / "table")
+    assert raised.value.table == os.path.abspath(GOLDEN_TABLES / name / "table")
 
 
 @pytest.mark.parametrize("name", READABLE)
