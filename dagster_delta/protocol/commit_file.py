@@ -203,10 +203,10 @@ def decode_lines(
     """Every line of a file of JSON lines; blank lines are skipped.
 
     Raises:
-        CorruptLog: a line is cut or malformed; the message names it.
+        CorruptLog: a line is cut or malformed, and the message names it; or there is no line.
     """
     try:
-        return decoder.decode_lines(data)
+        lines = decoder.decode_lines(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         number, reason = _first_bad_line(data, decoder, error)
         raise CorruptLog(
@@ -215,6 +215,16 @@ def decode_lines(
             version=version,
             file=path,
         ) from error
+    if not lines:
+        # No writer commits nothing: this is what a machine that lost power leaves of a commit, and
+        # taking it for a version would hide what it did.
+        raise CorruptLog(
+            "The log file is empty, so what it did is lost: restore it from a copy, or open an "
+            "older version",
+            version=version,
+            file=path,
+        )
+    return lines
 
 
 def _first_bad_line(

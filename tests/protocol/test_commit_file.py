@@ -48,6 +48,14 @@ def test_blank_lines_and_windows_line_ends_are_accepted() -> None:
     assert [add.path for add in decode_commit(data, version=0).adds] == ["a", "b"]
 
 
+@pytest.mark.parametrize("data", [b"", b"\n", b" \r\n\n"])
+def test_a_commit_without_any_action_is_refused_as_cut(data: bytes) -> None:
+    with pytest.raises(CorruptLog, match="empty") as caught:
+        decode_commit(data, version=7)
+    assert caught.value.version == 7
+    assert caught.value.file == "_delta_log/00000000000000000007.json"
+
+
 @pytest.mark.parametrize("cut", [1, 10, 40])
 def test_a_cut_commit_is_refused_by_file_and_line(cut: int) -> None:
     data = encode(add_file("a"), add_file("b"))[: -1 - cut]
