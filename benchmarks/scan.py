@@ -30,8 +30,9 @@ def _table(directory: Path, size: int) -> None:
 def _ours(read: Callable[[Any], object], name: str = "table") -> Any:
     def prepared(directory: Path, size: int) -> Callable[[], object]:
         from dagster_delta import DeltaTable
-        from dagster_delta.engines import arrow_engine, arrow_expressions  # noqa: F401
-        from dagster_delta.engines.sql_expressions import parse_expression
+        from dagster_delta.engines import arrow_engine  # noqa: F401
+        from dagster_delta.engines.sql import arrow_expressions  # noqa: F401
+        from dagster_delta.engines.sql.expressions import parse_expression
         from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 
         # Imports are not timed, and the parser of filters makes some of its own.

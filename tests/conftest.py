@@ -56,7 +56,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One classic local session per process, with delta-spark's JARs where they are."""
     if not _java_is_there():
         pytest.skip("Spark needs Java 17 or newer, and there is none")
-    from dagster_delta.engines.spark_session import local_spark_session
+    from dagster_delta.engines.spark.session import local_spark_session
 
     jars, _ = resolve_jars()
     conf = {

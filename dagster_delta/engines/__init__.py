@@ -30,7 +30,7 @@ def engine_for(data: object, name: str | None = None) -> Engine:
 
             return ArrowEngine()
         case "spark":
-            from dagster_delta.engines.spark_engine import SparkEngine
+            from dagster_delta.engines.spark.engine import SparkEngine
 
             return SparkEngine()
     raise InvalidArgument(f"there is no engine {name!r}: choose 'arrow' or 'spark'")

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from dagster_delta.engines.constraint_check import ConstraintCheck
 from dagster_delta.engines.data_input import to_reader
 from dagster_delta.engines.engine import (
     Constraint,
@@ -17,8 +16,9 @@ from dagster_delta.engines.engine import (
     WriteResult,
     WriteSpec,
 )
-from dagster_delta.engines.parquet_reader import read_files
-from dagster_delta.engines.parquet_writer import write_data_files
+from dagster_delta.engines.parquet.reader import read_files
+from dagster_delta.engines.parquet.writer import write_data_files
+from dagster_delta.engines.sql.constraint_check import ConstraintCheck
 from dagster_delta.engines.store_assignment import assign_batches
 from dagster_delta.protocol.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.protocol.schema import StructType
@@ -73,7 +73,7 @@ class ArrowEngine:
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate. Raises as `RowChangeEngine` says."""
-        from dagster_delta.engines.row_matching import find_matches
+        from dagster_delta.engines.row_changes.row_matching import find_matches
 
         if plan.where is not None:
             plan.where.check_filter()
@@ -82,7 +82,7 @@ class ArrowEngine:
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
         """Write rows anew, in their order. Raises as `RowChangeEngine` says."""
-        from dagster_delta.engines.row_rewriting import rewrite_rows
+        from dagster_delta.engines.row_changes.row_rewriting import rewrite_rows
 
         return rewrite_rows(rewrite)
 

@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from dagster_delta.engines.change_data_files import CHANGE_TYPE_COLUMN
-from dagster_delta.engines.data_file_reader import DataFile, DataFileReader
 from dagster_delta.engines.deletion_vector_loader import DeletionVectorLoader
-from dagster_delta.engines.ordered_prefetch import BatchSource
-from dagster_delta.engines.parquet_reader import deletion_vectors_of, read_ahead
-from dagster_delta.engines.parquet_source import count_file_rows
+from dagster_delta.engines.parquet.data_file_reader import DataFile, DataFileReader
+from dagster_delta.engines.parquet.ordered_prefetch import BatchSource
+from dagster_delta.engines.parquet.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.source import count_file_rows
+from dagster_delta.engines.row_changes.change_data_files import CHANGE_TYPE_COLUMN
 from dagster_delta.errors import DataFileMissing, InvalidTable
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.arrow_columns import string_column
@@ -39,7 +39,7 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql_expressions import SqlExpression
+    from dagster_delta.engines.sql.expressions import SqlExpression
 
 __all__ = [
     "COMMIT_TIMESTAMP_COLUMN",

@@ -17,7 +17,7 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore, StoreLocation
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql_expressions import SqlExpression
+    from dagster_delta.engines.sql.expressions import SqlExpression
 
 __all__ = [
     "Assignment",

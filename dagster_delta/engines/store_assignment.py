@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.ansi_cast import failing_values, value_cast
 from dagster_delta.engines.nested_arrays import (
     is_list_like,
     list_elements,
@@ -27,6 +26,7 @@ from dagster_delta.engines.nested_arrays import (
     rebuild_map,
     rebuild_struct,
 )
+from dagster_delta.engines.sql.ansi_cast import failing_values, value_cast
 from dagster_delta.errors import ConstraintViolation, InvalidCast, SchemaMismatch
 from dagster_delta.protocol.arrow_schema import to_arrow_schema, to_arrow_type
 from dagster_delta.protocol.schema import (

@@ -65,7 +65,7 @@ class SparkSessionResource(ConfigurableResource["SparkSession"]):
 
     def create_session(self) -> SparkSession:
         """Start or get the session. Override it to hand in a session of your own."""
-        from dagster_delta.engines.spark_session import local_spark_session
+        from dagster_delta.engines.spark.session import local_spark_session
 
         # The workers' Python has to have our package, and `python3` may be any; a Connect server
         # that is started here inherits it too.

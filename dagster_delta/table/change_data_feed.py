@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.change_data_files import CHANGE_TYPE_COLUMN
 from dagster_delta.engines.change_data_reader import (
     feed_configuration,
     read_changes,
     with_plain_vectors,
 )
 from dagster_delta.engines.engine import ReadPlan
+from dagster_delta.engines.row_changes.change_data_files import CHANGE_TYPE_COLUMN
 from dagster_delta.errors import DataFileMissing, InvalidArgument, VersionNotFound
 from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
@@ -36,7 +36,7 @@ from dagster_delta.table.time_travel import first_version_since, parse_timestamp
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dagster_delta.engines.sql_expressions import SqlExpression
+    from dagster_delta.engines.sql.expressions import SqlExpression
 
 __all__ = ["ChangeDataFeed", "find_range"]
 
@@ -128,7 +128,7 @@ class ChangeDataFeed(RowFrames):
         Raises:
             As `to_batches` does of the log, and of files that are missing.
         """
-        from dagster_delta.engines.spark_engine import SparkEngine
+        from dagster_delta.engines.spark.engine import SparkEngine
 
         predicate = None
         if self.where is not None:

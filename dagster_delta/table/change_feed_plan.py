@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.change_data_files import CHANGE_TYPE_COLUMN
 from dagster_delta.engines.change_data_reader import (
     COMMIT_TIMESTAMP_COLUMN,
     COMMIT_VERSION_COLUMN,
     ChangeFileSet,
     feed_configuration,
 )
+from dagster_delta.engines.row_changes.change_data_files import CHANGE_TYPE_COLUMN
 from dagster_delta.errors import ChangeDataNotRecorded, SchemaMismatch
 from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.change_data import (
@@ -40,7 +40,7 @@ from dagster_delta.table.log_reader import located
 from dagster_delta.table.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql_expressions import SqlExpression
+    from dagster_delta.engines.sql.expressions import SqlExpression
 
 __all__ = ["ChangedFiles", "plan_changes"]
 

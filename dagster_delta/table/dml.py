@@ -13,7 +13,7 @@ from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.transaction import CommitResult
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.merge_clauses import ClauseText
+    from dagster_delta.engines.row_changes.merge_clauses import ClauseText
     from dagster_delta.table.merge_builder import MergeBuilder
 
 __all__ = ["RowChangeMethods"]

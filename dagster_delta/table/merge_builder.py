@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, Self
 
-from dagster_delta.engines.merge_clauses import ClauseKind, ClauseText
+from dagster_delta.engines.row_changes.merge_clauses import ClauseKind, ClauseText
 from dagster_delta.table.transaction import CommitResult
 
 __all__ = ["MergeBuilder"]

@@ -16,23 +16,27 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow_engine import ArrowEngine
-from dagster_delta.engines.merge_clauses import (
+from dagster_delta.engines.row_changes.merge_clauses import (
     ClauseKind,
     ClauseText,
     MergeClause,
     MergeNames,
     parse_clauses,
 )
-from dagster_delta.engines.merge_condition import (
+from dagster_delta.engines.row_changes.merge_condition import (
     MergeCondition,
     key_predicate,
     split_condition,
     target_predicate,
 )
-from dagster_delta.engines.merge_join import ClauseChoice, MergeJoin
-from dagster_delta.engines.merge_matching import MergeTarget, RowActions, find_row_actions
-from dagster_delta.engines.merge_source import MergeSource
-from dagster_delta.engines.merge_writing import MergedFiles, MergeWriting, write_merged
+from dagster_delta.engines.row_changes.merge_join import ClauseChoice, MergeJoin
+from dagster_delta.engines.row_changes.merge_matching import (
+    MergeTarget,
+    RowActions,
+    find_row_actions,
+)
+from dagster_delta.engines.row_changes.merge_source import MergeSource
+from dagster_delta.engines.row_changes.merge_writing import MergedFiles, MergeWriting, write_merged
 from dagster_delta.protocol.arrow_columns import index_column
 from dagster_delta.protocol.conflict_checker import ReadScope
 from dagster_delta.protocol.file_skipping import skip_files

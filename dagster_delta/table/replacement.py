@@ -25,7 +25,7 @@ from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql_expressions import SqlExpression
+    from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.table.snapshot import Snapshot
 
 __all__ = ["Replacement", "replace_everything", "replace_matching", "replace_partitions"]
@@ -205,7 +205,7 @@ def _replace_rows(
     *,
     now_ms: int,
 ) -> Replacement:
-    from dagster_delta.engines.sql_expressions import parse_expression
+    from dagster_delta.engines.sql.expressions import parse_expression
 
     # Null is no match: a row stays unless the predicate is true of it. The line end closes a
     # comment that the text may end with.

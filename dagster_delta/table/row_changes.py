@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 
 from dagster_delta.engines.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.engine import Assignment, RewriteResult, RowChangeEngine, RowRewrite
-from dagster_delta.engines.parquet_source import count_file_rows
+from dagster_delta.engines.parquet.source import count_file_rows
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.arrow_columns import boolean_column

@@ -18,7 +18,7 @@ from dagster_delta.table.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.engines.engine import Clock
-    from dagster_delta.engines.sql_expressions import SqlExpression
+    from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.table.snapshot import Snapshot
 
 __all__ = ["delete_rows", "row_change_metrics", "update_rows"]
@@ -81,7 +81,7 @@ def update_rows(
         InvalidArgument, SchemaMismatch, UnsupportedExpression, UnsupportedFeature, CommitConflict,
         CommitStateUnknown: see `delete_rows`.
     """
-    from dagster_delta.engines.assignments import parse_assignments
+    from dagster_delta.engines.row_changes.assignments import parse_assignments
 
     operation = _RowOperation.begin(
         "UPDATE", Transaction(store, snapshot, clock=clock), where, engine
@@ -112,7 +112,7 @@ class _RowOperation:
         assert snapshot is not None  # noqa: S101  the caller has one
         expression = None
         if where is not None:
-            from dagster_delta.engines.sql_expressions import parse_expression
+            from dagster_delta.engines.sql.expressions import parse_expression
 
             expression = parse_expression(where, snapshot.schema)
             expression.check_filter()

@@ -24,7 +24,7 @@ from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql_expressions import SqlExpression
+    from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.table.snapshot import Snapshot
 
 __all__ = ["SelectedRows", "may_hold_matches", "read_plan", "select_rows"]

@@ -20,7 +20,7 @@ from dagster_delta.table.row_frames import RowFrames
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dagster_delta.engines.sql_expressions import SqlExpression
+    from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.table.snapshot import Snapshot
 
 __all__ = ["Scan", "is_in_utc", "resolve_columns", "resolve_filter"]
@@ -100,7 +100,7 @@ class Scan(RowFrames):
         Raises:
             InvalidTable, StorageFailure: of the log.
         """
-        from dagster_delta.engines.spark_engine import SparkEngine
+        from dagster_delta.engines.spark.engine import SparkEngine
 
         skipped = self._skipped
         if self.where is not None and self.where.depends_on_time_zone and not is_in_utc(spark):
@@ -189,7 +189,7 @@ def resolve_filter(schema: StructType, where: str | SqlExpression | None) -> Sql
     """
     if where is None:
         return None
-    from dagster_delta.engines.sql_expressions import parse_expression
+    from dagster_delta.engines.sql.expressions import parse_expression
 
     expression = parse_expression(where, schema) if isinstance(where, str) else where
     expression.check_filter()
@@ -198,6 +198,6 @@ def resolve_filter(schema: StructType, where: str | SqlExpression | None) -> Sql
 
 def is_in_utc(spark: SparkSession | None) -> bool:
     """Whether a session is known to read timestamps without a zone in UTC."""
-    from dagster_delta.engines.spark_session import is_utc
+    from dagster_delta.engines.spark.session import is_utc
 
     return spark is not None and is_utc(spark)

@@ -38,7 +38,7 @@ from dagster_delta.table.log_reader import (
 from dagster_delta.table.log_state import LogState
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql_expressions import SqlExpression
+    from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.table.scan import Scan
 
 __all__ = ["Snapshot"]

@@ -190,7 +190,7 @@ class _Write:
         snapshot = self.transaction.snapshot
         if snapshot is None:
             return Replacement()
-        from dagster_delta.engines.sql_expressions import parse_expression
+        from dagster_delta.engines.sql.expressions import parse_expression
 
         if where is None:
             planned = replace_everything(snapshot, now_ms=self.clock())

@@ -18,9 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from dagster_delta.engines import data_file_reader, parquet_reader, parquet_writer
-from dagster_delta.engines.parquet_reader import read_data_file
-from dagster_delta.engines.sql_expressions import parse_expression
+from dagster_delta.engines.parquet import data_file_reader
+from dagster_delta.engines.parquet import reader as parquet_reader
+from dagster_delta.engines.parquet import writer as parquet_writer
+from dagster_delta.engines.parquet.reader import read_data_file
+from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import (
     CorruptDeletionVector,
     DataFileMissing,

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_delta.engines import parquet_writer
 from dagster_delta.engines.arrow_engine import ArrowEngine
 from dagster_delta.engines.engine import Constraint, WriteSpec
-from dagster_delta.engines.parquet_writer import write_data_files
+from dagster_delta.engines.parquet import writer as parquet_writer
+from dagster_delta.engines.parquet.writer import write_data_files
 from dagster_delta.errors import (
     ConstraintViolation,
     PartitionMismatch,

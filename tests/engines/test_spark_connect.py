@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dagster_delta.engines.spark_engine import SparkEngine
-from dagster_delta.engines.spark_schema import to_spark_schema
-from dagster_delta.engines.spark_session import is_connect
+from dagster_delta.engines.spark.engine import SparkEngine
+from dagster_delta.engines.spark.schema import to_spark_schema
+from dagster_delta.engines.spark.session import is_connect
 from dagster_delta.errors import ConstraintViolation, InvalidCast
 from dagster_delta.table.delta_table import DeltaTable
 from tests.engines.test_spark_reading import table_with_vectors

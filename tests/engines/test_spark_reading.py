@@ -14,12 +14,13 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from dagster_delta.engines import spark_file_split, spark_reader
 from dagster_delta.engines.arrow_engine import ArrowEngine
 from dagster_delta.engines.engine import ReadPlan
-from dagster_delta.engines.spark_engine import SparkEngine
-from dagster_delta.engines.spark_schema import to_spark_schema
-from dagster_delta.engines.spark_session import FIELD_ID_READ
+from dagster_delta.engines.spark import file_split as spark_file_split
+from dagster_delta.engines.spark import reader as spark_reader
+from dagster_delta.engines.spark.engine import SparkEngine
+from dagster_delta.engines.spark.schema import to_spark_schema
+from dagster_delta.engines.spark.session import FIELD_ID_READ
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidArgument, InvalidTable
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.deletion_vectors import encode_inline

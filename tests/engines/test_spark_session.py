@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dagster_delta.engines.spark_engine import SparkEngine
-from dagster_delta.engines.spark_session import (
+from dagster_delta.engines.spark.engine import SparkEngine
+from dagster_delta.engines.spark.session import (
     check_java,
     functions_of,
     is_connect,

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.engines.engine import Constraint, ReadPlan, WriteSpec
-from dagster_delta.engines.spark_engine import SparkEngine
-from dagster_delta.engines.spark_schema import to_spark_schema
+from dagster_delta.engines.spark.engine import SparkEngine
+from dagster_delta.engines.spark.schema import to_spark_schema
 from dagster_delta.errors import (
     ConstraintViolation,
     DeltaError,
@@ -285,7 +285,7 @@ def test_an_error_of_the_store_keeps_its_class(tmp_path: Path, spark: SparkSessi
 
 
 def test_workers_without_the_package_are_told_apart() -> None:
-    from dagster_delta.engines.spark_errors import executor_failure
+    from dagster_delta.engines.spark.errors import executor_failure
 
     text = "PythonException: …\nModuleNotFoundError: No module named 'dagster_delta'\n"
     failure = executor_failure(RuntimeError(text), table="t")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.sql_expressions import parse_expression
+from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import DeltaError, InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.arrow_schema import from_arrow_schema, to_arrow_type
 
@@ -195,7 +195,7 @@ FAILING = [
 
 @pytest.fixture(scope="module")
 def frame(spark: SparkSession) -> DataFrame:
-    from dagster_delta.engines.spark_schema import to_spark_schema
+    from dagster_delta.engines.spark.schema import to_spark_schema
 
     schema = to_spark_schema(from_arrow_schema(TABLE.schema))
     rows = [tuple(row[name] for name in TABLE.column_names) for row in _spark_rows()]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.sql_expressions import parse_expression
+from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.arrow_schema import from_arrow_schema
 from dagster_delta.protocol.predicates import (
@@ -347,7 +347,7 @@ def test_hostile_names_and_texts_stay_data() -> None:
 def test_the_embedded_engine_has_no_way_out() -> None:
     import duckdb
 
-    from dagster_delta.engines.duckdb_sql import _connection
+    from dagster_delta.engines.sql.duckdb_sql import _connection
 
     parse_expression("id + 1 = 2", SCHEMA).evaluate(pa.table({"id": [1]}))
     connection = _connection()
@@ -359,7 +359,7 @@ def test_the_embedded_engine_has_no_way_out() -> None:
 def test_simple_filters_need_no_sql_engine() -> None:
     code = (
         "import sys, pyarrow as pa\n"
-        "from dagster_delta.engines.sql_expressions import parse_expression\n"
+        "from dagster_delta.engines.sql.expressions import parse_expression\n"
         "from dagster_delta.protocol.schema import *\n"
         "schema = StructType((StructField('a', PrimitiveType('long')), StructField('s', PrimitiveType('string'))))\n"
         "e = parse_expression(\"a > 1 AND s LIKE 'x%' OR a IN (1, 2) AND s IS NOT NULL\", schema)\n"
@@ -410,7 +410,7 @@ _FILTERS = st.recursive(
 
 @given(st.data(), _FILTERS)
 def test_kernels_and_sql_engine_agree(data: st.DataObject, sql: str) -> None:
-    from dagster_delta.engines.duckdb_sql import DuckDbEvaluator
+    from dagster_delta.engines.sql.duckdb_sql import DuckDbEvaluator
 
     count = data.draw(st.integers(1, 5))
     table = pa.table(

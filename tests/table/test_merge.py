@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.engines import merge_source
+from dagster_delta.engines.row_changes import merge_source
 from dagster_delta.errors import (
     ConcurrentAppend,
     ConcurrentDeleteRead,

@@ -225,7 +225,7 @@ def test_what_the_log_proves_is_deleted_without_reading(properties: dict[str, st
 def test_only_the_columns_of_the_predicate_are_read(
     properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dagster_delta.engines.data_file_reader import _OpenedFile
+    from dagster_delta.engines.parquet.data_file_reader import _OpenedFile
 
     decoded: list[list[int]] = []
     decode = _OpenedFile.decode
@@ -573,7 +573,7 @@ class Meanwhile:
 
 
 def delete_meanwhile(table: DeltaTable, where: str, happens: Any) -> None:
-    from dagster_delta.engines.sql_expressions import parse_expression
+    from dagster_delta.engines.sql.expressions import parse_expression
 
     transaction = table.transaction()
     assert transaction.snapshot is not None

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.sql_expressions import parse_expression
+from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType

@@ -1,0 +1,367 @@
+"""How the columns of one data file become the columns that are asked for.
+
+Fields are found by name, physical name or field id at every depth; what a file lacks is null, what
+it has beyond is ignored, narrower types from before a widening are cast, and shredded variants are
+put together.
+
+Spec: Column Mapping (Reader Requirements); Data Files; Type Widening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.nested_arrays import (
+    is_list_like,
+    list_elements,
+    map_entries,
+    plain_array,
+    plain_type,
+    rebuild_list,
+    rebuild_map,
+    rebuild_struct,
+)
+from dagster_delta.engines.parquet.variant_reassembly import VariantReassembly
+from dagster_delta.engines.sql.ansi_cast import value_cast
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.column_mapping import PARQUET_FIELD_ID_KEY, field_id, physical_name
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.table_properties import ColumnMappingMode
+
+__all__ = ["FileProjection", "locate_leaf"]
+
+_Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _ProjectedColumn:
+    """One wanted column: where it stands among the columns read, and how it is converted."""
+
+    position: int | None
+    arrow_type: Any
+    convert: _Convert | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileProjection:
+    """The plan for all files of one Arrow schema."""
+
+    parquet_columns: list[int]
+    """Indexes of the Parquet columns to decode."""
+    _columns: tuple[_ProjectedColumn, ...]
+
+    @classmethod
+    def plan(cls, file_schema: Any, wanted: StructType, mode: ColumnMappingMode) -> FileProjection:
+        """Match the wanted fields with those of a file.
+
+        Args:
+            file_schema: `pyarrow.Schema` of the data file.
+            wanted: logical fields, in order, without partition columns.
+            mode: column mapping mode of the table.
+
+        Raises:
+            InvalidTable: a column has a type the table's schema cannot have come from, or the
+                table maps columns by id and the file has no ids.
+        """
+        file_fields = list(file_schema)
+        # Spec: in id mode, readers refuse a file without ids or return nulls. Nulls would hide
+        # the rows of a file that was put there by a writer that does not know about ids.
+        if mode == "id" and file_fields and not any(map(_parquet_id, file_fields)):
+            raise InvalidTable(
+                "the table maps columns by id and the data file has no field ids: rewrite the "
+                "file with a writer that supports column mapping"
+            )
+        found = [_find(file_fields, each, mode) for each in wanted]
+        # The reader returns columns in the order of the file.
+        chosen = sorted({index for index in found if index is not None})
+        position = {index: order for order, index in enumerate(chosen)}
+        leaves = _leaf_ranges(file_fields)
+        return cls(
+            [leaf for index in chosen for leaf in leaves[index]],
+            tuple(
+                _ProjectedColumn(
+                    None if index is None else position[index],
+                    to_arrow_type(field.data_type),
+                    None
+                    if index is None
+                    else _plan(file_fields[index].type, field.data_type, mode, (field.name,)),
+                )
+                for field, index in zip(wanted, found, strict=True)
+            ),
+        )
+
+    def apply(self, batch: pa.RecordBatch) -> list[Any]:
+        """The wanted columns of a batch of the file, as `pyarrow.Array`s of the table's types.
+
+        Raises:
+            pyarrow.ArrowInvalid: a value does not fit the table's type.
+        """
+        arrays = []
+        for each in self._columns:
+            if each.position is None:
+                arrays.append(pa.nulls(batch.num_rows, each.arrow_type))
+            else:
+                array = batch.column(each.position)
+                if pa.types.is_dictionary(array.type):
+                    array = array.dictionary_decode()
+                arrays.append(array if each.convert is None else each.convert(array))
+        return arrays
+
+
+def locate_leaf(
+    file_schema: Any, schema: StructType, path: tuple[str, ...], mode: ColumnMappingMode
+) -> tuple[int, Any] | None:
+    """Index and Arrow type of the Parquet column behind a logical path through structs.
+
+    Args:
+        file_schema: `pyarrow.Schema` of the data file.
+        schema: logical schema of the table.
+        path: logical names from the root to a leaf.
+        mode: column mapping mode of the table.
+
+    Returns:
+        None where the file lacks the column, or the path does not end at a single Parquet column.
+    """
+    siblings, fields, start = list(file_schema), schema, 0
+    for depth, name in enumerate(path, start=1):
+        field = fields.get(name)
+        index = None if field is None else _find(siblings, field, mode)
+        if field is None or index is None:
+            return None
+        start += _leaf_ranges(siblings)[index].start
+        found = siblings[index].type
+        if depth == len(path):
+            return (start, found) if not pa.types.is_nested(found) else None
+        if not (isinstance(field.data_type, StructType) and pa.types.is_struct(found)):
+            return None
+        siblings, fields = list(found), field.data_type
+    return None
+
+
+def _find(siblings: list[Any], field: StructField, mode: ColumnMappingMode) -> int | None:
+    """Index of the file's field for a logical field, or None where the file lacks it."""
+    if mode == "id":
+        wanted_id = field_id(field)
+        if wanted_id is not None:
+            matching = (i for i, each in enumerate(siblings) if _parquet_id(each) == wanted_id)
+            return next(matching, None)
+        # Only columns of change data files have no id: they are no columns of the table.
+    name = physical_name(field, mode)
+    for index, each in enumerate(siblings):
+        if each.name == name:
+            return index
+    if mode == "none":
+        folded = name.casefold()
+        for index, each in enumerate(siblings):
+            if each.name.casefold() == folded:
+                return index
+    return None
+
+
+def _parquet_id(field: Any) -> int | None:
+    value = (field.metadata or {}).get(PARQUET_FIELD_ID_KEY)
+    return None if value is None else int(value)
+
+
+def _leaf_ranges(fields: list[Any]) -> list[range]:
+    """Indexes of the Parquet columns of each field."""
+    ranges = []
+    start = 0
+    for each in fields:
+        stop = start + _count_leaves(each.type)
+        ranges.append(range(start, stop))
+        start = stop
+    return ranges
+
+
+def _count_leaves(arrow_type: Any) -> int:
+    if pa.types.is_struct(arrow_type):
+        return sum(_count_leaves(each.type) for each in arrow_type)
+    if pa.types.is_map(arrow_type):
+        return _count_leaves(arrow_type.key_type) + _count_leaves(arrow_type.item_type)
+    if is_list_like(arrow_type):
+        return _count_leaves(arrow_type.value_type)
+    return 1
+
+
+def _plan(
+    source: Any, target: DataType, mode: ColumnMappingMode, path: tuple[str, ...]
+) -> _Convert | None:
+    """The conversion from a file's type, or None where the array is right as it stands."""
+    arrow_type = to_arrow_type(target)
+    if source == arrow_type and not _has_mapped_names(target, mode):
+        return None
+    plain = plain_type(source)
+    convert = _plan_plain(plain, target, mode, path)
+    if plain == source:
+        return convert
+    return lambda array: convert(plain_array(array)) if convert else plain_array(array)
+
+
+def _has_mapped_names(target: DataType, mode: ColumnMappingMode) -> bool:
+    """Whether equal types may still pair the wrong fields: names mean nothing under a mapping."""
+    if mode == "none":
+        return False
+    match target:
+        case StructType():
+            return True
+        case ArrayType(element_type):
+            return _has_mapped_names(element_type, mode)
+        case MapType(key_type, value_type):
+            return _has_mapped_names(key_type, mode) or _has_mapped_names(value_type, mode)
+    return False
+
+
+def _plan_plain(
+    source: Any, target: DataType, mode: ColumnMappingMode, path: tuple[str, ...]
+) -> _Convert | None:
+    arrow_type = to_arrow_type(target)
+    if pa.types.is_null(source) or target == PrimitiveType("void"):
+        return lambda array: pa.nulls(len(array), arrow_type)
+    match target:
+        case StructType() if pa.types.is_struct(source):
+            return _plan_struct(source, target, mode, path)
+        case ArrayType() if is_list_like(source):
+            return _plan_list(source, target, mode, path)
+        case MapType() if pa.types.is_map(source):
+            return _plan_map(source, target, mode, path)
+        case PrimitiveType("variant") if pa.types.is_struct(source):
+            return VariantReassembly.plan(source, ".".join(path)).apply
+        case PrimitiveType() | DecimalType():
+            return _plan_value(source, target, path)
+    raise _unreadable(source, target, path)
+
+
+def _unreadable(source: Any, target: DataType, path: tuple[str, ...]) -> InvalidTable:
+    column = ".".join(path)
+    return InvalidTable(
+        f"the data file holds {source} where column {column} is of type {target}: it was not "
+        "written for this schema; restore an older version of the table or rewrite the file",
+        column=column,
+    )
+
+
+def _plan_struct(
+    source: Any, target: StructType, mode: ColumnMappingMode, path: tuple[str, ...]
+) -> _Convert:
+    siblings = list(source)
+    arrow_type = to_arrow_type(target)
+    plans: list[tuple[int | None, Any, _Convert | None]] = []
+    for field in target:
+        index = _find(siblings, field, mode)
+        convert = (
+            None
+            if index is None
+            else _plan(siblings[index].type, field.data_type, mode, (*path, field.name))
+        )
+        plans.append((index, to_arrow_type(field.data_type), convert))
+
+    def convert_struct(array: Any) -> Any:
+        children = array.flatten()
+        converted = []
+        for index, child_type, convert in plans:
+            if index is None:
+                converted.append(pa.nulls(len(array), child_type))
+            else:
+                child = children[index]
+                converted.append(child if convert is None else convert(child))
+        return rebuild_struct(array, converted, arrow_type)
+
+    return convert_struct
+
+
+def _plan_list(
+    source: Any, target: ArrayType, mode: ColumnMappingMode, path: tuple[str, ...]
+) -> _Convert:
+    convert = _plan(source.value_type, target.element_type, mode, (*path, "element"))
+    arrow_type = to_arrow_type(target)
+
+    def convert_list(array: Any) -> Any:
+        elements = list_elements(array)
+        return rebuild_list(array, convert(elements) if convert else elements, arrow_type)
+
+    return convert_list
+
+
+def _plan_map(
+    source: Any, target: MapType, mode: ColumnMappingMode, path: tuple[str, ...]
+) -> _Convert:
+    convert_key = _plan(source.key_type, target.key_type, mode, (*path, "key"))
+    convert_value = _plan(source.item_type, target.value_type, mode, (*path, "value"))
+    arrow_type = to_arrow_type(target)
+
+    def convert_map(array: Any) -> Any:
+        keys, values = map_entries(array)
+        return rebuild_map(
+            array,
+            convert_key(keys) if convert_key else keys,
+            convert_value(values) if convert_value else values,
+            arrow_type,
+        )
+
+    return convert_map
+
+
+def _plan_value(source: Any, target: DataType, path: tuple[str, ...]) -> _Convert | None:
+    if source == to_arrow_type(target):
+        return None
+    if target == PrimitiveType("binary") and _is_bytes(source):
+        return lambda array: array.cast(pa.binary())
+    if not _may_hold(source, target):
+        raise _unreadable(source, target, path)
+    return value_cast(source, target)
+
+
+def _is_bytes(source: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(source)
+        or types.is_large_string(source)
+        or types.is_string_view(source)
+        or types.is_binary(source)
+        or types.is_large_binary(source)
+        or types.is_fixed_size_binary(source)
+        or types.is_binary_view(source)
+    )
+
+
+def _may_hold(source: Any, target: DataType) -> bool:
+    """Whether a file may hold this type for a column: another spelling of it, or a narrower type
+    from before a widening. Integers are checked by value, because some writers spell all of them
+    as 32 or 64 bits.
+    """
+    types = pa.types
+    if isinstance(target, DecimalType):
+        is_exact = types.is_decimal(source) and source.scale <= target.scale
+        return bool(is_exact or types.is_integer(source))
+    assert isinstance(target, PrimitiveType)  # noqa: S101  nested targets were handled before
+    match target.name:
+        case "string":
+            # Old writers leave out the annotation that tells text from bytes.
+            return _is_bytes(source)
+        case "byte" | "short" | "integer" | "long":
+            return bool(types.is_integer(source))
+        case "double":
+            return bool(types.is_integer(source) or types.is_floating(source))
+        case "float":
+            return bool(types.is_float16(source))
+        case "date":
+            return bool(types.is_date(source))
+        case "timestamp":
+            return bool(types.is_timestamp(source))
+        case "timestamp_ntz":
+            return bool(types.is_timestamp(source) or types.is_date(source))
+    return False

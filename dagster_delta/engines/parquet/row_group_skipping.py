@@ -1,0 +1,135 @@
+"""Which row groups of a data file may hold rows that a filter is true for, by the file's footer.
+
+Spec: none; the footers of data files are Parquet's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.parquet.file_projection import locate_leaf
+from dagster_delta.protocol.arrow_columns import (
+    boolean_column,
+    integer_column,
+    string_column,
+)
+from dagster_delta.protocol.arrow_schema import from_arrow_type, to_arrow_type
+from dagster_delta.protocol.arrow_values import array_of
+from dagster_delta.protocol.column_bounds import ColumnBounds
+from dagster_delta.protocol.predicates import Predicate, may_match, referenced_columns
+from dagster_delta.protocol.schema import DataType, StructType
+from dagster_delta.protocol.table_properties import ColumnMappingMode
+
+__all__ = ["matching_row_groups"]
+
+_EXACT = Context(prec=40)
+
+
+def matching_row_groups(
+    predicate: Predicate,
+    footer: Any,
+    file_schema: Any,
+    schema: StructType,
+    mode: ColumnMappingMode,
+) -> list[int]:
+    """Indexes of the row groups that may hold a matching row, in order.
+
+    Args:
+        predicate: the filter, over logical paths.
+        footer: `pyarrow.parquet.FileMetaData` of the file.
+        file_schema: `pyarrow.Schema` of the file.
+        schema: logical schema of the table.
+        mode: column mapping mode of the table.
+    """
+    count = footer.num_row_groups
+    bounds: dict[tuple[str, ...], ColumnBounds] = {}
+    for path in referenced_columns(predicate):
+        located = locate_leaf(file_schema, schema, path, mode)
+        data_type = _type_at(schema, path)
+        if located is not None and data_type is not None:
+            index, file_type = located
+            chunks = [footer.row_group(group).column(index) for group in range(count)]
+            found = _bounds(chunks, file_type, data_type)
+            if found is not None:
+                bounds[path] = found
+    return _true_positions(predicate, bounds, count)
+
+
+def _true_positions(
+    predicate: Predicate, bounds: Mapping[tuple[str, ...], ColumnBounds], count: int
+) -> list[int]:
+    matches = may_match(predicate, bounds, count).to_pylist()
+    return [index for index, may in enumerate(matches) if may]
+
+
+def _type_at(schema: StructType, path: tuple[str, ...]) -> DataType | None:
+    data_type: DataType = schema
+    for name in path:
+        field = data_type.get(name) if isinstance(data_type, StructType) else None
+        if field is None:
+            return None
+        data_type = field.data_type
+    return data_type
+
+
+def _bounds(chunks: list[Any], file_type: Any, data_type: DataType) -> ColumnBounds | None:
+    """Bounds of one column, one per row group, or None where the footer's cannot be used."""
+    decode = _decoder(file_type)
+    if decode is None:
+        return None
+    arrow_type = to_arrow_type(data_type)
+    statistics = [each.statistics for each in chunks]
+    known = [each is not None and each.has_min_max for each in statistics]
+    lowest = [each.min_raw if has else None for each, has in zip(statistics, known, strict=True)]
+    highest = [each.max_raw if has else None for each, has in zip(statistics, known, strict=True)]
+    counts = [
+        each.null_count if each is not None and each.has_null_count else None for each in statistics
+    ]
+    sizes = [each.num_values for each in chunks]
+    try:
+        return ColumnBounds(
+            data_type=data_type,
+            minimum=decode(lowest).cast(arrow_type),
+            maximum=decode(highest).cast(arrow_type),
+            may_hold_null=boolean_column([nulls != 0 for nulls in counts]),
+            may_hold_value=boolean_column(
+                [nulls != size for nulls, size in zip(counts, sizes, strict=True)]
+            ),
+            # Footer bounds ignore NaN.
+            maximum_covers_nan=not pa.types.is_floating(arrow_type),
+        )
+    except (ValueError, ArithmeticError, pa.ArrowNotImplementedError):
+        # A cut string, or a value beyond the table's type: no bounds are always right.
+        return None
+
+
+def _decoder(file_type: Any) -> Callable[[list[Any]], Any] | None:
+    """From raw footer bounds to an Arrow array of the file's type."""
+    types = pa.types
+    if types.is_signed_integer(file_type):
+        return lambda raw: integer_column(raw).cast(file_type)
+    if types.is_floating(file_type):
+        return lambda raw: array_of(raw, from_arrow_type(file_type))
+    if types.is_date32(file_type):
+        return lambda raw: integer_column(raw, pa.int32()).cast(file_type)
+    # Nanoseconds would have to be rounded, differently for each bound.
+    if types.is_timestamp(file_type) and file_type.unit in ("ms", "us"):
+        return lambda raw: integer_column(raw).cast(file_type)
+    if types.is_string(file_type):
+        return lambda raw: string_column([b if b is None else b.decode() for b in raw])
+    if types.is_decimal(file_type):
+        return lambda raw: array_of(
+            [_decimal(each, file_type.scale) for each in raw], from_arrow_type(file_type)
+        )
+    return None
+
+
+def _decimal(raw: Any, scale: int) -> Decimal | None:
+    if raw is None:
+        return None
+    unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
+    return Decimal(unscaled).scaleb(-scale, _EXACT)

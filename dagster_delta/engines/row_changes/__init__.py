@@ -1,0 +1,1 @@
+"""DELETE, UPDATE and MERGE over data files: matching, rewriting, change files."""

@@ -1,0 +1,221 @@
+"""The SET of an UPDATE: which columns get which values, and how rows get them.
+
+Every value is computed from the row as it was. Values are cast as Spark casts them: by store
+assignment where it allows the pair of types, by an ANSI cast otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import Assignment, Constraint
+from dagster_delta.engines.sql.ansi_cast import can_store
+from dagster_delta.engines.sql.constraint_check import ConstraintCheck
+from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.engines.sql.typed import Column
+from dagster_delta.engines.sql.types import is_primitive, sql_type_name
+from dagster_delta.engines.store_assignment import assign_batches
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.schema import DataType, StructField, StructType
+
+__all__ = ["RowUpdate", "check_computable", "compute", "parse_assignments"]
+
+
+def parse_assignments(
+    values: Mapping[str, str], schema: StructType, *, value_schema: StructType | None = None
+) -> tuple[Assignment, ...]:
+    """What an UPDATE sets.
+
+    Args:
+        values: Spark SQL by column; `a.b` is a field of a struct, backticks quote odd names.
+        schema: logical schema of the table.
+        value_schema: what the values are computed from, where that is not the row of the table.
+
+    Raises:
+        InvalidArgument: nothing is set, a column is set twice, a name or a value is no SQL text.
+        SchemaMismatch: a column is not there.
+    """
+    if not values:
+        raise InvalidArgument("an update sets at least one column: pass {column: expression}")
+    assignments = []
+    for name, sql in values.items():
+        if not isinstance(sql, str):
+            raise InvalidArgument(
+                f"the value of column {name} is a Spark SQL expression, not {sql!r}: write text as "
+                '"\'text\'" and numbers as "1"',
+                column=name,
+            )
+        column, data_type = _find_target(name, schema)
+        value = _fitting(sql, schema if value_schema is None else value_schema, data_type)
+        assignments.append(Assignment(column, value))
+    _refuse_overlaps(assignments)
+    return tuple(assignments)
+
+
+def _find_target(name: str, schema: StructType) -> tuple[tuple[str, ...], DataType]:
+    target = parse_expression(name, schema).typed
+    if not isinstance(target, Column):
+        raise InvalidArgument(
+            f"{name!r} is no column: an update sets columns and fields of structs", column=name
+        )
+    return target.path, target.data_type
+
+
+def _fitting(sql: str, schema: StructType, target: DataType) -> SqlExpression:
+    """The expression, in a cast where store assignment would refuse its type."""
+    value = parse_expression(sql, schema)
+    source = value.data_type
+    if source is None or not is_primitive(source) or not is_primitive(target):
+        return value
+    if can_store(to_arrow_type(source), target):
+        return value
+    # The line break ends a comment that the text may end in.
+    return parse_expression(f"CAST(({sql}\n) AS {sql_type_name(target)})", schema)
+
+
+def _refuse_overlaps(assignments: Sequence[Assignment]) -> None:
+    for position, each in enumerate(assignments):
+        for other in assignments[:position]:
+            shorter = min(len(each.column), len(other.column))
+            if each.column[:shorter] == other.column[:shorter]:
+                raise InvalidArgument(
+                    f"column {'.'.join(each.column)} is set together with "
+                    f"{'.'.join(other.column)}: set one of them",
+                    column=".".join(each.column),
+                )
+
+
+class RowUpdate:
+    """Gives rows their new values, on the embedded engine.
+
+    Args:
+        assignments: what is set.
+        schema: logical schema of the table.
+        constraints: what the new rows have to satisfy.
+        table: URI of the table, for errors.
+
+    Raises:
+        UnsupportedExpression: a value or a constraint cannot be computed exactly.
+    """
+
+    def __init__(
+        self,
+        assignments: Sequence[Assignment],
+        schema: StructType,
+        constraints: Sequence[Constraint],
+        *,
+        table: str,
+    ) -> None:
+        for each in assignments:
+            check_computable(each)
+        self._assignments = assignments
+        self._table = table
+        self.columns = tuple(dict.fromkeys(each.column[0] for each in assignments))
+        """Logical names of the top-level columns that change."""
+        self._changed = StructType(tuple(schema.field(name) for name in self.columns))
+        self._constraints = ConstraintCheck(constraints, schema, table=table)
+
+    def apply(
+        self, rows: pa.RecordBatch, computed_from: pa.RecordBatch | None = None
+    ) -> pa.RecordBatch:
+        """The rows with their new values.
+
+        Args:
+            rows: `pyarrow.RecordBatch` of all columns of the table.
+            computed_from: what the values are computed from, row for row; by default the rows.
+
+        Raises:
+            InvalidArgument: a value cannot be computed, as in Spark's ANSI mode.
+            InvalidCast: a value does not fit its column.
+            ConstraintViolation: a new row breaks a constraint, NOT NULL included.
+        """
+        scope = rows if computed_from is None else computed_from
+        new_values = [self._new_values(rows, scope, field) for field in self._changed]
+        source = pa.RecordBatch.from_arrays(new_values, names=list(self.columns))
+        reader = pa.RecordBatchReader.from_batches(source.schema, [source])
+        assigned = pa.Table.from_batches(
+            list(assign_batches(reader, self._changed, table=self._table))
+        )
+        arrays = [
+            _one_array(assigned[name]) if name in self.columns else rows.column(index)
+            for index, name in enumerate(rows.schema.names)
+        ]
+        updated = pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+        self._constraints.check(updated)
+        return updated
+
+    def _new_values(self, rows: Any, scope: Any, field: StructField) -> Any:
+        own = [each for each in self._assignments if each.column[0] == field.name]
+        if len(own[0].column) == 1:
+            return compute(own[0].value, scope)
+        nested = {each.column[1:]: compute(each.value, scope) for each in own}
+        assert isinstance(field.data_type, StructType)  # noqa: S101  a path leads through structs
+        return _with_fields(rows.column(field.name), field.data_type, nested)
+
+
+def check_computable(assignment: Assignment) -> None:
+    """Make sure that the embedded engine can compute a value.
+
+    Raises:
+        UnsupportedExpression: it cannot.
+    """
+    value = assignment.value
+    if isinstance(value.typed, Column):
+        return
+    value.check_embeddable()
+    if value.data_type is not None and not is_primitive(value.data_type):
+        raise UnsupportedExpression(
+            f"the embedded engine cannot compute {value.sql!r}, a value of type "
+            f"{sql_type_name(value.data_type)}: use the Spark engine",
+            column=".".join(assignment.column),
+        )
+
+
+def compute(value: SqlExpression, rows: pa.RecordBatch) -> Any:
+    """The value for each row, as one `pyarrow.Array`.
+
+    Raises:
+        InvalidArgument, UnsupportedExpression: of the expression.
+    """
+    columns: Any = rows
+    match value.typed:
+        case Column(path=(name, *nested)):
+            # Of nested columns the SQL engine is only told where they are null.
+            array = columns.column(name)
+            for each in nested:
+                array = pc.struct_field(array, indices=[array.type.get_field_index(each)])
+            return array
+    return _one_array(value.evaluate(rows))
+
+
+def _with_fields(struct: Any, data_type: StructType, values: Mapping[tuple[str, ...], Any]) -> Any:
+    """A struct array with other values of some fields.
+
+    Where the struct was null it is one of nulls now, but for these fields, as in Spark.
+    """
+    children = []
+    for field in data_type:
+        child = pc.struct_field(struct, indices=[struct.type.get_field_index(field.name)])
+        below = {path[1:]: value for path, value in values.items() if path[0] == field.name}
+        if () in below:
+            children.append(below[()])
+        elif below:
+            assert isinstance(field.data_type, StructType)  # noqa: S101
+            children.append(_with_fields(child, field.data_type, below))
+        else:
+            children.append(child)
+    fields = [
+        pa.field(field.name, child.type) for field, child in zip(data_type, children, strict=True)
+    ]
+    return pa.StructArray.from_arrays(children, fields=fields)
+
+
+def _one_array(values: Any) -> Any:
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks)

@@ -1,0 +1,311 @@
+"""The clauses of a MERGE and what their names mean: columns of the target and of the source.
+
+Names are found as Spark finds them: behind an alias first, else in whichever side alone has a
+column of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from dagster_delta.engines.engine import Assignment
+from dagster_delta.engines.row_changes.assignments import check_computable, parse_assignments
+from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.engines.sql.typed import Call, Cast, Column, Typed
+from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.protocol.schema import StructField, StructType
+
+__all__ = [
+    "SOURCE",
+    "TARGET",
+    "ClauseKind",
+    "ClauseText",
+    "MergeClause",
+    "MergeNames",
+    "parse_clauses",
+]
+
+ClauseKind = Literal["matched", "not_matched", "not_matched_by_source"]
+
+TARGET, SOURCE = "target", "source"
+"""The first parts of every path in the typed trees of a MERGE."""
+
+_SIDES: dict[ClauseKind, tuple[str, ...]] = {
+    "matched": (TARGET, SOURCE),
+    "not_matched": (SOURCE,),
+    "not_matched_by_source": (TARGET,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClauseText:
+    """One WHEN clause as its caller wrote it."""
+
+    kind: ClauseKind
+    action: Literal["update", "delete", "insert"]
+    condition: str | None = None
+    """Spark SQL; None holds always."""
+    values: Mapping[str, str] | None = None
+    """Spark SQL by target column; None takes every column from the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeClause:
+    """One WHEN clause whose names have been found."""
+
+    text: ClauseText
+    condition: Typed | None
+    """Paths start with `TARGET` or `SOURCE`; None holds always."""
+    assignments: tuple[Assignment, ...]
+    """Of values over the batches that `MergeNames.rows` makes."""
+
+
+class MergeNames:
+    """The columns that expressions of one MERGE may name.
+
+    Args:
+        target: logical schema of the table.
+        source: logical schema of the source.
+        target_alias: what the table is called.
+        source_alias: what the source is called.
+
+    Raises:
+        InvalidArgument: both have one alias, or one of them none.
+    """
+
+    def __init__(
+        self, target: StructType, source: StructType, target_alias: str, source_alias: str
+    ) -> None:
+        if not target_alias or not source_alias:
+            raise InvalidArgument("the aliases of a merge may not be empty")
+        if target_alias.casefold() == source_alias.casefold():
+            raise InvalidArgument(
+                f"target and source of a merge are both called {target_alias!r}: give them "
+                "different aliases"
+            )
+        self._schemas = {TARGET: target, SOURCE: source}
+        self._aliases = {TARGET: target_alias, SOURCE: source_alias}
+        self._scopes = {sides: self._scope(sides) for sides in _SIDES.values()}
+
+    @property
+    def target(self) -> StructType:
+        """Logical schema of the table."""
+        return self._schemas[TARGET]
+
+    @property
+    def source(self) -> StructType:
+        """Logical schema of the source."""
+        return self._schemas[SOURCE]
+
+    def scope(self, kind: ClauseKind) -> StructType:
+        """The schema that names in clauses of a kind are found in."""
+        return self._scopes[_SIDES[kind]]
+
+    def parse(self, sql: str, kind: ClauseKind) -> SqlExpression:
+        """An expression in a clause of a kind.
+
+        Raises:
+            InvalidArgument: it is no expression, or a name is in both sides.
+            SchemaMismatch: it names a column that the clause does not see.
+            UnsupportedExpression: the embedded engine cannot compute it exactly.
+        """
+        if not isinstance(sql, str):
+            raise InvalidArgument(f"{sql!r} is no Spark SQL: write expressions as text")
+        try:
+            expression = parse_expression(sql, self.scope(kind))
+        except SchemaMismatch as mismatch:
+            raise self._explained(mismatch, kind) from None
+        if not isinstance(expression.typed, Column):
+            expression.check_embeddable()
+        for path in expression.references:
+            if len(path) == 1 and self._side_of_alias(path[0]) is not None:
+                raise InvalidArgument(
+                    f"{path[0]} is an alias of this merge: to name a column of that name, write "
+                    f"it behind an alias, as in {self._aliases[TARGET]}.{path[0]}"
+                )
+        return expression
+
+    def condition(self, sql: str, kind: ClauseKind) -> Typed:
+        """A condition, with paths that start with `TARGET` or `SOURCE`. Raises as `parse` does."""
+        expression = self.parse(sql, kind)
+        expression.check_filter()
+        expression.check_embeddable()
+        return self._resolved(expression.typed, kind)
+
+    def paths(self, clause: MergeClause) -> frozenset[tuple[str, ...]]:
+        """The columns that the values of a clause look at, by `TARGET` or `SOURCE` first."""
+        found = (path for each in clause.assignments for path in each.value.references)
+        return frozenset(self._whole_path(path, clause.text.kind) for path in found)
+
+    def target_column(self, name: str) -> tuple[str, ...]:
+        """Logical path in the table of a column that a clause sets, with or without an alias.
+
+        Raises:
+            InvalidArgument: it is no column.
+            SchemaMismatch: the table does not have it.
+        """
+        kind: ClauseKind = "not_matched_by_source"
+        typed = self.parse(name, kind).typed
+        if not isinstance(typed, Column):
+            raise InvalidArgument(f"{name!r} is no column of the table", column=name)
+        return self._whole_path(typed.path, kind)[1:]
+
+    def rows(self, sides: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
+        """Rows of one side or both as the values of assignments want them.
+
+        Args:
+            sides: a `pyarrow.RecordBatch` by `TARGET` or `SOURCE`; the columns that no value looks
+                at may be missing.
+        """
+        columns: dict[str, Any] = {}
+        for side, batch in sides.items():
+            for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                columns.setdefault(name, array)
+            if not batch.num_columns:
+                continue
+            columns[self._aliases[side]] = pa.StructArray.from_arrays(
+                batch.columns, fields=[each.with_nullable(True) for each in batch.schema]
+            )
+        if not columns:
+            # Constants need to know no more than how many rows there are.
+            count = next(iter(sides.values())).num_rows
+            columns["\0row"] = pa.nulls(count)
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    def _scope(self, sides: Sequence[str]) -> StructType:
+        """A struct per alias, and the columns that need none."""
+        fields = [StructField(self._aliases[side], self._schemas[side]) for side in sides]
+        taken = {name.casefold() for name in self._aliases.values()}
+        for side in sides:
+            others = [self._schemas[each] for each in sides if each != side]
+            fields += [
+                field
+                for field in self._schemas[side]
+                if field.name.casefold() not in taken
+                and all(each.get(field.name) is None for each in others)
+            ]
+        return StructType(tuple(fields))
+
+    def _explained(self, mismatch: SchemaMismatch, kind: ClauseKind) -> Exception:
+        first = (mismatch.column or "").split(".")[0]
+        target, source = self._aliases[TARGET], self._aliases[SOURCE]
+        if all(each.get(first) is not None for each in self._schemas.values()):
+            return InvalidArgument(
+                f"both sides of the merge have a column {first}: write {target}.{first} or "
+                f"{source}.{first}",
+                column=first,
+            )
+        if len(_SIDES[kind]) == 1:
+            seen = target if kind == "not_matched_by_source" else source
+            return SchemaMismatch(
+                f"{mismatch.message}; this part of a merge sees {seen} alone",
+                column=mismatch.column,
+            )
+        return mismatch
+
+    def _side_of_alias(self, name: str) -> str | None:
+        for side, alias in self._aliases.items():
+            if alias.casefold() == name.casefold():
+                return side
+        return None
+
+    def _whole_path(self, path: tuple[str, ...], kind: ClauseKind) -> tuple[str, ...]:
+        side = self._side_of_alias(path[0])
+        if side is not None:
+            return (side, *path[1:])
+        # The scope has a name without an alias only where it is in one side.
+        return next((side, *path) for side in _SIDES[kind] if self._schemas[side].get(path[0]))
+
+    def _resolved(self, node: Typed, kind: ClauseKind) -> Typed:
+        match node:
+            case Column(path):
+                return replace(node, path=self._whole_path(path, kind))
+            case Cast(child):
+                return replace(node, child=self._resolved(child, kind))
+            case Call(arguments=arguments):
+                return replace(
+                    node, arguments=tuple(self._resolved(each, kind) for each in arguments)
+                )
+        return node
+
+
+def parse_clauses(texts: Sequence[ClauseText], names: MergeNames) -> tuple[MergeClause, ...]:
+    """The clauses of a MERGE, in order.
+
+    Raises:
+        InvalidArgument: there are none, one that always holds stands before others of its kind, or
+            an expression makes no sense.
+        SchemaMismatch: a name is no column; columns of one side are not in the other where all of
+            them are asked for.
+        UnsupportedExpression: the embedded engine cannot compute an expression exactly.
+    """
+    if not texts:
+        raise InvalidArgument("a merge needs at least one clause: call when_matched_update, say")
+    for position, text in enumerate(texts):
+        if text.condition is None and any(each.kind == text.kind for each in texts[position + 1 :]):
+            kind = text.kind.replace("_", " ")
+            raise InvalidArgument(
+                f"a 'when {kind}' clause without a condition stands before another one, which "
+                "would never be reached: give it a condition, or move it to the end"
+            )
+    return tuple(_parse_clause(text, names) for text in texts)
+
+
+def _parse_clause(text: ClauseText, names: MergeNames) -> MergeClause:
+    condition = None
+    if text.condition is not None:
+        condition = names.condition(text.condition, text.kind)
+    if text.action == "delete":
+        return MergeClause(text, condition, ())
+    values = _every_column(names) if text.values is None else _by_path(text, names)
+    for sql in values.values():
+        if isinstance(sql, str):
+            names.parse(sql, text.kind)
+    assignments = parse_assignments(values, names.target, value_schema=names.scope(text.kind))
+    for each in assignments:
+        check_computable(each)
+    return MergeClause(text, condition, assignments)
+
+
+def _by_path(text: ClauseText, names: MergeNames) -> dict[str, str]:
+    assert text.values is not None  # noqa: S101  that means every column
+    values: dict[str, str] = {}
+    for name, sql in text.values.items():
+        path = names.target_column(name)
+        if text.action == "insert" and len(path) > 1:
+            raise InvalidArgument(
+                f"an insert sets whole columns, and {name} is a field of one", column=name
+            )
+        quoted = _quote(path)
+        if quoted in values:
+            raise InvalidArgument(f"column {name} is set twice", column=name)
+        values[quoted] = sql
+    return values
+
+
+def _every_column(names: MergeNames) -> dict[str, str]:
+    missing = [each.name for each in names.target if names.source.get(each.name) is None]
+    if missing:
+        raise SchemaMismatch(
+            f"the source of the merge has no column {', '.join(missing)}: add it, or say with "
+            "when_matched_update or when_not_matched_insert what to write",
+            column=missing[0],
+        )
+    unknown = [each.name for each in names.source if names.target.get(each.name) is None]
+    if unknown:
+        raise SchemaMismatch(
+            f"the table has no column {', '.join(unknown)}, and a merge does not add columns: "
+            "drop it from the source, or say with when_matched_update or when_not_matched_insert "
+            "what to write",
+            column=unknown[0],
+        )
+    source = names.scope("not_matched").fields[0].name
+    return {_quote((each.name,)): _quote((source, each.name)) for each in names.target}
+
+
+def _quote(path: Sequence[str]) -> str:
+    return ".".join(f"`{name.replace('`', '``')}`" for name in path)

@@ -1,0 +1,241 @@
+"""Writing what a MERGE makes: rows with new values, rows that are new, and the record of both.
+
+Rows of the table that do not change are none of its business.
+
+Spec: Change Data Files; Column Invariants; CHECK Constraints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.parquet.data_file_reader import ROW_INDEX, DataFileReader, data_files
+from dagster_delta.engines.parquet.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.writer import DataFileWriter
+from dagster_delta.engines.row_changes.assignments import RowUpdate, compute
+from dagster_delta.engines.row_changes.change_data_files import ChangeDataWriter
+from dagster_delta.engines.row_changes.merge_clauses import SOURCE, TARGET, MergeClause, MergeNames
+from dagster_delta.engines.row_changes.merge_join import ClauseChoice, source_columns
+from dagster_delta.engines.row_changes.merge_matching import MergeTarget, RowActions
+from dagster_delta.engines.row_changes.merge_source import MergeSource
+from dagster_delta.engines.sql.constraint_check import ConstraintCheck
+from dagster_delta.engines.store_assignment import MAX_BATCH_ROWS, assign_batches
+from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.protocol.arrow_schema import to_arrow_schema
+
+__all__ = ["MergeWriting", "MergedFiles", "write_merged"]
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFiles:
+    """The files that were written, none of them referenced yet."""
+
+    files: tuple[AddFile, ...]
+    change_files: tuple[AddCDCFile, ...]
+    num_inserted_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeWriting:
+    """What the rows of one MERGE are made of."""
+
+    target: MergeTarget
+    source: MergeSource
+    names: MergeNames
+    clauses: Sequence[MergeClause]
+    actions: RowActions
+    data: WriteSpec
+    """How the files are written; its constraints bind every new row."""
+    change_data: WriteSpec | None
+    """How changes are recorded for the change data feed; None where they are not."""
+
+
+def write_merged(merge: MergeWriting) -> MergedFiles:
+    """Write the rows that get new values, and the rows that are new.
+
+    Raises:
+        SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column.
+        UnsupportedExpression, InvalidArgument: of an expression.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file. Whatever
+            is raised, files already written are deleted as far as the store lets it.
+    """
+    store, schema = merge.target.store, merge.target.configuration.schema
+    with ExitStack() as writers:
+        data = writers.enter_context(DataFileWriter(to_arrow_schema(schema), merge.data, store))
+        changes = None
+        if merge.change_data is not None:
+            changes = writers.enter_context(ChangeDataWriter(merge.change_data, store))
+        _Changing(merge, data, changes).run()
+        inserting = _Inserting(merge, data, changes)
+        inserting.run()
+        return MergedFiles(
+            data.finish().files,
+            changes.finish() if changes is not None else (),
+            inserting.num_rows,
+        )
+
+
+class _Changing:
+    """Rows of the table that get new values, and, where it is recorded, those that leave."""
+
+    def __init__(
+        self, merge: MergeWriting, data: DataFileWriter, changes: ChangeDataWriter | None
+    ) -> None:
+        self._merge, self._data, self._changes = merge, data, changes
+        table = merge.data.location.uri
+        schema = merge.target.configuration.schema
+        self._updates = {
+            index: RowUpdate(each.assignments, schema, merge.data.constraints, table=table)
+            for index, each in enumerate(merge.clauses)
+            if each.text.action == "update"
+        }
+        self._source_names = {
+            index: _source_names(merge, clause) for index, clause in enumerate(merge.clauses)
+        }
+
+    def run(self) -> None:
+        actions = self._merge.actions
+        wanted = np.ones(len(actions), dtype=bool)
+        if self._changes is None:
+            wanted = np.isin(actions.clauses, list(self._updates))
+        if not wanted.any():
+            return
+        clauses, source_rows = actions.clauses[wanted], actions.source_rows[wanted]
+        needed = self._needed_columns(np.unique(clauses).tolist())
+        position = 0
+        for columns, count in self._read(actions, wanted, needed):
+            part = slice(position, position + count)
+            position += count
+            self._take(self._rows(columns, count), clauses[part], source_rows[part])
+
+    def _needed_columns(self, clauses: Sequence[int]) -> list[str]:
+        """The columns of the table that are kept, computed with or recorded."""
+        every = self._merge.target.configuration.schema.names
+        if self._changes is not None:
+            return list(every)
+        needed: set[str] = set()
+        for index in clauses:
+            clause = self._merge.clauses[index]
+            replaced = {each.column[0] for each in clause.assignments if len(each.column) == 1}
+            needed.update(name for name in every if name not in replaced)
+            needed.update(path[1] for path in self._merge.names.paths(clause) if path[0] == TARGET)
+        return [name for name in every if name in needed]
+
+    def _read(
+        self, actions: RowActions, wanted: Any, columns: list[str]
+    ) -> Iterator[tuple[Any, int]]:
+        """Some columns of the rows as `pyarrow.RecordBatch`es, in the order of the actions."""
+        rows = actions.rows[wanted]
+        if not columns:
+            for start in range(0, len(rows), MAX_BATCH_ROWS):
+                yield None, min(MAX_BATCH_ROWS, len(rows) - start)
+            return
+        target, bitmaps = self._merge.target, actions.bitmaps(wanted)
+        reader = DataFileReader(
+            target.store,
+            target.configuration,
+            columns,
+            expected_vectors=deletion_vectors_of(target.files),
+            with_positions=True,
+        )
+        files = (
+            replace(each, selected=bitmaps[each.ordinal])
+            for each in data_files(target.files)
+            if each.ordinal in bitmaps
+        )
+        position = 0
+        for batch in read_ahead(target.store, reader.sources(files)):
+            indexes = np.from_dlpack(batch.column(ROW_INDEX))
+            # Files and rows come in the order in which the actions were sorted.
+            assert np.array_equal(indexes, rows[position : position + len(indexes)])  # noqa: S101
+            position += batch.num_rows
+            yield batch, batch.num_rows
+
+    def _rows(self, batch: Any, count: int) -> Any:
+        """Rows of the table; what was not read is null, as it will be replaced unseen."""
+        schema = to_arrow_schema(self._merge.target.configuration.schema)
+        there = set() if batch is None else set(batch.schema.names)
+        arrays = [
+            batch.column(each.name) if each.name in there else pa.nulls(count, each.type)
+            for each in schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _take(self, rows: Any, clauses: Any, source_rows: Any) -> None:
+        for index in np.unique(clauses).tolist():
+            places = np.flatnonzero(clauses == index)
+            chosen = rows if len(places) == len(clauses) else rows.take(pa.array(places))
+            if index in self._updates:
+                self._update(index, chosen, source_rows[places])
+            elif self._changes is not None:
+                self._changes.add(chosen, "delete")
+
+    def _update(self, index: int, rows: Any, source_rows: Any) -> None:
+        sides = {TARGET: rows}
+        if self._merge.clauses[index].text.kind == "matched":
+            sides[SOURCE] = self._merge.source.take(source_rows, self._source_names[index])
+        changed = self._updates[index].apply(rows, self._merge.names.rows(sides))
+        self._data.add(changed)
+        if self._changes is not None:
+            self._changes.add(rows, "update_preimage")
+            self._changes.add(changed, "update_postimage")
+
+
+@dataclass(slots=True)
+class _Inserting:
+    """Rows of the source that match none of the table's."""
+
+    merge: MergeWriting
+    data: DataFileWriter
+    changes: ChangeDataWriter | None
+    num_rows: int = field(default=0, init=False)
+
+    def run(self) -> None:
+        merge = self.merge
+        clauses = [each for each in merge.clauses if each.text.kind == "not_matched"]
+        if not clauses:
+            return
+        choice = ClauseChoice(clauses)
+        check = ConstraintCheck(
+            merge.data.constraints,
+            merge.target.configuration.schema,
+            table=merge.data.location.uri,
+        )
+        for start, batch in merge.source.batches():
+            matched = merge.actions.source_matched[start : start + batch.num_rows]
+            places = np.flatnonzero(~matched)
+            if not len(places):
+                continue
+            rows = batch if len(places) == batch.num_rows else batch.take(pa.array(places))
+            chosen = choice.choose(source_columns(rows, choice.columns), rows.num_rows)
+            for index, clause in enumerate(clauses):
+                mine = np.flatnonzero(chosen == index)
+                if len(mine):
+                    self._insert(clause, rows.take(pa.array(mine)), check)
+
+    def _insert(self, clause: MergeClause, rows: Any, check: ConstraintCheck) -> None:
+        merge = self.merge
+        schema = merge.target.configuration.schema
+        scope = merge.names.rows({SOURCE: rows})
+        values = [compute(each.value, scope) for each in clause.assignments]
+        names = [each.column[0] for each in clause.assignments]
+        given = pa.RecordBatch.from_arrays(values, names=names)
+        reader = pa.RecordBatchReader.from_batches(given.schema, [given])
+        for new in assign_batches(reader, schema, table=merge.data.location.uri):
+            check.check(new)
+            self.data.add(new)
+            self.num_rows += new.num_rows
+            if self.changes is not None:
+                self.changes.add(new, "insert")
+
+
+def _source_names(merge: MergeWriting, clause: MergeClause) -> list[str]:
+    needed = {path[1] for path in merge.names.paths(clause) if path[0] == SOURCE}
+    return [name for name in merge.source.schema.names if name in needed]

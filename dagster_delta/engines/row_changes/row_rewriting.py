@@ -1,0 +1,194 @@
+"""Writing rows of data files anew, with new values or without some of them, as a stream.
+
+Spec: Add File and Remove File; Add CDC File; Change Data Files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from dagster_delta.engines.engine import RewriteResult, RowRewrite
+from dagster_delta.engines.parquet.data_file_reader import (
+    ROW_INDEX,
+    DataFile,
+    DataFileReader,
+    data_files,
+)
+from dagster_delta.engines.parquet.ordered_prefetch import BatchSource
+from dagster_delta.engines.parquet.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.writer import DataFileWriter
+from dagster_delta.engines.row_changes.assignments import RowUpdate
+from dagster_delta.engines.row_changes.change_data_files import ChangeDataWriter
+from dagster_delta.protocol.arrow_schema import to_arrow_schema
+
+__all__ = ["rewrite_rows"]
+
+_MATCHES = "\0matches"
+
+
+def rewrite_rows(rewrite: RowRewrite) -> RewriteResult:
+    """Write rows anew, row for row in their order.
+
+    Raises:
+        SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column.
+        UnsupportedExpression, InvalidArgument: of an assignment.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file. Whatever
+            is raised, files already written are deleted as far as the store lets it.
+    """
+    store, schema = rewrite.source.store, rewrite.source.configuration.schema
+    with ExitStack() as writers:
+        data = writers.enter_context(DataFileWriter(to_arrow_schema(schema), rewrite.data, store))
+        changes = None
+        if rewrite.change_data is not None:
+            changes = writers.enter_context(ChangeDataWriter(rewrite.change_data, store))
+        job = _Rewriting(rewrite, data, changes)
+        for batch in _read(rewrite):
+            job.take(batch)
+        return RewriteResult(
+            data.finish().files,
+            changes.finish() if changes is not None else (),
+            job.num_changed_rows,
+            job.num_copied_rows,
+        )
+
+
+def _read(rewrite: RowRewrite) -> Iterator[Any]:
+    """The rows that are written or recorded, as batches with a last column that marks the matches.
+
+    Where all of them are matches, or none is, the mark is left out.
+    """
+    source = rewrite.source
+    paths = source.files["path"].to_pylist()
+    matches = [rewrite.matches.get(path) for path in paths]
+    is_mixed = rewrite.keeps_rest and (bool(rewrite.assignments) or rewrite.change_data is not None)
+    reader = DataFileReader(
+        source.store,
+        source.configuration,
+        source.configuration.schema.names,
+        expected_vectors=deletion_vectors_of(source.files),
+        with_positions=is_mixed,
+    )
+    sources = _sources(rewrite, reader, matches, is_mixed=is_mixed)
+    return read_ahead(source.store, sources)
+
+
+def _sources(
+    rewrite: RowRewrite,
+    reader: DataFileReader,
+    matches: list[BitMap64 | None],
+    *,
+    is_mixed: bool,
+) -> Iterator[BatchSource]:
+    for file in data_files(rewrite.source.files):
+        rows = matches[file.ordinal]
+        if is_mixed:
+            for each in reader.sources([file]):
+                yield partial(_mark, each, rows)
+        elif rewrite.keeps_rest and rows is not None:
+            yield from reader.sources([replace(file, hidden=rows)])
+        elif not rewrite.keeps_rest:
+            yield from reader.sources([_only(file, rows)])
+
+
+def _only(file: DataFile, rows: BitMap64 | None) -> DataFile:
+    return file if rows is None else replace(file, selected=rows)
+
+
+def _mark(source: BatchSource, matches: BitMap64 | None) -> Iterator[Any]:
+    """The batches with a mark on matching rows instead of the positions."""
+    for batch in source():
+        indexes = np.from_dlpack(batch.column(ROW_INDEX))
+        marks = np.ones(len(indexes), dtype=bool)
+        if matches is not None:
+            marks[:] = False
+            nearby = matches & BitMap64(range(int(indexes[0]), int(indexes[-1]) + 1))
+            # Every match is a live row, so each is found where it would be inserted.
+            marks[np.searchsorted(indexes, np.asarray(nearby.to_array(), dtype=np.int64))] = True
+        bits = pa.py_buffer(np.packbits(marks, bitorder="little"))
+        mask = pa.Array.from_buffers(pa.bool_(), len(marks), [None, bits])
+        columns = [*batch.columns[:-2], mask]
+        names = [*batch.schema.names[:-2], _MATCHES]
+        yield pa.RecordBatch.from_arrays(columns, names=names)
+
+
+class _Rewriting:
+    """Takes the rows of one rewrite and hands them to the writers."""
+
+    def __init__(
+        self, rewrite: RowRewrite, data: DataFileWriter, changes: ChangeDataWriter | None
+    ) -> None:
+        configuration = rewrite.source.configuration
+        self.num_changed_rows = 0
+        self.num_copied_rows = 0
+        self._schema = to_arrow_schema(configuration.schema)
+        self._data = data
+        self._changes = changes
+        self._all_match = not rewrite.keeps_rest
+        self._update = None
+        if rewrite.assignments:
+            self._update = RowUpdate(
+                rewrite.assignments,
+                configuration.schema,
+                rewrite.data.constraints,
+                table=rewrite.data.location.uri,
+            )
+
+    def take(self, batch: Any) -> None:
+        """Write the rows of a batch as `_read` gives it."""
+        if batch.schema.names[-1:] == [_MATCHES]:
+            self._take_marked(batch)
+        elif self._all_match:
+            self._write(self._change(batch))
+        else:
+            self.num_copied_rows += batch.num_rows
+            self._write(batch)
+
+    def _take_marked(self, batch: Any) -> None:
+        marks = batch.column(_MATCHES)
+        rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self._schema)
+        matching = rows.filter(marks)
+        self.num_copied_rows += rows.num_rows - matching.num_rows
+        changed = self._change(matching) if matching.num_rows else None
+        if changed is not None and self._update is not None:
+            self._write(_put_back(rows, changed, marks, self._update.columns))
+        else:
+            self._write(rows.filter(pc.invert(marks)) if matching.num_rows else rows)
+
+    def _change(self, matching: Any) -> Any:
+        """The matching rows as they will be, None where they leave; recorded if that is wanted."""
+        self.num_changed_rows += matching.num_rows
+        if self._update is None:
+            if self._changes is not None:
+                self._changes.add(matching, "delete")
+            return None
+        changed = self._update.apply(matching)
+        if self._changes is not None:
+            self._changes.add(matching, "update_preimage")
+            self._changes.add(changed, "update_postimage")
+        return changed
+
+    def _write(self, rows: Any) -> None:
+        if rows is not None and rows.num_rows:
+            self._data.add(rows)
+
+
+def _put_back(rows: Any, changed: Any, marks: Any, columns: tuple[str, ...]) -> Any:
+    """The rows, with the changed ones at the places they were taken from."""
+    places = np.arange(rows.num_rows, dtype=np.int64)
+    marked = np.from_dlpack(pc.indices_nonzero(marks))
+    places[marked] = rows.num_rows + np.arange(changed.num_rows)
+    index = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+    arrays = [
+        pa.concat_arrays([old, new]).take(index) if name in columns else old
+        for name, old, new in zip(rows.schema.names, rows.columns, changed.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)

@@ -1,0 +1,1 @@
+"""The distributed engine: reads and writes through PySpark."""

@@ -1,0 +1,85 @@
+"""The distributed engine: rows as DataFrames, read and written by a Spark cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SparkEngine"]
+
+
+class SparkEngine:
+    """Reads plans into DataFrames and writes DataFrames, of classic and Connect sessions alike.
+
+    Nothing but the DataFrame API is used on the way of the data.
+
+    Args:
+        session: the session to read with; by default the active one. A DataFrame is written with
+            its own session.
+    """
+
+    def __init__(self, session: SparkSession | None = None) -> None:
+        self._session = session
+
+    def read(self, plan: ReadPlan) -> DataFrame:
+        """The rows of the plan as a lazy DataFrame with the logical schema of the table.
+
+        Raises:
+            DataFileMissing, CorruptDeletionVector, InvalidTable: see `read_frame`.
+            InvalidArgument: there is no session, or the table lives in the memory of this process.
+        """
+        from dagster_delta.engines.spark.reader import read_frame
+
+        _check_reachable(plan.store)
+        return read_frame(self._session or _active_session(), plan)
+
+    def schema_of(self, data: DataFrame) -> StructType:
+        """The logical schema of a DataFrame that is about to be written.
+
+        Raises:
+            SchemaMismatch: a column has a type that Delta tables do not have, or a name is there
+                twice.
+        """
+        from dagster_delta.engines.spark.schema import from_spark_schema
+
+        return from_spark_schema(data.schema)
+
+    def write(self, data: DataFrame, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
+        """Write the rows of a DataFrame as data files, on the executors.
+
+        Raises:
+            SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch, StorageFailure,
+            InvalidArgument: see `write_frame`.
+        """
+        from dagster_delta.engines.spark.writer import write_frame
+
+        _check_reachable(store)
+        return write_frame(data, spec, store)
+
+
+def _active_session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is None:
+        raise InvalidArgument(
+            "there is no active Spark session: pass one, as in scan.to_spark(spark)"
+        )
+    return session
+
+
+def _check_reachable(store: ObjectStore) -> None:
+    if scheme_of(store.location.uri) == "memory":
+        raise InvalidArgument(
+            "a table in the memory of this process is out of reach for Spark's workers: use "
+            'engine="arrow", or a location that they share',
+            table=store.location.uri,
+        )

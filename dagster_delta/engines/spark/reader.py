@@ -1,0 +1,324 @@
+"""The rows of a planned scan as a DataFrame, read by Spark's own Parquet reader.
+
+What Parquet files do not know, deleted rows and partition values, comes in by one broadcast hash
+join per kind of file; partition values do without it where one literal or the directories serve.
+Files that Spark would misread, or that it has no means to read as the table asks, are read by the
+Arrow engine on the executors.
+
+Spec: Deletion Vectors; Column Mapping; Partition Value Serialization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.engine import ReadPlan
+from dagster_delta.engines.spark.columns import (
+    has_nested_void,
+    has_unreadable_widening,
+    logical_column,
+    physical_read_schema,
+    quote,
+)
+from dagster_delta.engines.spark.deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
+from dagster_delta.engines.spark.directories import (
+    are_in_directories,
+    directory_column,
+    directory_read_fields,
+)
+from dagster_delta.engines.spark.file_keys import file_keys, spark_metadata_path, spark_path
+from dagster_delta.engines.spark.file_split import FileSplit, split_files
+from dagster_delta.engines.spark.partition_values import (
+    are_equal,
+    partition_literal,
+    partition_table,
+)
+from dagster_delta.engines.spark.schema import column_metadata, to_spark_schema, to_spark_type
+from dagster_delta.engines.spark.session import FIELD_ID_READ, functions_of, is_utc, session_conf
+from dagster_delta.engines.spark.sources import can_open, open_parquet
+from dagster_delta.engines.spark.tasks import FILE_SCHEMA, ReadTask, encode_files
+from dagster_delta.errors import InvalidTable, UnsupportedExpression
+from dagster_delta.protocol.column_mapping import field_id
+from dagster_delta.protocol.partition_values import decode_path
+from dagster_delta.protocol.schema import StructField, StructType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from dagster_delta.engines.sql.expressions import SqlExpression
+
+__all__ = ["read_frame"]
+
+_MAX_ARROW_TASKS = 512
+
+_KEY = "__delta_key"
+_FOUND_KEY = "__delta_found_key"
+_WORDS = "__delta_words"
+_ROW_INDEX = "__delta_row_index"
+_PARTITION = "__delta_partition_"
+
+
+def read_frame(session: SparkSession, plan: ReadPlan) -> DataFrame:
+    """The rows of the plan, lazily, with the logical schema of the table.
+
+    Every column is nullable, and the settings of the session are left as they are.
+
+    Raises:
+        DataFileMissing: the log names a file that is not there. Spark Connect looks for the files
+            when the rows are asked for, and it is Spark's own error that names the file then.
+        CorruptDeletionVector, InvalidTable.
+    """
+    return _FrameReader(session, plan).read()
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionSource:
+    """Where the partition columns of some files come from."""
+
+    columns: dict[str, Column]
+    """Expression of each, by logical name."""
+    by_directory: bool = False
+    """Whether Spark reads them from the directories."""
+    joined: Any = None
+    """pyarrow.Table of their values, one row per file, where they are joined."""
+
+
+@dataclass(frozen=True)
+class _FrameReader:
+    session: SparkSession
+    plan: ReadPlan
+
+    def read(self) -> DataFrame:
+        files = split_files(self.plan.files, self.plan.store, native=self._is_native())
+        parts = []
+        if files.plain.num_rows:
+            parts.append(self._read_plain(files))
+        if files.with_vectors.num_rows:
+            parts.append(self._read_with_vectors(files))
+        if files.by_arrow.num_rows:
+            parts.append(self._read_by_arrow(files.by_arrow))
+        if not parts:
+            return self.session.createDataFrame([], to_spark_schema(self.plan.schema))
+        rows = reduce(lambda left, right: left.union(right), parts)
+        if self.plan.where is not None:
+            rows = rows.where(self.plan.where.sql)
+        return rows.select(*[self._result_column(each) for each in self.plan.schema])
+
+    def _result_column(self, field: StructField) -> Column:
+        column: Column = self._functions.col(quote(field.name))
+        return column.alias(field.name, metadata=column_metadata(field))
+
+    @cached_property
+    def _functions(self) -> ModuleType:
+        return functions_of(self.session)
+
+    @cached_property
+    def _needed_fields(self) -> tuple[StructField, ...]:
+        """Logical columns that the result or its filter needs, in schema order."""
+        schema = self.plan.configuration.schema
+        needed = {schema.field(name).name for name in self.plan.columns}
+        if self.plan.where is not None:
+            needed |= {schema.field(path[0]).name for path in self.plan.where.references}
+        return tuple(each for each in schema if each.name in needed)
+
+    @cached_property
+    def _partition_fields(self) -> tuple[StructField, ...]:
+        names = set(self.plan.configuration.partition_columns)
+        return tuple(each for each in self._needed_fields if each.name in names)
+
+    @cached_property
+    def _data_fields(self) -> tuple[StructField, ...]:
+        names = set(self.plan.configuration.partition_columns)
+        return tuple(each for each in self._needed_fields if each.name not in names)
+
+    def _is_native(self) -> bool:
+        """Whether Spark's reader can read the files of this table as the table asks."""
+        if not self.plan.files.num_rows:
+            return True
+        if any(has_nested_void(each.data_type) for each in self._data_fields):
+            return False
+        if has_unreadable_widening(StructType(self._data_fields)):
+            return False
+        # Spark looks at this setting when the rows are read, which may be long after this call: it
+        # cannot be lent to one read, and without it every column would silently be null.
+        by_id = self.plan.configuration.column_mapping_mode == "id"
+        if by_id and session_conf(self.session, FIELD_ID_READ) != "true":
+            return False
+        # Nor is there an id for the column of a change data file that no other file has.
+        if by_id and any(field_id(each) is None for each in self._data_fields):
+            return False
+        sample = decode_path(self.plan.files["path"][0].as_py())
+        path = spark_path(self.plan.store.resolve_uri(sample))
+        return can_open(self.session, path, location=self.plan.store.location)
+
+    def _open(self, paths: Sequence[str], *, by_directory: bool) -> DataFrame:
+        """The data columns of files, and the partition columns as their directories spell them."""
+        configuration = self.plan.configuration
+        schema = physical_read_schema(self._data_fields, configuration.column_mapping_mode)
+        if by_directory:
+            for each in directory_read_fields(configuration):
+                schema.add(each)
+        return open_parquet(
+            self.session,
+            paths,
+            schema,
+            location=self.plan.store.location,
+            version=self.plan.version,
+            base_path=self._root if by_directory else None,
+        )
+
+    @cached_property
+    def _root(self) -> str:
+        return spark_path(self.plan.store.resolve_uri("")).rstrip("/")
+
+    def _partition_source(self, files: Any, paths: Sequence[str]) -> _PartitionSource:
+        """Where the partition values of these files come from: the cheapest way that is exact."""
+        configuration, functions = self.plan.configuration, self._functions
+        values = partition_table(files, self._partition_fields, configuration)
+        if are_equal(values):
+            literals = {
+                each.name: partition_literal(values[each.name][0], each, functions)
+                for each in self._partition_fields
+            }
+            return _PartitionSource(literals)
+        if are_in_directories(files, paths, self._root, configuration):
+            columns = {
+                each.name: directory_column(each, configuration, functions)
+                for each in self._partition_fields
+            }
+            return _PartitionSource(columns, by_directory=True)
+        joined = {each.name: functions.col(quote(each.name)) for each in self._partition_fields}
+        return _PartitionSource(joined, joined=values)
+
+    def _read_plain(self, files: FileSplit) -> DataFrame:
+        """Files without a deletion vector."""
+        partitions = self._partition_source(files.plain, files.plain_paths)
+        rows = self._open(files.plain_paths, by_directory=partitions.by_directory)
+        if partitions.joined is not None:
+            paths = [spark_metadata_path(each) for each in files.plain_paths]
+            file_path = rows.metadataColumn("_metadata").getField("file_path")
+            keyed = rows.withColumn(_KEY, self._functions.xxhash64(file_path))
+            joined = self._join(keyed, file_keys(paths), partitions.joined)
+            rows = joined.where(self._is_found())
+        return self._logical(rows, partitions.columns)
+
+    def _read_with_vectors(self, files: FileSplit) -> DataFrame:
+        """Files with a deletion vector, without the rows it deletes."""
+        functions = self._functions
+        partitions = self._partition_source(files.with_vectors, files.vector_paths)
+        rows = self._open(files.vector_paths, by_directory=partitions.by_directory)
+        metadata = rows.metadataColumn("_metadata")
+        row_index = metadata.getField("row_index")
+        key = functions.xxhash64(
+            metadata.getField("file_path"), functions.shiftright(row_index, CHUNK_BITS)
+        )
+        path_keys = file_keys([spark_metadata_path(each) for each in files.vector_paths])
+        bitmaps = load_bitmaps(files.with_vectors, self.plan.store)
+        chunks = chunk_table(bitmaps, files.vector_rows, path_keys)
+        constants = pa.table({_WORDS: chunks.words})
+        if partitions.joined is not None:
+            for name in partitions.joined.column_names:
+                values = partitions.joined[name].take(pa.array(chunks.files))
+                constants = constants.append_column(name, values)
+        keyed = rows.withColumns({_KEY: key, _ROW_INDEX: row_index})
+        joined = self._join(keyed, chunks.keys, constants)
+        return self._logical(joined.where(self._is_found(self._is_kept())), partitions.columns)
+
+    def _join(self, rows: DataFrame, keys: NDArray[Any], constants: Any) -> DataFrame:
+        """Rows with the constants of the file, or chunk of a file, that they came from."""
+        if len(set(keys.tolist())) != len(keys):
+            raise InvalidTable(
+                "two files of the table have one 64-bit hash, by which Spark would mix up their "
+                'rows: read the table with engine="arrow"',
+                table=self.plan.store.location.uri,
+                version=self.plan.version,
+            )
+        entries = self.session.createDataFrame(
+            pa.table([pa.array(keys), *constants.columns], [_FOUND_KEY, *constants.column_names]),
+            self._constants_schema(constants.column_names),
+        )
+        broadcast = self._functions.broadcast(entries)
+        return rows.join(broadcast, rows[_KEY] == entries[_FOUND_KEY], "left")
+
+    def _constants_schema(self, names: Sequence[str]) -> Any:
+        from pyspark.sql import types
+
+        known = {each.name: to_spark_type(each.data_type) for each in self._partition_fields}
+        found = {_FOUND_KEY: types.LongType(), _WORDS: types.ArrayType(types.LongType())}
+        schema = types.StructType()
+        for name in (_FOUND_KEY, *names):
+            schema.add(name, found[name] if name in found else known[name])
+        return schema
+
+    def _is_found(self, condition: Column | None = None) -> Column:
+        """The condition on a joined row, and an error on one that the join has no entry for.
+
+        A silent miss would bring deleted rows back, or turn partition values into nulls.
+        """
+        functions = self._functions
+        found = functions.lit(True) if condition is None else condition
+        error = functions.raise_error(
+            "dagster_delta: Spark reports the path of a data file otherwise than the log does; "
+            'give the full URI of the table, or read it with engine="arrow"'
+        )
+        answer: Column = functions.when(functions.col(_FOUND_KEY).isNotNull(), found).otherwise(
+            error.cast("boolean")
+        )
+        return answer
+
+    def _is_kept(self) -> Column:
+        functions = self._functions
+        row = functions.col(_ROW_INDEX).cast("int")
+        word = functions.get(
+            functions.col(_WORDS),
+            functions.shiftright(row.bitwiseAND((1 << CHUNK_BITS) - 1), 6),
+        )
+        bit = functions.call_function("shiftright", functions.coalesce(word, functions.lit(0)), row)
+        kept: Column = bit.bitwiseAND(1) == 0
+        return kept
+
+    def _logical(self, rows: DataFrame, partitions: dict[str, Column]) -> DataFrame:
+        """The needed columns under their logical names, in schema order."""
+        mode = self.plan.configuration.column_mapping_mode
+        return rows.select(
+            *[
+                (
+                    partitions[each.name]
+                    if each.name in partitions
+                    else logical_column(each, mode, self._functions)
+                ).alias(each.name)
+                for each in self._needed_fields
+            ]
+        )
+
+    def _read_by_arrow(self, files: Any) -> DataFrame:
+        """Files that the Arrow engine reads on the executors."""
+        plan = self.plan
+        task = ReadTask(
+            location=plan.store.location,
+            version=plan.version,
+            configuration=plan.configuration,
+            columns=tuple(each.name for each in self._needed_fields),
+            where=self._early_filter(),
+        )
+        named = self.session.createDataFrame(encode_files(files), FILE_SCHEMA)
+        spread = named.repartition(min(files.num_rows, _MAX_ARROW_TASKS))
+        return spread.mapInArrow(task, to_spark_schema(StructType(self._needed_fields)))
+
+    def _early_filter(self) -> SqlExpression | None:
+        """The filter, where the Arrow engine reads it as this session does: it saves rows."""
+        where = self.plan.where
+        if where is None or (where.depends_on_time_zone and not is_utc(self.session)):
+            return None
+        try:
+            where.check_embeddable()
+        except UnsupportedExpression:
+            return None
+        return where

@@ -1,0 +1,147 @@
+"""Spark's Parquet source, asked in a way that no setting of the session can change the answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dagster_delta.engines.spark.errors import is_missing_file_system, read_failure
+from dagster_delta.engines.spark.session import is_connect, session_conf
+from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.object_store import StoreLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import types as spark_types
+
+__all__ = ["can_open", "open_parquet"]
+
+_DISCOVERY_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+
+_READ_OPTIONS = {
+    # Paths are names, whatever characters they hold.
+    "__globPaths__": "false",
+    "mergeSchema": "false",
+    "recursiveFileLookup": "false",
+    # A file that is gone or damaged is an error, even where the session would rather skip it.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    # Spec: dates and timestamps follow the proleptic Gregorian calendar, whoever wrote them.
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
+
+_BUILT_IN_SCHEMES = frozenset({"file", "hdfs", "viewfs"})
+
+_discovery_lock = threading.Lock()
+
+
+def open_parquet(
+    session: SparkSession,
+    paths: Sequence[str],
+    schema: spark_types.StructType,
+    *,
+    location: StoreLocation,
+    version: int,
+    base_path: str | None = None,
+) -> DataFrame:
+    """The rows of Parquet files under one schema.
+
+    Args:
+        session: a classic or Connect session.
+        paths: see `spark_path`; each once.
+        schema: physical schema.
+        location: location of the table.
+        version: version of the table that is read, for errors.
+        base_path: where partition directories begin, if columns of the schema are read from them.
+
+    Raises:
+        DataFileMissing: a file is not there (a classic session looks at once, Connect later).
+    """
+    reader = session.read.schema(schema)
+    for name, value in {**_READ_OPTIONS, **_file_system_options(location)}.items():
+        reader = reader.option(name, value)
+    if base_path is not None:
+        reader = reader.option("basePath", base_path)
+    try:
+        with _serial_discovery(session, paths):
+            return reader.parquet(*paths)
+    except Exception as error:
+        failure = read_failure(error, table=location.uri, version=version)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+@contextmanager
+def _serial_discovery(session: SparkSession, paths: Sequence[str]) -> Iterator[None]:
+    """Look up many local files on the driver instead of in a Spark job with a task for each.
+
+    A classic session looks when it is given the paths, so the setting is only lent. A Connect
+    server looks each time the rows are asked for, and keeps the setting it has.
+    """
+    if is_connect(session) or scheme_of(paths[0]) not in _BUILT_IN_SCHEMES:
+        yield
+        return
+    # The lock keeps two of our own reads from restoring each other's value.
+    with _discovery_lock:
+        before = session_conf(session, _DISCOVERY_THRESHOLD)
+        if before is None or len(paths) <= int(before):
+            yield
+            return
+        session.conf.set(_DISCOVERY_THRESHOLD, str(len(paths)))
+        try:
+            yield
+        finally:
+            session.conf.set(_DISCOVERY_THRESHOLD, before)
+
+
+def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bool:
+    """Whether Spark has a file system for a data file.
+
+    Object stores need JARs that Spark does not bring along; without them the Arrow engine reads.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import types
+
+    if scheme_of(path) in _BUILT_IN_SCHEMES:
+        return True
+    reader = session.read.schema(types.StructType([types.StructField("a", types.LongType())]))
+    for name, value in {**_READ_OPTIONS, **_file_system_options(location)}.items():
+        reader = reader.option(name, value)
+    try:
+        _ = reader.parquet(path).schema
+    except (PySparkException, Py4JError) as error:
+        # Anything else (a missing file, a refused login) is for the read itself to report.
+        return not is_missing_file_system(error)
+    return True
+
+
+def _file_system_options(location: StoreLocation) -> Mapping[str, str]:
+    """The storage options of a table as settings of Hadoop's file systems.
+
+    They go with the one read. Hadoop keeps one client per bucket, though: the first credentials
+    that a session uses for a bucket are those it keeps.
+    """
+    if scheme_of(location.uri) not in {"s3", "s3a", "s3n"}:
+        return {}
+    from dagster_delta.storage.s3_options import parse_s3_options
+
+    settings = parse_s3_options(location.options)
+    options = {
+        "fs.s3a.access.key": settings.access_key,
+        "fs.s3a.secret.key": settings.secret_key,
+        "fs.s3a.session.token": settings.session_token,
+        "fs.s3a.endpoint": settings.endpoint,
+        "fs.s3a.endpoint.region": settings.region,
+    }
+    if settings.endpoint is not None:
+        options["fs.s3a.path.style.access"] = str(not settings.virtual_hosted).lower()
+    if settings.anonymous:
+        options["fs.s3a.aws.credentials.provider"] = (
+            "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+        )
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,1 @@
+"""Spark SQL expressions without a JVM: parsed here, evaluated by Arrow and DuckDB."""

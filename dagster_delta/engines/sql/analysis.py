@@ -1,0 +1,128 @@
+"""From syntax to typed expressions: columns found, Spark's implicit casts made explicit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from dagster_delta.engines.sql.casts import Refusal, cast
+from dagster_delta.engines.sql.functions import WHITELIST, canonical_name
+from dagster_delta.engines.sql.syntax import (
+    CastSyntax,
+    Function,
+    LiteralSyntax,
+    Name,
+    Opaque,
+    Syntax,
+)
+from dagster_delta.engines.sql.typed import Call, Column, Literal, Refused, Typed
+from dagster_delta.engines.sql.types import BOOLEAN, VOID, sql_type_name
+from dagster_delta.errors import SchemaMismatch
+from dagster_delta.protocol.schema import DataType, StructField, StructType
+
+__all__ = ["analyse"]
+
+_LOGICAL = ("and", "or", "not")
+
+
+def analyse(syntax: Syntax, schema: StructType) -> Typed:
+    """The typed expression; what is not in the whitelist becomes `Refused`, and the rest stays.
+
+    Raises:
+        SchemaMismatch: a name is not a column of the schema.
+    """
+    match syntax:
+        case Name(parts):
+            return _column(parts, schema)
+        case LiteralSyntax(value, data_type, depends_on_time_zone):
+            return Literal(value, data_type, depends_on_time_zone)
+        case Opaque(construct, names):
+            return Refused(construct, _columns_among(names, schema))
+        case CastSyntax(child, data_type):
+            operands = (analyse(child, schema),)
+            return _unless_refused("CAST", operands, lambda: _converted(operands[0], data_type))
+        case Function("field", (base, LiteralSyntax())):
+            return Refused("a field of a computed value", (analyse(base, schema),))
+        case Function(name, arguments):
+            return _call(name, tuple(analyse(each, schema) for each in arguments))
+
+
+def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
+    if name in _LOGICAL:
+        return Call(name, tuple(map(_truth, operands)), BOOLEAN)
+    name = canonical_name(name)
+    rule = WHITELIST.get(name)
+    if rule is None:
+        return Refused(f"the function {name}", operands)
+    return _unless_refused(name, operands, lambda: rule.resolve(name, operands))
+
+
+def _unless_refused(name: str, operands: tuple[Typed, ...], make: Callable[[], Typed]) -> Typed:
+    for each in operands:
+        if isinstance(each, Refused):
+            return Refused(each.construct, operands)
+        if isinstance(each, Column) and each.collation is not None and name != "is null":
+            return Refused(f"text under the collation {each.collation}", operands)
+    try:
+        return make()
+    except Refusal as refusal:
+        return Refused(str(refusal), operands)
+
+
+def _converted(operand: Typed, data_type: DataType) -> Typed:
+    result = cast(operand, data_type)
+    return replace(result, is_written=False) if isinstance(result, Literal) else result
+
+
+def _truth(operand: Typed) -> Typed:
+    """An operand of AND, OR or NOT."""
+    if isinstance(operand, Refused) or operand.data_type == BOOLEAN:
+        return operand
+    if operand.data_type == VOID and isinstance(operand, Literal):
+        return Literal(None, BOOLEAN)
+    return Refused(f"{sql_type_name(operand.data_type)} as a truth value", (operand,))
+
+
+def _columns_among(names: tuple[Name, ...], schema: StructType) -> tuple[Typed, ...]:
+    """The columns that a part may look at; names in it may also be functions or variables."""
+    found = []
+    for each in names:
+        field = schema.get(each.parts[0])
+        if field is not None:
+            found.append(Column((field.name,), field.data_type))
+    return tuple(found)
+
+
+def _column(parts: tuple[str, ...], schema: StructType) -> Typed:
+    path: list[str] = []
+    level: DataType = schema
+    field: StructField | None = None
+    collation: str | None = None
+    for part in parts:
+        if not isinstance(level, StructType):
+            # An array of structs or a map can be looked into by name as well.
+            whole = Column(tuple(path), level)
+            return Refused(f"the field {part} of {sql_type_name(level)}", (whole,))
+        field = level.get(part)
+        if field is None:
+            raise _unknown(parts, path, level)
+        path.append(field.name)
+        level = field.data_type
+        collation = _collation(field) or collation
+    return Column(tuple(path), level, collation)
+
+
+def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> SchemaMismatch:
+    name = ".".join(parts)
+    what = f"fields of {'.'.join(path)}" if path else "columns"
+    return SchemaMismatch(
+        f"there is no column {name}; the {what} are {', '.join(level.names)}", column=name
+    )
+
+
+def _collation(field: StructField) -> str | None:
+    """The collation of a text column, or of some text in it."""
+    collations = field.metadata.get("__COLLATIONS")
+    if not isinstance(collations, dict) or not collations:
+        return None
+    return str(next(iter(collations.values())))

@@ -1,0 +1,207 @@
+"""Arithmetic in the whitelist: Spark's result types, its overflow errors, its division by zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+from dagster_delta.engines.sql.casts import Refusal, cast, duckdb_type, raising
+from dagster_delta.engines.sql.literals import decimal_literal_type
+from dagster_delta.engines.sql.rules import Rule, types_of
+from dagster_delta.engines.sql.typed import Call, Literal, Typed
+from dagster_delta.engines.sql.types import (
+    DATE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    VOID,
+    common_type,
+    decimal_of_integral,
+    is_integral,
+    is_numeric,
+    sql_type_name,
+)
+from dagster_delta.protocol.schema import DataType, DecimalType
+
+__all__ = ["ARITHMETIC"]
+
+_MAX_PRECISION = 38
+
+
+def _resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    """`+ - * %` of numbers, and dates moved by days."""
+    left, right = _without_untyped_nulls(name, arguments)
+    first, second = types_of([left, right])
+    if name in "+-" and first == DATE and is_integral(second) and second != LONG:
+        return Call(f"date {name}", (left, cast(right, INTEGER)), DATE)
+    if name == "+" and second == DATE and is_integral(first) and first != LONG:
+        return Call("date +", (right, cast(left, INTEGER)), DATE)
+    if not (is_numeric(first) and is_numeric(second)):
+        raise Refusal(f"{sql_type_name(first)} {name} {sql_type_name(second)}")
+    target = common_type([first, second])
+    if target != DOUBLE and any(isinstance(each, DecimalType) for each in (first, second)):
+        return _resolve_decimal(name, left, right)
+    if target is None:
+        raise Refusal(f"{sql_type_name(first)} {name} {sql_type_name(second)}")
+    return Call(name, (cast(left, target), cast(right, target)), target)
+
+
+def _without_untyped_nulls(name: str, arguments: tuple[Typed, ...]) -> list[Typed]:
+    """The two operands, where NULL is of the other one's type."""
+    types = types_of(arguments)
+    known = [each for each in types if each != VOID]
+    if len(arguments) != 2 or not known or (len(known) == 1 and isinstance(known[0], DecimalType)):
+        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+    return [cast(each, known[0]) if each.data_type == VOID else each for each in arguments]
+
+
+def _resolve_decimal(name: str, left: Typed, right: Typed) -> Typed:
+    operands = [_as_decimal(left), _as_decimal(right)]
+    first, second = map(_decimal_type, operands)
+    scale = max(first.scale, second.scale)
+    digits = (first.precision - first.scale, second.precision - second.scale)
+    match name:
+        case "*":
+            scale = first.scale + second.scale
+            precision = first.precision + second.precision + 1
+        case "%":
+            precision = min(digits) + scale
+        case _:
+            precision = max(digits) + scale + 1
+    if precision > _MAX_PRECISION or max(digits) + max(first.scale, second.scale) > _MAX_PRECISION:
+        raise Refusal(f"{first} {name} {second}, which needs more than {_MAX_PRECISION} digits,")
+    return Call(name, tuple(operands), DecimalType(max(precision, 1), scale))
+
+
+def _as_decimal(operand: Typed) -> Typed:
+    """The operand as the decimal that Spark takes a number for beside another decimal."""
+    data_type = types_of([operand])[0]
+    if isinstance(data_type, DecimalType):
+        return operand
+    if isinstance(operand, Literal) and operand.is_written and isinstance(operand.value, int):
+        return cast(operand, decimal_literal_type(Decimal(operand.value)))
+    return cast(operand, decimal_of_integral(data_type))
+
+
+def _decimal_type(operand: Typed) -> DecimalType:
+    if isinstance(operand.data_type, DecimalType):
+        return operand.data_type
+    raise Refusal(f"{operand.data_type} beside a decimal")
+
+
+def _sql(call: Call, operands: Sequence[str]) -> str:
+    left, right = operands
+    target = duckdb_type(call.data_type)
+    if isinstance(call.data_type, DecimalType) and call.name != "*":
+        common = duckdb_type(_common_decimal(call))
+        left, right = (f"CAST({each} AS {common})" for each in operands)
+    if call.name == "%":
+        # The smallest integer has no remainder by -1 in hardware; in Spark it is 0.
+        is_whole = is_integral(call.data_type)
+        minus_one = f" WHEN {right} = -1 THEN CAST(0 AS {target})" if is_whole else ""
+        return (
+            f"CASE WHEN {left} IS NULL OR {right} IS NULL THEN NULL"
+            f" WHEN {right} = 0 THEN {raising('remainder by zero')}{minus_one}"
+            f" ELSE CAST({left} % {right} AS {target}) END"
+        )
+    return f"CAST({left} {call.name} {right} AS {target})"
+
+
+def _common_decimal(call: Call) -> DataType:
+    common = common_type(types_of(call.arguments))
+    if common is None:
+        raise Refusal(f"decimal {call.name}")
+    return common
+
+
+def _sql_date_shift(call: Call, operands: Sequence[str]) -> str:
+    days, sign = operands[1], call.name[-1]
+    return f"CAST({operands[0]} {sign} {days} AS DATE)"
+
+
+def _resolve_date_function(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if len(arguments) != 2 or types_of(arguments)[0] != DATE:
+        raise Refusal(f"{name} of these arguments")
+    return _resolve("+" if name == "date_add" else "-", arguments)
+
+
+def _resolve_division(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    arguments = tuple(_without_untyped_nulls(name, arguments))
+    types = types_of(arguments)
+    if not all(map(is_numeric, types)):
+        raise Refusal(" / ".join(map(sql_type_name, types)))
+    if any(isinstance(each, DecimalType) for each in types) and common_type(types) != DOUBLE:
+        raise Refusal("decimal division")
+    return Call(name, tuple(cast(each, DOUBLE) for each in arguments), DOUBLE)
+
+
+def _resolve_integral_division(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    arguments = tuple(_without_untyped_nulls(name, arguments))
+    if not all(map(is_integral, types_of(arguments))):
+        raise Refusal(f"{name} of numbers that are not whole")
+    return Call(name, tuple(cast(each, LONG) for each in arguments), LONG)
+
+
+def _sql_division(call: Call, operands: Sequence[str]) -> str:
+    left, right = operands
+    operator = "/" if call.name == "/" else "//"
+    return (
+        f"CASE WHEN {left} IS NULL OR {right} IS NULL THEN NULL"
+        f" WHEN {right} = 0 THEN {raising('division by zero')}"
+        f" ELSE CAST({left} {operator} {right} AS {duckdb_type(call.data_type)}) END"
+    )
+
+
+def _resolve_signed(name: str, arguments: tuple[Typed, ...]) -> Call:
+    types = types_of(arguments)
+    if len(types) != 1 or not is_numeric(types[0]):
+        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+    return Call(name, arguments, types[0])
+
+
+def _resolve_positive(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    operand = _resolve_signed(name, arguments).arguments[0]
+    return replace(operand, is_written=False) if isinstance(operand, Literal) else operand
+
+
+def _sql_negative(call: Call, operands: Sequence[str]) -> str:
+    target = duckdb_type(call.data_type)
+    if is_integral(call.data_type):
+        # DuckDB widens the smallest integer instead of failing.
+        return f"(CAST(0 AS {target}) - {operands[0]})"
+    return f"CAST(-{operands[0]} AS {target})"
+
+
+def _sql_absolute(call: Call, operands: Sequence[str]) -> str:
+    return f"CAST(abs({operands[0]}) AS {duckdb_type(call.data_type)})"
+
+
+def _resolve_rounding(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    types = types_of(arguments)
+    if len(types) == 1 and is_integral(types[0]):
+        return cast(arguments[0], LONG)
+    if len(types) == 1 and isinstance(types[0], DecimalType):
+        precision = types[0].precision - types[0].scale + 1
+        if precision <= _MAX_PRECISION:
+            return Call(name, arguments, DecimalType(precision, 0))
+    raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+
+
+def _sql_rounding(call: Call, operands: Sequence[str]) -> str:
+    return f"CAST({call.name}({operands[0]}) AS {duckdb_type(call.data_type)})"
+
+
+ARITHMETIC: dict[str, Rule] = {
+    **{name: Rule(_resolve, _sql, may_raise=True) for name in ("+", "-", "*", "%")},
+    **{name: Rule(_resolve, _sql_date_shift, may_raise=True) for name in ("date +", "date -")},
+    "date_add": Rule(_resolve_date_function, _sql_date_shift, may_raise=True),
+    "date_sub": Rule(_resolve_date_function, _sql_date_shift, may_raise=True),
+    "/": Rule(_resolve_division, _sql_division, may_raise=True),
+    "div": Rule(_resolve_integral_division, _sql_division, may_raise=True),
+    "negative": Rule(_resolve_signed, _sql_negative, may_raise=True),
+    "positive": Rule(_resolve_positive, _sql_absolute),
+    "abs": Rule(_resolve_signed, _sql_absolute, may_raise=True),
+    "ceil": Rule(_resolve_rounding, _sql_rounding),
+    "floor": Rule(_resolve_rounding, _sql_rounding),
+}

@@ -1,0 +1,173 @@
+"""Exact evaluation of the simplest filters by Arrow's own kernels, where they agree with Spark's.
+
+Most filters compare a column with a constant; they need no SQL engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.sql.patterns import Wildcard, like_pieces
+from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed
+from dagster_delta.engines.sql.types import BOOLEAN, STRING, is_integral, is_primitive
+from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.arrow_values import FALSE, array_of, null_scalar, scalar_of
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+
+__all__ = ["compile_filter"]
+
+Columns: TypeAlias = Mapping[tuple[str, ...], Any]
+Mask: TypeAlias = Callable[[Columns], Any]
+"""Makes a pyarrow boolean array, nulls where SQL says null."""
+
+_KERNELS = {
+    "=": pc.equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<=>": "<=>"}
+_FLOATS = (PrimitiveType("float"), PrimitiveType("double"))
+
+
+def compile_filter(expression: Typed) -> Mask | None:
+    """A function that computes the truth of each row, or None where it takes a SQL engine.
+
+    Raises nothing.
+    """
+    match expression:
+        case Column(data_type=data_type) if data_type == BOOLEAN:
+            return _operand(expression)
+        case Call("and" | "or" as name, arguments):
+            masks = [compile_filter(each) for each in arguments]
+            kernel = pc.and_kleene if name == "and" else pc.or_kleene
+            known = [each for each in masks if each is not None]
+            if len(known) < len(masks):
+                return None
+            return lambda columns: reduce(kernel, (each(columns) for each in known))
+        case Call("not", (child,)):
+            inner = compile_filter(child)
+            return None if inner is None else lambda columns: pc.invert(inner(columns))
+        case Call("is null", (Column(path),)):
+            return lambda columns: pc.is_null(columns[path])
+        case Call("in", (operand, *values)):
+            return _membership(operand, values)
+        case Call(
+            "startswith" | "endswith" | "contains" as name, (operand, Literal(str() as text))
+        ):
+            return _text_test(name, operand, text)
+        case Call("like", (operand, Literal(str() as pattern))):
+            return _like(operand, pattern)
+        case Call(name, (left, right)) if name in _FLIPPED:
+            if isinstance(left, Literal):
+                left, right, name = right, left, _FLIPPED[name]
+            if isinstance(right, Literal):
+                return _comparison(name, left, right)
+    return None
+
+
+def _operand(node: Typed) -> Callable[[Columns], Any] | None:
+    """The values of a column, or of one that is only widened."""
+    match node:
+        case Column(path, data_type) if is_primitive(data_type):
+            target = to_arrow_type(data_type)
+            return lambda columns: _as_type(columns[path], target)
+        case Cast(Column(data_type=source) as column, data_type) if _widens(source, data_type):
+            inner = _operand(column)
+            if inner is None:
+                return None
+            target = to_arrow_type(data_type)
+            # Whole numbers beyond 2^53 round to the nearest double, as they do in Spark.
+            return lambda columns: inner(columns).cast(target, safe=False)
+    return None
+
+
+def _widens(source: DataType, target: DataType) -> bool:
+    if is_integral(source):
+        if isinstance(target, DecimalType):
+            return target.scale <= 18 and target.precision - target.scale >= 20
+        return is_integral(target) or target == PrimitiveType("double")
+    return source == PrimitiveType("float") and target == PrimitiveType("double")
+
+
+def _as_type(values: Any, target: Any) -> Any:
+    return values if values.type == target else values.cast(target)
+
+
+def _comparison(name: str, operand: Typed, literal: Literal) -> Mask | None:
+    values = _operand(operand)
+    if values is None or operand.data_type is None:
+        return None
+    if literal.value is None:
+        if name == "<=>":
+            return lambda columns: pc.is_null(values(columns))
+        return lambda columns: pa.nulls(len(values(columns)), pa.bool_())
+    is_float = operand.data_type in _FLOATS
+    if isinstance(literal.value, float) and math.isnan(literal.value):
+        return None
+    scalar = scalar_of(literal.value, literal.data_type)
+
+    def mask(columns: Columns) -> Any:
+        found = values(columns)
+        if name == "<=>":
+            return pc.fill_null(pc.equal(found, scalar), FALSE)
+        result = _KERNELS[name](found, scalar)
+        if is_float and name in (">", ">="):
+            # NaN is the greatest value in Spark, and incomparable in Arrow.
+            return pc.or_(result, pc.is_nan(found))
+        return result
+
+    return mask
+
+
+def _membership(operand: Typed, values: list[Typed]) -> Mask | None:
+    found = _operand(operand)
+    if found is None or operand.data_type is None or operand.data_type in _FLOATS:
+        return None
+    constants = [each.value for each in values if isinstance(each, Literal)]
+    if len(constants) < len(values):
+        return None
+    known = [each for each in constants if each is not None]
+    value_set = array_of(known, operand.data_type)
+    has_null = len(known) < len(constants)
+
+    def mask(columns: Columns) -> Any:
+        column = found(columns)
+        listed = pc.is_in(column, value_set=value_set)
+        if has_null:
+            return pc.if_else(listed, listed, null_scalar(pa.bool_()))
+        return pc.if_else(pc.is_null(column), null_scalar(pa.bool_()), listed)
+
+    return mask
+
+
+def _text_test(name: str, operand: Typed, text: str) -> Mask | None:
+    kernel = {
+        "startswith": pc.starts_with,
+        "endswith": pc.ends_with,
+        "contains": pc.match_substring,
+    }
+    values = _operand(operand)
+    if values is None or operand.data_type != STRING:
+        return None
+    return lambda columns: kernel[name](values(columns), pattern=text)
+
+
+def _like(operand: Typed, pattern: str) -> Mask | None:
+    match like_pieces(pattern):
+        case [str() as text]:
+            return _comparison("=", operand, Literal(text, STRING))
+        case [str() as text, Wildcard.ANY]:
+            return _text_test("startswith", operand, text)
+        case [Wildcard.ANY, str() as text]:
+            return _text_test("endswith", operand, text)
+        case [Wildcard.ANY, str() as text, Wildcard.ANY]:
+            return _text_test("contains", operand, text)
+    return None

@@ -1,0 +1,112 @@
+"""Dates and timestamps in the whitelist. The embedded session's time zone is UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dagster_delta.engines.sql.casts import Refusal, cast
+from dagster_delta.engines.sql.rules import Rule, fixed, literal_of, types_of
+from dagster_delta.engines.sql.typed import Call, Literal, Typed
+from dagster_delta.engines.sql.types import DATE, INTEGER, STRING, TIMESTAMP, sql_type_name
+from dagster_delta.protocol.schema import PrimitiveType
+
+__all__ = ["DATE_FUNCTIONS", "TIME_ZONE_FUNCTIONS"]
+
+TIME_ZONE_FUNCTIONS = frozenset({"date_trunc", "hour", "minute", "second"})
+"""Functions whose result for a timestamp hangs on the session's time zone; dates come by a cast."""
+
+_TIMES = (TIMESTAMP, PrimitiveType("timestamp_ntz"))
+
+_UNITS = {
+    "YEAR": "year", "YYYY": "year", "YY": "year", "QUARTER": "quarter", "MONTH": "month",
+    "MM": "month", "MON": "month", "WEEK": "week",
+}  # fmt: skip
+_TIME_UNITS = {
+    "DAY": "day", "DD": "day", "HOUR": "hour", "MINUTE": "minute", "SECOND": "second",
+    "MILLISECOND": "millisecond", "MICROSECOND": "microsecond",
+}  # fmt: skip
+
+_EXTRACTED = {
+    "YEAR": "year", "QUARTER": "quarter", "MONTH": "month", "WEEK": "weekofyear",
+    "DAY": "dayofmonth", "DOY": "dayofyear", "HOUR": "hour", "MINUTE": "minute",
+}  # fmt: skip
+
+
+def _resolve_date_part(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    types = types_of(arguments)
+    if len(types) != 1 or types[0] not in (DATE, *_TIMES):
+        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+    return Call(name, (cast(arguments[0], DATE),), INTEGER)
+
+
+def _resolve_time_part(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    types = types_of(arguments)
+    if len(types) != 1 or types[0] not in (DATE, *_TIMES):
+        raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
+    operand = cast(arguments[0], TIMESTAMP) if types[0] == DATE else arguments[0]
+    return Call(name, (operand,), INTEGER)
+
+
+def _resolve_extract(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    unit = str(literal_of(name, arguments[0], str)).upper()
+    if unit not in _EXTRACTED:
+        raise Refusal(f"{name}({unit} FROM …)")
+    part = _EXTRACTED[unit]
+    return DATE_FUNCTIONS[part].resolve(part, arguments[1:])
+
+
+def _resolve_date_trunc(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if len(arguments) != 2 or types_of(arguments)[1] not in (DATE, *_TIMES):
+        raise Refusal(f"{name} of these arguments")
+    unit = str(literal_of(name, arguments[0], str)).upper()
+    known = {**_UNITS, **_TIME_UNITS}
+    if unit not in known:
+        raise Refusal(f"{name} to {unit!r}")
+    operands = (Literal(known[unit], STRING), cast(arguments[1], TIMESTAMP))
+    return Call(name, operands, TIMESTAMP)
+
+
+def _resolve_trunc(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if len(arguments) != 2 or types_of(arguments)[0] not in (DATE, *_TIMES):
+        raise Refusal(f"{name} of these arguments")
+    unit = str(literal_of(name, arguments[1], str)).upper()
+    if unit not in _UNITS:
+        raise Refusal(f"{name} to {unit!r}")
+    return Call(name, (Literal(_UNITS[unit], STRING), cast(arguments[0], DATE)), DATE)
+
+
+def _sql_date_trunc(call: Call, operands: Sequence[str]) -> str:
+    target = "DATE" if call.data_type == DATE else "TIMESTAMP"
+    return f"CAST(date_trunc({operands[0]}, {operands[1]}) AS {target})"
+
+
+def _part(duckdb_name: str, offset: int = 0, *, of_time: bool = False) -> Rule:
+    def sql(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
+        shift = f" + {offset}" if offset else ""
+        return f"CAST({duckdb_name}({operands[0]}){shift} AS INTEGER)"
+
+    return Rule(_resolve_time_part if of_time else _resolve_date_part, sql)
+
+
+def _sql_date_difference(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
+    return f"CAST({operands[0]} - {operands[1]} AS INTEGER)"
+
+
+DATE_FUNCTIONS: Mapping[str, Rule] = {
+    "year": _part("year"),
+    "quarter": _part("quarter"),
+    "month": _part("month"),
+    "dayofmonth": _part("day"),
+    "dayofyear": _part("dayofyear"),
+    "dayofweek": _part("dayofweek", 1),
+    "weekday": _part("isodow", -1),
+    "weekofyear": _part("week"),
+    "hour": _part("hour", of_time=True),
+    "minute": _part("minute", of_time=True),
+    "second": _part("second", of_time=True),
+    "extract": Rule(_resolve_extract, _sql_date_trunc),
+    "date_trunc": Rule(_resolve_date_trunc, _sql_date_trunc),
+    "trunc": Rule(_resolve_trunc, _sql_date_trunc),
+    "datediff": Rule(fixed(INTEGER, DATE, DATE), _sql_date_difference),
+    "date_diff": Rule(fixed(INTEGER, DATE, DATE), _sql_date_difference),
+}

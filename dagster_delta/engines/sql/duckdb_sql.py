@@ -1,0 +1,210 @@
+"""Exact evaluation of typed expressions over Arrow, by an embedded SQL engine without any access.
+
+The SQL is built from the typed tree alone: no text of the user, and no column name, gets into it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import os
+import threading
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.sql.casts import cast_may_raise, cast_sql, duckdb_type
+from dagster_delta.engines.sql.functions import WHITELIST
+from dagster_delta.engines.sql.rules import types_of
+from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Refused, Typed, walk
+from dagster_delta.engines.sql.types import is_primitive
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.schema import DataType
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["DuckDbEvaluator", "duckdb_input"]
+
+# Guards repeat their operand, so nested ones grow fast; nobody writes such a filter by hand.
+_MAX_SQL_LENGTH = 1_000_000
+
+
+class DuckDbEvaluator:
+    """One typed expression, ready to be computed for many batches."""
+
+    def __init__(self, expression: Typed) -> None:
+        """Raise early for what cannot be computed.
+
+        Raises:
+            UnsupportedExpression: the SQL would grow beyond measure.
+        """
+        self._inputs: dict[tuple[str, ...], tuple[str, DataType]] = {}
+        for each in walk(expression):
+            if isinstance(each, Column) and each.path not in self._inputs:
+                self._inputs[each.path] = (f"c{len(self._inputs)}", each.data_type)
+        self._sql = f"SELECT {self._render(expression)} AS r FROM batch"
+        if expression.data_type is None:
+            raise UnsupportedExpression("the expression has no type; use the Spark engine")
+        self._result_type = to_arrow_type(expression.data_type)
+
+    def evaluate(self, columns: Mapping[tuple[str, ...], Any], num_rows: int) -> Any:
+        """The results as a pa.ChunkedArray of the expression's type.
+
+        Args:
+            columns: pyarrow arrays by path, for every column of the expression.
+            num_rows: number of rows, for expressions without columns.
+
+        Raises:
+            InvalidArgument: a value made the expression fail, as it would in Spark's ANSI mode.
+        """
+        import duckdb
+
+        inputs = {"row": pa.nulls(num_rows, pa.int8())}
+        for path, (name, data_type) in self._inputs.items():
+            inputs[name] = duckdb_input(columns[path], data_type)
+        connection = _connection()
+        connection.register("batch", pa.table(inputs))
+        try:
+            result = connection.sql(self._sql).to_arrow_table().column(0)
+        except duckdb.Error as error:
+            raise InvalidArgument(
+                f"the expression fails on a value of this table: {str(error).splitlines()[0]}"
+            ) from error
+        finally:
+            connection.unregister("batch")
+        return _to_arrow(result, self._result_type)
+
+    def _render(self, node: Typed) -> str:
+        match node:
+            case Column(path):
+                return self._inputs[path][0]
+            case Literal(value, data_type):
+                return _literal_sql(value, data_type)
+            case Cast(child, data_type):
+                return cast_sql(self._render(child), types_of([child])[0], data_type)
+            case Call("and" | "or", arguments) if any(map(_may_raise, arguments[1:])):
+                return self._render_shielded(node)
+            case Call(name, arguments):
+                sql = WHITELIST[name].sql(node, [self._render(each) for each in arguments])
+                if len(sql) > _MAX_SQL_LENGTH:
+                    raise UnsupportedExpression(
+                        "the expression is nested too deeply for the embedded engine: "
+                        "simplify it, or use the Spark engine"
+                    )
+                return sql
+            case Refused(construct):
+                raise UnsupportedExpression(f"{construct} is not embeddable; use the Spark engine")
+
+    def _render_shielded(self, node: Call) -> str:
+        """AND and OR that look at an operand only where those before it left the result open.
+
+        DuckDB computes all operands for all rows, so that `b <> 0 AND a / b > 1` would fail.
+        """
+        operands = [self._render(each) for each in node.arguments]
+        decided = "FALSE" if node.name == "and" else "TRUE"
+        tests = "".join(
+            f" WHEN {each} IS NOT DISTINCT FROM {decided} THEN {decided}" for each in operands[:-1]
+        )
+        plain = WHITELIST[node.name].sql(node, operands)
+        return f"CASE{tests} ELSE {plain} END"
+
+
+def _may_raise(node: Typed) -> bool:
+    for each in walk(node):
+        if isinstance(each, Call) and WHITELIST[each.name].may_raise:
+            return True
+        if isinstance(each, Cast):
+            source = each.child.data_type
+            if source is None or cast_may_raise(source, each.data_type):
+                return True
+    return False
+
+
+def _literal_sql(value: object, data_type: DataType) -> str:
+    target = duckdb_type(data_type)
+    match value:
+        case None:
+            return f"CAST(NULL AS {target})"
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case str():
+            if "\0" not in value:
+                return _quoted(value)
+            return f"({' || chr(0) || '.join(map(_quoted, value.split(chr(0))))})"
+        case bytes():
+            return f"from_hex('{value.hex()}')"
+        case float():
+            text = "nan" if math.isnan(value) else repr(value)
+            return f"CAST('{text}' AS {target})"
+        case dt.datetime():
+            return f"CAST('{value.replace(tzinfo=None).isoformat(' ')}' AS {target})"
+        case int() | Decimal() | dt.date():
+            return (
+                f"CAST('{value:f}' AS {target})"
+                if isinstance(value, Decimal)
+                else (f"CAST('{value}' AS {target})")
+            )
+    raise UnsupportedExpression(f"a constant of type {data_type}; use the Spark engine")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def duckdb_input(values: Any, data_type: DataType) -> Any:
+    """A column in the form the SQL counts on; a nested one only tells where it is null."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+        if isinstance(values, pa.ChunkedArray):
+            values = pa.concat_arrays(values.chunks)
+    if not is_primitive(data_type):
+        return pc.if_else(pc.is_null(values), pa.scalar(None, pa.bool_()), pa.scalar(value=True))
+    target = to_arrow_type(data_type)
+    if pa.types.is_null(target):
+        return values.cast(pa.int32())
+    if values.type != target:
+        values = values.cast(target)
+    if pa.types.is_timestamp(target) and target.tz is not None:
+        return values.view(pa.int64()).view(pa.timestamp("us"))
+    return values
+
+
+def _to_arrow(result: Any, target: Any) -> Any:
+    if result.type == target:
+        return result
+    if pa.types.is_null(target):
+        return pa.chunked_array([pa.nulls(len(result))])
+    if pa.types.is_timestamp(target):
+        return result.cast(pa.timestamp("us")).cast(pa.int64()).cast(target)
+    return result.cast(target)
+
+
+_THREAD = threading.local()
+
+
+def _connection() -> duckdb.DuckDBPyConnection:
+    """This thread's connection; a forked child opens its own."""
+    if getattr(_THREAD, "process", None) != os.getpid():
+        import duckdb
+
+        connection = duckdb.connect(
+            ":memory:",
+            config={
+                "enable_external_access": False,
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+                "python_enable_replacements": False,
+                "threads": 1,
+            },
+        )
+        # Rewrites could move a failing operand out of the CASE that shields it.
+        connection.execute("PRAGMA disable_optimizer")
+        connection.execute("SET lock_configuration = true")
+        _THREAD.connection, _THREAD.process = connection, os.getpid()
+    found: duckdb.DuckDBPyConnection = _THREAD.connection
+    return found

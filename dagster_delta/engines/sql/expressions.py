@@ -1,0 +1,252 @@
+"""Spark SQL expressions over the columns of a table: parsed once, understood by every engine.
+
+One text serves three readers: bounds that skip files (`to_predicate`), exact evaluation over Arrow
+(`filter`, `evaluate`), and Spark, which gets the text as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.sql.analysis import analyse
+from dagster_delta.engines.sql.arrow_expressions import compile_filter
+from dagster_delta.engines.sql.parser import parse_syntax
+from dagster_delta.engines.sql.skipping import depends_on_time_zone, to_predicate
+from dagster_delta.engines.sql.syntax import Name, Opaque, Syntax
+from dagster_delta.engines.sql.tokens import GrammarUnknown, syntax_error, tokenize
+from dagster_delta.engines.sql.typed import Column, Refused, Typed, operands_of, walk
+from dagster_delta.engines.sql.types import BOOLEAN, VOID, sql_type_name
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.protocol.predicates import Predicate
+from dagster_delta.protocol.schema import DataType, StructType
+
+__all__ = ["SqlExpression", "parse_expression"]
+
+
+# What walks the tree later must not meet the end of the stack, wherever it is called from.
+_MAX_DEPTH = 120
+
+
+def parse_expression(sql: str, schema: StructType) -> SqlExpression:
+    """The expression that a Spark SQL text stands for over the columns of a schema.
+
+    Columns are matched as Spark matches them, without regard to case; `a.b` is a field of a struct,
+    backticks quote odd names. Constants and casts of timestamps are read in UTC by the embedded
+    engine, and in the session's time zone by Spark.
+
+    Raises:
+        InvalidArgument: the text is not an expression; the message shows where.
+        SchemaMismatch: it names a column that is not there.
+    """
+    expression = SqlExpression(sql, schema)
+    _ = expression.typed  # problems show here, and not at the first batch
+    return expression
+
+
+@dataclass(frozen=True)
+class SqlExpression:
+    """A Spark SQL expression; make one with `parse_expression`. Pickles as its text and schema."""
+
+    sql: str
+    """The text as it was given, for Spark."""
+    schema: StructType
+    """Logical schema that its names are found in."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return SqlExpression, (self.sql, self.schema)
+
+    @cached_property
+    def typed(self) -> Typed:
+        """The typed tree.
+
+        Raises:
+            InvalidArgument, SchemaMismatch: as `parse_expression` does.
+        """
+        try:
+            expression = analyse(_parse(self.sql), self.schema)
+        except RecursionError:
+            raise _too_deep() from None
+        if _depth(expression) > _MAX_DEPTH:
+            raise _too_deep()
+        return expression
+
+    @property
+    def data_type(self) -> DataType | None:
+        """Type of the result, or None where only Spark can tell."""
+        return self.typed.data_type
+
+    @cached_property
+    def references(self) -> frozenset[tuple[str, ...]]:
+        """Logical paths of the columns it looks at."""
+        return frozenset(each.path for each in walk(self.typed) if isinstance(each, Column))
+
+    @cached_property
+    def depends_on_time_zone(self) -> bool:
+        """Whether its result may hang on the session's time zone, which is UTC when embedded."""
+        return depends_on_time_zone(self.typed)
+
+    def to_predicate(self, *, session_is_utc: bool = True) -> Predicate:
+        """What it asks of the bounds of columns, for skipping files.
+
+        Args:
+            session_is_utc: False where Spark will evaluate it in another time zone, so that what
+                hangs on the zone must not skip anything.
+
+        Raises:
+            Nothing: parts without an answer are `Unknown`.
+        """
+        return to_predicate(self.typed, session_is_utc=session_is_utc)
+
+    def check_filter(self) -> None:
+        """Make sure that it can be true or false.
+
+        Raises:
+            InvalidArgument: it is of another type.
+        """
+        data_type = self.data_type
+        if data_type is not None and data_type not in (BOOLEAN, VOID):
+            raise InvalidArgument(
+                f"a filter must be a condition, and {self.sql!r} is a value of type "
+                f"{sql_type_name(data_type)}: compare it with something"
+            )
+
+    def check_embeddable(self) -> None:
+        """Make sure that the embedded engine computes it exactly as Spark would.
+
+        Raises:
+            UnsupportedExpression: it holds a construct outside the whitelist.
+        """
+        for each in walk(self.typed):
+            if isinstance(each, Refused):
+                raise UnsupportedExpression(
+                    f"the embedded engine cannot evaluate {self.sql!r} exactly as Spark would, "
+                    f"because of {each.construct}: use the Spark engine"
+                )
+
+    def filter(
+        self,
+        batches: Any,
+        schema: Any = None,
+    ) -> Iterator[Any]:
+        """The rows for which it is true, batch by batch; batches without any are left out.
+
+        Args:
+            batches: pa.RecordBatchReader, or an iterable of pa.RecordBatch; columns that the
+                expression does not name may be of any type.
+            schema: pa.Schema of the batches; not needed, the batches carry it.
+
+        Raises:
+            InvalidArgument: it is no condition, or fails on a value.
+            UnsupportedExpression: as `check_embeddable` does.
+        """
+        del schema
+        self.check_filter()
+        self.check_embeddable()
+        return self._filtered(batches)
+
+    def _filtered(self, batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            kept = batch.filter(self.mask(batch))
+            if kept.num_rows:
+                yield kept
+
+    def mask(self, batch: Any) -> Any:
+        """Where it is true: a pa.BooleanArray with one value per row of a pa.RecordBatch or
+        pa.Table, nulls where SQL says null.
+
+        Raises:
+            InvalidArgument, UnsupportedExpression: as `filter` does.
+        """
+        self.check_filter()
+        compiled = self._compiled
+        if compiled is not None:
+            return _one_array(compiled(self._columns_of(batch)))
+        mask = _one_array(self.evaluate(batch))
+        return mask.cast(pa.bool_()) if pa.types.is_null(mask.type) else mask
+
+    def evaluate(self, batch: Any) -> Any:
+        """The values of the expression: a pa.ChunkedArray of the Arrow type of `data_type`.
+
+        Args:
+            batch: pa.RecordBatch or pa.Table with at least the columns it names.
+
+        Raises:
+            InvalidArgument: it fails on a value, as it would in Spark's ANSI mode.
+            UnsupportedExpression: as `check_embeddable` does.
+        """
+        compiled = self._compiled
+        if compiled is not None:
+            result = compiled(self._columns_of(batch))
+            return result if isinstance(result, pa.ChunkedArray) else pa.chunked_array([result])
+        return self._evaluator.evaluate(self._columns_of(batch), batch.num_rows)
+
+    @cached_property
+    def _compiled(self) -> Any:
+        return compile_filter(self.typed)
+
+    @cached_property
+    def _evaluator(self) -> Any:
+        # The SQL engine costs a tenth of a second to import, and few filters need it.
+        from dagster_delta.engines.sql.duckdb_sql import DuckDbEvaluator
+
+        self.check_embeddable()
+        return DuckDbEvaluator(self.typed)
+
+    def _columns_of(self, batch: Any) -> dict[tuple[str, ...], Any]:
+        return {path: _column(batch, path) for path in self.references}
+
+
+def _too_deep() -> InvalidArgument:
+    return InvalidArgument(
+        "the expression is nested too deeply: join conditions by AND and OR, which may be as many "
+        "as you like, and shorten other chains of operators"
+    )
+
+
+def _depth(expression: Typed) -> int:
+    """Levels of the tree, found without recursion."""
+    depth, level = 0, [expression]
+    while level and depth <= _MAX_DEPTH:
+        depth += 1
+        level = [child for each in level for child in operands_of(each)]
+    return depth
+
+
+def _column(batch: Any, path: tuple[str, ...]) -> Any:
+    values = batch.column(path[0])
+    for name in path[1:]:
+        values = pc.struct_field(values, indices=[values.type.get_field_index(name)])
+    return values
+
+
+def _one_array(values: Any) -> Any:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def _parse(sql: str) -> Syntax:
+    try:
+        return parse_syntax(sql)
+    except GrammarUnknown as unknown:
+        return _parse_for_spark(sql, unknown)
+
+
+def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
+    """The whole text as one opaque part, if a full parser of Spark SQL takes it.
+
+    Raises:
+        InvalidArgument: it does not.
+    """
+    import sqlglot
+
+    try:
+        sqlglot.parse_one(sql, read="spark")
+    except sqlglot.errors.SqlglotError:
+        syntax_error(sql, unknown.position, unknown.problem)
+    names = (Name((each.text,)) for each in tokenize(sql) if each.kind in ("word", "quoted"))
+    return Opaque(f"a construct outside its grammar ({unknown.problem})", tuple(names))

@@ -1,0 +1,231 @@
+"""Literals of Spark SQL as Python values with their Spark types."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+import struct
+from collections.abc import Sequence
+from decimal import Decimal
+
+from dagster_delta.engines.sql.syntax import LiteralSyntax, Opaque
+from dagster_delta.engines.sql.tokens import GrammarUnknown, Token, syntax_error
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+
+__all__ = [
+    "BeyondPython",
+    "decimal_literal_type",
+    "number_literal",
+    "parse_date",
+    "parse_timestamp",
+    "to_float",
+    "type_from_words",
+    "typed_literal",
+]
+
+_INTEGER_SUFFIXES = {"Y": ("byte", 7), "S": ("short", 15), "L": ("long", 63)}
+_NUMBER = re.compile(r"(.*?)(BD|[LSYFD])?", re.IGNORECASE)
+
+_DATE = r"\s*(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
+_DATE_TEXT = re.compile(_DATE + r"(?:[ T].*)?)?)?\s*", re.DOTALL | re.ASCII)
+_TIMESTAMP_TEXT = re.compile(
+    _DATE + r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?)?\s*(\S.*?)?)?)?)?\s*",
+    re.DOTALL | re.ASCII,
+)
+_OFFSET = re.compile(r"([+-])(\d{1,2}):(\d{2})", re.ASCII)
+
+_TYPE_NAMES = {
+    "tinyint": "byte",
+    "byte": "byte",
+    "smallint": "short",
+    "short": "short",
+    "int": "integer",
+    "integer": "integer",
+    "bigint": "long",
+    "long": "long",
+    "float": "float",
+    "real": "float",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
+    "boolean": "boolean",
+    "date": "date",
+    "timestamp": "timestamp",
+    "timestamp_ltz": "timestamp",
+    "timestamp_ntz": "timestamp_ntz",
+}
+
+
+class BeyondPython(ValueError):
+    """A valid value that Python's own types cannot hold, or cannot be sure about."""
+
+
+def type_from_words(name: str, parameters: Sequence[str]) -> DataType | None:
+    """The type that SQL spells so, or None where it is not a plain one. Raises nothing."""
+    name = name.lower()
+    if name in ("decimal", "dec", "numeric"):
+        if not all(each.isdecimal() for each in parameters) or len(parameters) > 2:
+            return None
+        precision, scale = [*map(int, parameters), *(10, 0)[len(parameters) :]]
+        return DecimalType(precision, scale) if 0 < precision <= 38 >= precision >= scale else None
+    if parameters or name not in _TYPE_NAMES:
+        return None
+    return PrimitiveType(_TYPE_NAMES[name])
+
+
+def decimal_literal_type(value: Decimal) -> DecimalType:
+    """The type Spark gives a decimal constant.
+
+    Raises:
+        BeyondPython: it has more than 38 digits.
+    """
+    _, digits, exponent = value.as_tuple()
+    scale = max(0, -int(exponent))
+    precision = max(len(digits) + max(0, int(exponent)), scale, 1)
+    if precision > 38:
+        raise BeyondPython(f"{value} has more than 38 digits")
+    return DecimalType(precision, scale)
+
+
+def number_literal(sql: str, token: Token, *, negative: bool) -> LiteralSyntax:
+    """The constant that a number stands for.
+
+    Raises:
+        InvalidArgument: the number does not fit the type that its suffix asks for.
+    """
+    match = _NUMBER.fullmatch(token.text)
+    digits, suffix = (match[1], (match[2] or "").upper()) if match else (token.text, "")
+    text = f"-{digits}" if negative else digits
+    is_whole = digits.isdecimal()
+    if suffix in _INTEGER_SUFFIXES:
+        name, bits = _INTEGER_SUFFIXES[suffix]
+        if not is_whole or not -(2**bits) <= int(text) < 2**bits:
+            syntax_error(sql, token.position, f"{text}{suffix} does not fit the type {name}")
+        return LiteralSyntax(int(text), PrimitiveType(name))
+    if suffix in ("D", "F") or (not suffix and "e" in digits.lower()):
+        value = float(text)
+        if math.isinf(value):
+            syntax_error(sql, token.position, f"{text} does not fit a double")
+        if suffix == "F":
+            return LiteralSyntax(to_float(value), PrimitiveType("float"))
+        return LiteralSyntax(value, PrimitiveType("double"))
+    if is_whole and not suffix:
+        for name, bits in (("integer", 31), ("long", 63)):
+            if -(2**bits) <= int(text) < 2**bits:
+                return LiteralSyntax(int(text), PrimitiveType(name))
+    decimal = Decimal(text)
+    try:
+        return LiteralSyntax(decimal, decimal_literal_type(decimal))
+    except BeyondPython as error:
+        syntax_error(sql, token.position, str(error))
+
+
+def to_float(value: float) -> float:
+    """The nearest single-precision value, as a Python float; beyond its range, infinity.
+
+    Raises nothing.
+    """
+    try:
+        narrowed: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return narrowed
+
+
+def typed_literal(sql: str, word: Token, text: str) -> LiteralSyntax | Opaque:
+    """The constant that `WORD 'text'` stands for: a date, a timestamp or bytes.
+
+    Raises:
+        InvalidArgument: the text is not of that type.
+        GrammarUnknown: the word starts no literal known here.
+    """
+    kind = word.text.upper()
+    try:
+        match kind:
+            case "DATE":
+                return LiteralSyntax(parse_date(text), PrimitiveType("date"))
+            case "TIMESTAMP" | "TIMESTAMP_LTZ":
+                value, has_zone = parse_timestamp(text)
+                return LiteralSyntax(value, PrimitiveType("timestamp"), not has_zone)
+            case "TIMESTAMP_NTZ":
+                value, has_zone = parse_timestamp(text)
+                if has_zone:
+                    return Opaque("a TIMESTAMP_NTZ literal with a time zone", ())
+                return LiteralSyntax(value.replace(tzinfo=None), PrimitiveType("timestamp_ntz"))
+            case "X":
+                return LiteralSyntax(
+                    bytes.fromhex(text.rjust(len(text) + len(text) % 2, "0")),
+                    PrimitiveType("binary"),
+                )
+    except BeyondPython:
+        return Opaque(f"the literal {kind} {text!r}", ())
+    except ValueError:
+        syntax_error(sql, word.position, f"{text!r} is not a valid {kind} literal")
+    raise GrammarUnknown(word.position, f"{word.text} does not start a literal known here")
+
+
+def parse_date(text: str) -> dt.date:
+    """The date that Spark reads from a text.
+
+    Raises:
+        BeyondPython: Spark may read it, but it is outside the years 1 to 9999.
+        ValueError: it is no date.
+    """
+    match = _DATE_TEXT.fullmatch(text)
+    if match is None:
+        raise _not_a("date", text)
+    year, month, day = match.groups()
+    return _date(year, month, day)
+
+
+def parse_timestamp(text: str) -> tuple[dt.datetime, bool]:
+    """The instant that Spark reads from a text in UTC, and whether the text names a zone.
+
+    Digits beyond microseconds are dropped.
+
+    Raises:
+        BeyondPython: Spark may read it, but its year or its zone needs more than Python has.
+        ValueError: it is no timestamp.
+    """
+    match = _TIMESTAMP_TEXT.fullmatch(text)
+    if match is None:
+        raise _not_a("timestamp", text)
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    moment = dt.datetime.combine(
+        _date(year, month, day),
+        dt.time(
+            int(hour or 0),
+            int(minute or 0),
+            int(second or 0),
+            int((fraction or "").ljust(6, "0")[:6]),
+        ),
+        dt.UTC,
+    )
+    try:
+        return moment - _offset(zone), zone is not None
+    except OverflowError:
+        raise BeyondPython(text) from None
+
+
+def _date(year: str, month: str | None, day: str | None) -> dt.date:
+    if int(year) == 0:
+        raise BeyondPython(year)
+    return dt.date(int(year), int(month or 1), int(day or 1))
+
+
+def _not_a(kind: str, text: str) -> ValueError:
+    # Signs, long years and times without minutes are Spark's to read.
+    if re.match(r"\s*(?:[+-]|\d{5}|T?\d{1,2}:|\d{4}-\d{1,2}-\d{1,2}[ T]\s*\d)", text):
+        return BeyondPython(text)
+    return ValueError(f"{text!r} is not a {kind}")
+
+
+def _offset(zone: str | None) -> dt.timedelta:
+    if zone is None or zone in ("Z", "UTC"):
+        return dt.timedelta(0)
+    match = _OFFSET.fullmatch(zone)
+    if match is None or int(match[2]) > 17 or int(match[3]) > 59:
+        raise BeyondPython(zone)
+    offset = dt.timedelta(hours=int(match[2]), minutes=int(match[3]))
+    return -offset if match[1] == "-" else offset

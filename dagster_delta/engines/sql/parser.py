@@ -1,0 +1,421 @@
+"""A parser of Spark SQL expressions: Spark's own grammar and precedences, nothing else.
+
+Generic SQL parsers bind `a = b IN (c)` or `a || b + c` otherwise than Spark does, and silently; a
+filter that may delete rows is no place for that. What Spark knows and this grammar does not comes
+out as `Opaque` where its end can be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from dagster_delta.engines.sql.literals import number_literal, type_from_words, typed_literal
+from dagster_delta.engines.sql.syntax import (
+    CastSyntax,
+    Function,
+    LiteralSyntax,
+    Name,
+    Opaque,
+    Syntax,
+)
+from dagster_delta.engines.sql.tokens import GrammarUnknown, Token, syntax_error, tokenize
+from dagster_delta.protocol.schema import DataType, PrimitiveType
+
+__all__ = ["parse_syntax"]
+
+# Untrusted text must not exhaust the stack.
+_MAX_DEPTH = 50
+
+_COMPARISONS = {
+    "=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=",
+    "!>": "<=", "!<": ">=", "<=>": "<=>",
+}  # fmt: skip
+
+# Words that never are a column without backticks; Spark lets most others be one.
+_RESERVED = frozenset(
+    {"AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "WHEN", "THEN", "ELSE", "SELECT", "CASE"}
+)
+
+# Words that name a value where there is no column of that name.
+_NILADIC = frozenset(
+    {
+        "current_catalog", "current_database", "current_date", "current_schema", "current_time",
+        "current_timestamp", "current_user", "localtimestamp", "session_user", "user",
+    }
+)  # fmt: skip
+
+
+def parse_syntax(sql: str) -> Syntax:
+    """The syntax tree of an expression.
+
+    Raises:
+        InvalidArgument: a character starts no lexeme, or nesting is deeper than any sane filter.
+        GrammarUnknown: the text is not in the grammar.
+    """
+    parser = _Parser(sql, tokenize(sql))
+    tree = parser.expression()
+    parser.expect_end()
+    return tree
+
+
+class _Parser:
+    """Recursive descent; every method reads one construct at the current token."""
+
+    def __init__(self, sql: str, tokens: Sequence[Token]) -> None:
+        self._sql = sql
+        self._tokens = tokens
+        self._index = 0
+        self._depth = 0
+
+    # The cursor
+
+    @property
+    def _token(self) -> Token:
+        return self._tokens[self._index]
+
+    def _peek(self, ahead: int = 1) -> Token:
+        return self._tokens[min(self._index + ahead, len(self._tokens) - 1)]
+
+    def _next(self) -> Token:
+        token = self._token
+        self._index += 1
+        return token
+
+    def _take_word(self, *words: str) -> bool:
+        if self._token.is_word(*words):
+            self._index += 1
+            return True
+        return False
+
+    def _take_operator(self, *operators: str) -> bool:
+        if self._token.is_operator(*operators):
+            self._index += 1
+            return True
+        return False
+
+    def _expect(self, text: str) -> None:
+        if not (self._take_operator(text) or self._take_word(text)):
+            self._leave(f"expected {text}")
+
+    def expect_end(self) -> None:
+        if self._token.kind != "end":
+            self._leave("expected the end")
+
+    def _leave(self, problem: str) -> NoReturn:
+        found = self._token.text or "the end"
+        raise GrammarUnknown(self._token.position, f"{problem}, found {found}")
+
+    # Boolean level: OR, AND, NOT, predicates
+
+    def expression(self) -> Syntax:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            syntax_error(self._sql, self._token.position, "nested too deeply")
+        terms = [self._conjunction()]
+        while self._take_word("OR"):
+            terms.append(self._conjunction())
+        self._depth -= 1
+        return terms[0] if len(terms) == 1 else Function("or", tuple(terms))
+
+    def _conjunction(self) -> Syntax:
+        terms = [self._negation()]
+        while self._take_word("AND"):
+            terms.append(self._negation())
+        return terms[0] if len(terms) == 1 else Function("and", tuple(terms))
+
+    def _negation(self) -> Syntax:
+        count = 0
+        while self._take_word("NOT") or self._take_operator("!"):
+            count += 1
+        term = self._predicate()
+        # An even number of negations is none; three-valued logic keeps null either way.
+        return Function("not", (term,)) if count % 2 else term
+
+    def _predicate(self) -> Syntax:
+        left = self._value()
+        if self._take_word("IS"):
+            return self._is(left)
+        negated = self._token.is_word("NOT") or self._token.is_operator("!")
+        word = self._peek() if negated else self._token
+        rule = self._predicates().get(word.text.upper()) if word.kind == "word" else None
+        if rule is None:
+            return left
+        self._index += 2 if negated else 1
+        result = rule(left)
+        return Function("not", (result,)) if negated else result
+
+    def _predicates(self) -> dict[str, Callable[[Syntax], Syntax]]:
+        return {
+            "BETWEEN": self._between,
+            "IN": self._in,
+            "LIKE": self._like,
+            "ILIKE": self._ilike,
+            "RLIKE": self._rlike,
+            "REGEXP": self._rlike,
+        }
+
+    def _is(self, left: Syntax) -> Syntax:
+        negated = self._take_word("NOT")
+        result: Syntax
+        if self._take_word("NULL", "UNKNOWN"):
+            result = Function("is null", (left,))
+        elif self._token.is_word("TRUE", "FALSE"):
+            truth = LiteralSyntax(self._next().is_word("TRUE"), PrimitiveType("boolean"))
+            result = Function("<=>", (left, truth))
+        elif self._take_word("DISTINCT"):
+            self._expect("FROM")
+            result = Function("not", (Function("<=>", (left, self._value())),))
+        else:
+            self._leave("expected NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM")
+        return Function("not", (result,)) if negated else result
+
+    def _between(self, left: Syntax) -> Syntax:
+        low = self._value()
+        self._expect("AND")
+        return Function("and", (Function(">=", (left, low)), Function("<=", (left, self._value()))))
+
+    def _in(self, left: Syntax) -> Syntax:
+        self._expect("(")
+        if self._token.is_word("SELECT", "WITH"):
+            return self._opaque_until_closed("a subquery")
+        return Function("in", (left, *self._list(")")))
+
+    def _like(self, left: Syntax) -> Syntax:
+        return self._pattern("like", left)
+
+    def _ilike(self, left: Syntax) -> Syntax:
+        return self._pattern("ilike", left)
+
+    def _pattern(self, name: str, left: Syntax) -> Syntax:
+        if self._token.is_word("ANY", "SOME", "ALL"):
+            self._leave(f"expected a pattern after {name.upper()}")
+        arguments = (left, self._value())
+        if self._take_word("ESCAPE"):
+            arguments = (*arguments, self._value())  # type: ignore[assignment]
+        return Function(name, arguments)
+
+    def _rlike(self, left: Syntax) -> Syntax:
+        return Function("rlike", (left, self._value()))
+
+    # Value level: comparison, then | ^ & (refused), + - ||, * / % DIV, unary, primary
+
+    def _value(self) -> Syntax:
+        left = self._sum()
+        while self._token.kind == "operator" and self._token.text in _COMPARISONS:
+            name = _COMPARISONS[self._next().text]
+            right = self._sum()
+            if name == "<>":
+                left = Function("not", (Function("=", (left, right)),))
+            else:
+                left = Function(name, (left, right))
+        if self._token.is_operator("|", "^", "&"):
+            self._leave("bit operators are not known here")
+        return left
+
+    def _sum(self) -> Syntax:
+        left = self._product()
+        while self._token.is_operator("+", "-", "||"):
+            left = Function(self._next().text, (left, self._product()))
+        return left
+
+    def _product(self) -> Syntax:
+        left = self._unary()
+        while self._token.is_operator("*", "/", "%") or self._token.is_word("DIV"):
+            left = Function(self._next().text.lower(), (left, self._unary()))
+        return left
+
+    def _unary(self) -> Syntax:
+        if self._token.is_operator("-", "+", "~"):
+            sign = self._next()
+            if sign.text == "~":
+                self._leave("bit operators are not known here")
+            if sign.text == "-" and self._token.kind == "number":
+                # The smallest integer is a literal, though its absolute value would not fit.
+                return self._postfix(number_literal(self._sql, self._next(), negative=True))
+            self._depth += 1
+            if self._depth > _MAX_DEPTH:
+                syntax_error(self._sql, sign.position, "nested too deeply")
+            operand = self._unary()
+            self._depth -= 1
+            return Function("negative" if sign.text == "-" else "positive", (operand,))
+        return self._postfix(self._primary())
+
+    def _postfix(self, base: Syntax) -> Syntax:
+        while True:
+            if self._take_operator("["):
+                index = self.expression()
+                self._expect("]")
+                base = Function("subscript", (base, index))
+            elif self._token.is_operator("."):
+                self._index += 1
+                base = Function(
+                    "field", (base, LiteralSyntax(self._identifier(), PrimitiveType("string")))
+                )
+            elif self._take_operator("::"):
+                base = CastSyntax(base, self._type())
+            elif self._token.is_word("COLLATE", "OVER", "FILTER", "WITHIN"):
+                self._leave(f"{self._token.text.upper()} is not known here")
+            else:
+                return base
+
+    def _primary(self) -> Syntax:
+        token = self._token
+        if token.kind == "number":
+            return number_literal(self._sql, self._next(), negative=False)
+        if token.kind == "string":
+            return LiteralSyntax(self._strings(), PrimitiveType("string"))
+        if token.kind == "quoted":
+            return self._name()
+        if token.is_operator("("):
+            return self._parenthesised()
+        if token.kind != "word":
+            self._leave("expected a value")
+        return self._word()
+
+    def _parenthesised(self) -> Syntax:
+        self._expect("(")
+        if self._token.is_word("SELECT", "WITH"):
+            return self._opaque_until_closed("a subquery")
+        inner = self.expression()
+        if self._take_operator(","):
+            return Function("struct", (inner, *self._list(")")))
+        self._expect(")")
+        return inner
+
+    def _strings(self) -> str:
+        # Adjacent literals are one.
+        text = self._next().text
+        while self._token.kind == "string":
+            text += self._next().text
+        return text
+
+    def _word(self) -> Syntax:
+        word, following = self._token.text.upper(), self._peek()
+        if word in ("TRUE", "FALSE"):
+            self._index += 1
+            return LiteralSyntax(word == "TRUE", PrimitiveType("boolean"))
+        if word == "NULL":
+            self._index += 1
+            return LiteralSyntax(None, PrimitiveType("void"))
+        if following.kind == "string":
+            return typed_literal(self._sql, self._next(), self._strings())
+        if word == "CASE":
+            return self._case()
+        if following.is_operator("("):
+            return self._call()
+        if word in _RESERVED:
+            self._leave("expected a value")
+        return self._name()
+
+    def _name(self) -> Syntax:
+        parts = [self._identifier()]
+        while self._token.is_operator("."):
+            self._index += 1
+            parts.append(self._identifier())
+        if self._token.is_operator("->"):
+            self._leave("lambda functions are not known here")
+        if len(parts) == 1 and parts[0].lower() in _NILADIC:
+            return Opaque(parts[0], (Name(tuple(parts)),))
+        return Name(tuple(parts))
+
+    def _identifier(self) -> str:
+        if self._token.kind not in ("word", "quoted"):
+            self._leave("expected a name")
+        return self._next().text
+
+    # CASE, CAST and calls
+
+    def _case(self) -> Syntax:
+        self._expect("CASE")
+        operand = None if self._token.is_word("WHEN") else self.expression()
+        branches: list[Syntax] = []
+        while self._take_word("WHEN"):
+            condition = self.expression()
+            if operand is not None:
+                condition = Function("=", (operand, condition))
+            self._expect("THEN")
+            branches += [condition, self.expression()]
+        if not branches:
+            self._leave("expected WHEN")
+        if self._take_word("ELSE"):
+            branches.append(self.expression())
+        self._expect("END")
+        return Function("case", tuple(branches))
+
+    def _call(self) -> Syntax:
+        start, depth = self._index, self._depth
+        name = self._next().text.lower()
+        self._expect("(")
+        try:
+            if name in ("cast", "try_cast"):
+                return self._cast(name)
+            if name == "trim" and self._token.is_word("BOTH", "LEADING", "TRAILING", "FROM"):
+                self._leave("this form of TRIM is not known here")
+            if name in ("substring", "substr", "extract", "overlay", "position"):
+                return self._keyword_call(name)
+            if self._token.is_word("DISTINCT", "ALL", "SELECT", "WITH"):
+                self._leave("expected an argument")
+            return Function(name, tuple(self._list(")")))
+        except GrammarUnknown:
+            self._index, self._depth = start + 2, depth
+            return self._opaque_until_closed(f"this form of the function {name}")
+
+    def _cast(self, name: str) -> Syntax:
+        child = self.expression()
+        self._expect("AS")
+        data_type = self._type()
+        self._expect(")")
+        if name == "try_cast":
+            return Function("try_cast", (child,))
+        return CastSyntax(child, data_type)
+
+    def _keyword_call(self, name: str) -> Syntax:
+        """Functions whose arguments may be separated by FROM, FOR and IN instead of commas."""
+        if name == "extract":
+            unit = self._identifier()
+            self._expect("FROM")
+            source = self.expression()
+            self._expect(")")
+            return Function("extract", (LiteralSyntax(unit, PrimitiveType("string")), source))
+        arguments = [self.expression()]
+        while not self._take_operator(")"):
+            if not (self._take_operator(",") or self._take_word("FROM", "FOR")):
+                self._leave("expected a comma")
+            arguments.append(self.expression())
+        return Function(name, tuple(arguments))
+
+    def _list(self, closing: str) -> list[Syntax]:
+        if self._take_operator(closing):
+            return []
+        items = [self.expression()]
+        while self._take_operator(","):
+            items.append(self.expression())
+        self._expect(closing)
+        return items
+
+    def _type(self) -> DataType:
+        position, name = self._token.position, self._identifier()
+        parameters: list[str] = []
+        if self._take_operator("("):
+            while not self._take_operator(")"):
+                parameters.append(self._next().text)
+                self._take_operator(",")
+                if self._token.kind == "end":
+                    self._leave("expected )")
+        found = type_from_words(name, parameters)
+        if found is None:
+            raise GrammarUnknown(position, f"the type {name} is not known here")
+        return found
+
+    def _opaque_until_closed(self, construct: str) -> Syntax:
+        """Everything up to the parenthesis that closes the one already read."""
+        names, depth = [], 1
+        while depth:
+            if self._token.kind == "end":
+                self._leave("expected )")
+            token = self._next()
+            depth += token.is_operator("(") - token.is_operator(")")
+            if token.kind in ("word", "quoted"):
+                names.append(token.text)
+        return Opaque(construct, tuple(Name((each,)) for each in names))

@@ -1,0 +1,148 @@
+"""From typed expressions to the predicates that skip files."""
+
+from __future__ import annotations
+
+from dagster_delta.engines.sql.casts import cast_depends_on_time_zone
+from dagster_delta.engines.sql.dates import TIME_ZONE_FUNCTIONS
+from dagster_delta.engines.sql.patterns import LikePiece, Wildcard, like_pieces
+from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed, walk
+from dagster_delta.engines.sql.types import BOOLEAN, STRING, TIMESTAMP
+from dagster_delta.protocol.predicates import (
+    And,
+    Comparison,
+    Constant,
+    In,
+    IsNull,
+    IsTrue,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+    StartsWith,
+    Unknown,
+)
+
+__all__ = ["depends_on_time_zone", "to_predicate"]
+
+# Each operator, and the one that says the same with its sides changed.
+_OPERATORS: dict[str, tuple[Operator, Operator]] = {
+    "=": ("=", "="),
+    "<": ("<", ">"),
+    "<=": ("<=", ">="),
+    ">": (">", "<"),
+    ">=": (">=", "<="),
+    "<=>": ("<=>", "<=>"),
+}
+
+
+def to_predicate(expression: Typed, *, session_is_utc: bool) -> Predicate:
+    """What the expression asks of the bounds of columns; `Unknown` for every part that bounds do
+    not answer.
+
+    Args:
+        expression: a filter.
+        session_is_utc: whether it will be evaluated in UTC. Elsewhere, what hangs on the time zone
+            says nothing.
+
+    Raises:
+        Nothing.
+    """
+
+    def convert(node: Typed) -> Predicate:
+        return to_predicate(node, session_is_utc=session_is_utc)
+
+    match expression:
+        case Literal(bool() | None as value):
+            return Constant(value)
+        case Call("and", arguments):
+            return And(tuple(map(convert, arguments)))
+        case Call("or", arguments):
+            return Or(tuple(map(convert, arguments)))
+        case Call("not", (child,)):
+            return Not(convert(child))
+        case Call("<=>" | "coalesce" as name, (child, Literal(bool() as value))) if (
+            child.data_type == BOOLEAN
+        ):
+            # `p <=> TRUE` and `coalesce(p, FALSE)` take null for false, the other two for true.
+            if (name == "<=>") == value:
+                return IsTrue(convert(child))
+            negated = IsTrue(Not(convert(child)))
+            return negated if name == "<=>" else Not(negated)
+    if not session_is_utc and depends_on_time_zone(expression):
+        return Unknown("it depends on the time zone of the session")
+    return _leaf(expression) or Unknown()
+
+
+def depends_on_time_zone(expression: Typed) -> bool:
+    """Whether some part of the expression hangs on the session's time zone. Raises nothing."""
+    return any(map(_is_zoned, walk(expression)))
+
+
+def _is_zoned(node: Typed) -> bool:
+    if isinstance(node, Cast) and node.child.data_type is not None:
+        return cast_depends_on_time_zone(node.child.data_type, node.data_type)
+    if isinstance(node, Call) and node.name in TIME_ZONE_FUNCTIONS:
+        return any(each.data_type == TIMESTAMP for each in node.arguments)
+    return isinstance(node, Literal) and node.depends_on_time_zone
+
+
+def _leaf(expression: Typed) -> Predicate | None:
+    match expression:
+        case Column(path, data_type) if data_type == BOOLEAN:
+            return Comparison(path, "=", value=True, data_type=BOOLEAN)
+        case Call("is null", (operand,)):
+            # A cast that yields null has a null operand.
+            found = _path(operand)
+            return None if found is None else IsNull(found)
+        case Call("in", (operand, *values)):
+            return _membership(operand, values)
+        case Call("startswith", (Column(path), Literal(str() as prefix))):
+            return StartsWith(path, prefix)
+        case Call("like", (Column(path), Literal(str() as pattern))):
+            return _like(path, like_pieces(pattern))
+        case Call(name, (left, right)) if name in _OPERATORS:
+            operator, flipped = _OPERATORS[name]
+            if isinstance(left, Literal):
+                return _comparison(flipped, right, left)
+            return _comparison(operator, left, right)
+    return None
+
+
+def _path(operand: Typed) -> tuple[str, ...] | None:
+    match operand:
+        case Column(path) | Cast(Column(path)):
+            return path
+    return None
+
+
+def _comparison(operator: Operator, operand: Typed, other: Typed) -> Predicate | None:
+    path, data_type = _path(operand), operand.data_type
+    if not isinstance(other, Literal):
+        return None
+    if other.value is None and operator != "<=>":
+        return Constant(None)
+    if path is None or data_type is None:
+        return None
+    if other.value is None:
+        return IsNull(path)
+    return Comparison(path, operator, other.value, data_type)
+
+
+def _membership(operand: Typed, values: list[Typed]) -> Predicate | None:
+    path, data_type = _path(operand), operand.data_type
+    constants = [each.value for each in values if isinstance(each, Literal)]
+    if path is None or data_type is None or len(constants) < len(values):
+        return None
+    known = tuple(each for each in constants if each is not None)
+    return In(path, known, data_type, has_null=len(known) < len(constants))
+
+
+def _like(path: tuple[str, ...], pieces: list[LikePiece]) -> Predicate | None:
+    match pieces:
+        case [str() as text]:
+            return Comparison(path, "=", text, STRING)
+        case [str() as text, Wildcard.ANY]:
+            return StartsWith(path, text)
+        case [str() as text, *_]:
+            return And((StartsWith(path, text), Unknown("the rest of the pattern")))
+    return None
