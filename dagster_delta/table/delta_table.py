@@ -23,7 +23,7 @@ from dagster_delta.table.committer import Refused, now_ms
 from dagster_delta.table.dml import RowChangeMethods
 from dagster_delta.table.post_commit import write_checkpoint
 from dagster_delta.table.snapshot import Snapshot
-from dagster_delta.table.transaction import CommitResult, Transaction
+from dagster_delta.table.transaction import ApplicationProgress, CommitResult, Transaction
 from dagster_delta.table.write_planning import SchemaMode, WriteOptions, new_column_name
 
 if TYPE_CHECKING:
@@ -323,6 +323,7 @@ class DeltaTable(RowChangeMethods):
         engine: str | None = None,
         check: str | None = None,
         properties: Mapping[str, object] | None = None,
+        progress: Sequence[ApplicationProgress] = (),
     ) -> CommitResult:
         """Add rows as one commit, which also creates the table where there is none.
 
@@ -338,6 +339,7 @@ class DeltaTable(RowChangeMethods):
             engine: `arrow` or `spark`; the data decide by default.
             check: Spark SQL that every row has to satisfy.
             properties: table properties of a new table.
+            progress: applications that the commit moves on, each only from where it stood.
 
         Raises:
             SchemaMismatch, InvalidCast: the rows do not fit the table.
@@ -350,7 +352,14 @@ class DeltaTable(RowChangeMethods):
         from dagster_delta.table.write_operations import append_rows
 
         options = WriteOptions(
-            schema_mode, partition_by, idempotency, commit_info, engine, check, properties
+            schema_mode,
+            partition_by,
+            idempotency,
+            commit_info,
+            engine,
+            check,
+            properties,
+            progress,
         )
         return self._adopt(append_rows(self._store, self._latest(), data, options, clock=now_ms))
 
@@ -365,6 +374,7 @@ class DeltaTable(RowChangeMethods):
         commit_info: Mapping[str, object] | None = None,
         engine: str | None = None,
         properties: Mapping[str, object] | None = None,
+        progress: Sequence[ApplicationProgress] = (),
     ) -> CommitResult:
         """Replace rows by others as one commit, which also creates the table where there is none.
 
@@ -379,6 +389,7 @@ class DeltaTable(RowChangeMethods):
             commit_info: as for `append`.
             engine: as for `append`.
             properties: table properties of a new table.
+            progress: as for `append`.
 
         Raises:
             PartitionMismatch: a new row does not satisfy `where`.
@@ -389,7 +400,14 @@ class DeltaTable(RowChangeMethods):
         from dagster_delta.table.write_operations import overwrite_rows
 
         options = WriteOptions(
-            schema_mode, partition_by, idempotency, commit_info, engine, None, properties
+            schema_mode,
+            partition_by,
+            idempotency,
+            commit_info,
+            engine,
+            None,
+            properties,
+            progress,
         )
         return self._adopt(
             overwrite_rows(self._store, self._latest(), data, options, where=where, clock=now_ms)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dagster_delta.errors import TableNotFound
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import now_ms
 from dagster_delta.table.snapshot import Snapshot
-from dagster_delta.table.transaction import CommitResult
+from dagster_delta.table.transaction import ApplicationProgress, CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.engines.row_changes.merge_clauses import ClauseText
@@ -115,6 +115,9 @@ class RowChangeMethods(ABC):
         source_alias: str = "s",
         target_alias: str = "t",
         commit_info: Mapping[str, object] | None = None,
+        idempotency: tuple[str, int] | None = None,
+        check: str | None = None,
+        progress: Sequence[ApplicationProgress] = (),
     ) -> MergeBuilder:
         """Change, remove and add rows by what a source says: name the clauses, then `execute`.
 
@@ -129,6 +132,11 @@ class RowChangeMethods(ABC):
             source_alias: what expressions call the source.
             target_alias: what expressions call the table.
             commit_info: recorded in the commitInfo beside ours.
+            idempotency: application id and version; a version that was committed before is not
+                merged again.
+            check: Spark SQL over the table that every new row, inserted or updated, has to satisfy.
+            progress: applications that the commit moves on, each only from where it stood; with
+                any of them there is a commit even where no row changes.
 
         Raises:
             Nothing yet; see `MergeBuilder.execute`.
@@ -138,7 +146,17 @@ class RowChangeMethods(ABC):
         def execute(clauses: tuple[ClauseText, ...]) -> CommitResult:
             from dagster_delta.table.merge_operation import MergeStatement, merge_rows
 
-            statement = MergeStatement(source, on, target_alias, source_alias, clauses, commit_info)
+            statement = MergeStatement(
+                source,
+                on,
+                target_alias,
+                source_alias,
+                clauses,
+                commit_info,
+                idempotency,
+                check,
+                tuple(progress),
+            )
             return self._adopt(merge_rows(self._store, self._existing(), statement, clock=now_ms))
 
         return MergeBuilder(execute)

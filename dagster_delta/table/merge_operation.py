@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow_engine import ArrowEngine
+from dagster_delta.engines.engine import Constraint
 from dagster_delta.engines.row_changes.merge_clauses import (
     ClauseKind,
     ClauseText,
@@ -45,7 +46,7 @@ from dagster_delta.protocol.predicates import And, Constant, IsTrue, Or, Predica
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.row_changes import RowChangeCounts, change_rows, refuse_append_only
 from dagster_delta.table.row_selection import SelectedRows, may_hold_matches
-from dagster_delta.table.transaction import CommitResult, Transaction
+from dagster_delta.table.transaction import ApplicationProgress, CommitResult, Transaction
 from dagster_delta.table.write_planning import write_spec
 
 if TYPE_CHECKING:
@@ -68,6 +69,36 @@ class MergeStatement:
     clauses: tuple[ClauseText, ...]
     commit_info: Mapping[str, object] | None = None
     """Recorded in the commitInfo."""
+    idempotency: tuple[str, int] | None = None
+    """Application id and version under which the merge is done at most once."""
+    check: str | None = None
+    """Spark SQL that every new row has to satisfy."""
+    progress: tuple[ApplicationProgress, ...] = ()
+    """Applications that get on with the merge, and only from where they stood."""
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """What new rows have to satisfy besides the constraints of the table."""
+        return [] if self.check is None else [Constraint("check", self.check, is_partition=True)]
+
+    def is_done(self, snapshot: Snapshot) -> bool:
+        """Whether the table says that it was merged before."""
+        if self.idempotency is None:
+            return False
+        app_id, version = self.idempotency
+        committed = snapshot.transaction_version(app_id)
+        return committed is not None and committed >= version
+
+    def record(self, transaction: Transaction) -> None:
+        """Make what is to be remembered of it part of the commit.
+
+        Raises:
+            ConcurrentTransaction: an application is not where it should go on from.
+        """
+        if self.idempotency is not None:
+            transaction.record_application(*self.idempotency)
+        for each in self.progress:
+            transaction.advance_application(each)
 
 
 def merge_rows(
@@ -91,6 +122,9 @@ def merge_rows(
     """
     started = time.perf_counter()
     transaction = Transaction(store, snapshot, clock=clock)
+    if statement.is_done(snapshot):
+        return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+    statement.record(transaction)
     if any(each.action != "insert" for each in statement.clauses):
         refuse_append_only(transaction, "this MERGE")
     with tempfile.TemporaryDirectory(prefix="merge-") as directory:
@@ -187,7 +221,7 @@ class _Found:
     ) -> CommitResult:
         rewriting = time.perf_counter()
         try:
-            counts = self._stage()
+            counts = self._stage(statement)
         except BaseException:
             self.transaction.abandon()
             raise
@@ -199,7 +233,7 @@ class _Found:
         }
         metrics = self._metrics(counts)
         metrics |= {name: round(value * 1000) for name, value in seconds.items()}
-        if not len(self.actions) and not self._inserted:
+        if not len(self.actions) and not self._inserted and not statement.progress:
             # As in the reference implementation, what changes nothing makes no version.
             return CommitResult(self.snapshot.version, metrics, self.snapshot, skipped=True)
         return self.transaction.commit(
@@ -213,7 +247,7 @@ class _Found:
     def _inserted(self) -> int:
         return 0 if self._merged is None else self._merged.num_inserted_rows
 
-    def _stage(self) -> RowChangeCounts:
+    def _stage(self, statement: MergeStatement) -> RowChangeCounts:
         transaction, target = self.transaction, self.scope.target
         configuration = transaction.configuration
         location = transaction.store.location
@@ -224,7 +258,7 @@ class _Found:
                 self.names,
                 self.clauses,
                 self.actions,
-                data=write_spec(configuration, location),
+                data=write_spec(configuration, location, constraints=statement.constraints),
                 change_data=write_spec(configuration, location) if self._records else None,
             )
         )

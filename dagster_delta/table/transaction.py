@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from dagster_delta.engines.engine import Clock
 from dagster_delta.errors import (
     CommitRetriesExhausted,
+    ConcurrentTransaction,
     ConditionalPutUnsupported,
     DeltaError,
     InvalidArgument,
@@ -41,7 +42,7 @@ from dagster_delta.table.post_commit import follow_commit
 if TYPE_CHECKING:
     from dagster_delta.table.snapshot import Snapshot
 
-__all__ = ["CommitResult", "Transaction"]
+__all__ = ["ApplicationProgress", "CommitResult", "Transaction"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,6 +60,21 @@ class CommitResult:
     skipped: bool = False
     """True when nothing was written: the application's transaction had been committed before, or no
     row was to be changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationProgress:
+    """How far an application gets with a commit, and how far it has to be before.
+
+    Spec: Transaction Identifiers.
+    """
+
+    app_id: str
+    version: int
+    """Recorded by the commit."""
+    after: int | None
+    """What the table says so far; None where it says nothing. Another number means that somebody
+    else has done a part of the work already."""
 
 
 @dataclass(slots=True)
@@ -167,6 +183,25 @@ class Transaction:
     def record_application(self, app_id: str, version: int) -> None:
         """Record that an application has got as far as `version`, as part of the commit."""
         self._applications[app_id] = version
+
+    def advance_application(self, progress: ApplicationProgress) -> None:
+        """Record that an application gets on, as part of the commit.
+
+        Raises:
+            ConcurrentTransaction: it is somewhere else than where it should start from.
+        """
+        found = None
+        if self.snapshot is not None:
+            found = self.snapshot.transaction_version(progress.app_id)
+        if found != progress.after:
+            raise ConcurrentTransaction(
+                f"the application {progress.app_id!r} was to go on from version {progress.after}, "
+                f"and the table has it at {found}: another run of it was faster; plan the work "
+                "anew from there",
+                table=self.store.location.uri,
+                version=self.read_version,
+            )
+        self.record_application(progress.app_id, progress.version)
 
     def set_domain_metadata(self, domain: str, configuration: str) -> None:
         """Set the contents of a metadata domain of the user's own.

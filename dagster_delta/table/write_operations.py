@@ -117,7 +117,10 @@ class _Write:
         options: WriteOptions,
         clock: Clock,
     ) -> _Write:
-        return cls(Transaction(store, snapshot, clock=clock), data, options, clock)
+        transaction = Transaction(store, snapshot, clock=clock)
+        for each in options.progress:
+            transaction.advance_application(each)
+        return cls(transaction, data, options, clock)
 
     @property
     def store(self) -> ObjectStore:
@@ -309,6 +312,9 @@ class _Write:
         same; physical names of mapped columns never are.
         """
         if self.transaction.snapshot is not None or parameters["mode"] != "Append":
+            return False
+        if self.options.progress:
+            # Where the applications stand in that table is not what this was planned on.
             return False
         snapshot = Snapshot.load(self.store)
         theirs = snapshot.configuration

@@ -17,6 +17,7 @@ from dagster_delta.evolution.table_definition import TableDefinition, define_tab
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import StoreLocation
+from dagster_delta.table.transaction import ApplicationProgress
 
 __all__ = ["SchemaMode", "WriteOptions", "new_column_name", "plan_configuration", "write_spec"]
 
@@ -43,6 +44,8 @@ class WriteOptions:
     """Spark SQL that every new row has to satisfy."""
     properties: Mapping[str, object] | None = None
     """Table properties, where the write creates the table."""
+    progress: Sequence[ApplicationProgress] = ()
+    """Applications that get on with the write, and only from where they stood."""
 
     def __post_init__(self) -> None:
         if self.schema_mode not in ("strict", "merge", "overwrite"):
