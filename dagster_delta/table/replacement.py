@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Engine, ReadPlan
 from dagster_delta.errors import UnsupportedExpression, UnsupportedFeature
-from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.checkpoint_structs import whole_array
 from dagster_delta.protocol.conflict_checker import ReadScope
@@ -23,22 +23,13 @@ from dagster_delta.protocol.partition_values import parse_partition_column, pars
 from dagster_delta.protocol.predicates import IsTrue, Not, Predicate
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.table.file_actions import REMOVED_COLUMNS, tombstones
 
 if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.table.snapshot import Snapshot
 
 __all__ = ["Replacement", "replace_everything", "replace_matching", "replace_partitions"]
-
-_REMOVE_COLUMNS = (
-    "path",
-    "partition_values",
-    "size_bytes",
-    "deletion_vector",
-    "base_row_id",
-    "default_row_commit_version",
-    "tags",
-)
 
 PartitionKey = tuple[object, ...]
 
@@ -62,8 +53,8 @@ def replace_everything(snapshot: Snapshot, *, now_ms: int) -> Replacement:
         snapshot: the table.
         now_ms: time of the removal in milliseconds since the epoch.
     """
-    files = snapshot.live_files(_REMOVE_COLUMNS)
-    return Replacement(_tombstones(files, now_ms), ReadScope(whole_table=True))
+    files = snapshot.live_files(REMOVED_COLUMNS)
+    return Replacement(tombstones(files, now_ms), ReadScope(whole_table=True))
 
 
 def replace_partitions(
@@ -80,10 +71,10 @@ def replace_partitions(
     """
     key = _partition_key(snapshot.configuration)
     replaced = {key(each.partition_values) for each in written}
-    files = snapshot.live_files(_REMOVE_COLUMNS)
+    files = snapshot.live_files(REMOVED_COLUMNS)
     values = files["partition_values"].to_pylist()
     chosen = pa.array([key(dict(each)) in replaced for each in values], pa.bool_())
-    removes = _tombstones(files.filter(chosen), now_ms)
+    removes = tombstones(files.filter(chosen), now_ms)
     return Replacement(
         removes,
         ReadScope(
@@ -146,9 +137,9 @@ def replace_matching(
     if by_partition is None:
         predicate = expression.to_predicate(session_is_utc=session_is_utc)
         return _replace_rows(snapshot, expression, predicate, engine, now_ms=now_ms)
-    files = snapshot.live_files(_REMOVE_COLUMNS)
+    files = snapshot.live_files(REMOVED_COLUMNS)
     chosen = by_partition(whole_array(files["partition_values"]))
-    removes = _tombstones(files.filter(chosen), now_ms)
+    removes = tombstones(files.filter(chosen), now_ms)
 
     def may_hold(add: AddFile) -> bool:
         return bool(by_partition(_partition_map(add))[0].as_py())
@@ -229,7 +220,7 @@ def _replace_rows(
         )
     remaining = _plan(snapshot, rewritten, snapshot.schema.names, stays)
     return Replacement(
-        _tombstones(removed, now_ms),
+        tombstones(removed, now_ms),
         ReadScope(
             may_hold=lambda add: _may_hold_rows(snapshot.configuration, predicate, add),
             paths=frozenset(files["path"].filter(may_match).to_pylist()),
@@ -284,34 +275,3 @@ def _without_match(
         if not any(batch.num_rows for batch in rows):
             without.append(file["path"][0].as_py())
     return pa.array(without, pa.string())
-
-
-def _tombstones(files: Any, now_ms: int) -> tuple[RemoveFile, ...]:
-    rows = zip(*(files[name].to_pylist() for name in _REMOVE_COLUMNS), strict=True)
-    return tuple(
-        RemoveFile(
-            path=path,
-            deletion_timestamp_ms=now_ms,
-            data_change=True,
-            extended_file_metadata=True,
-            partition_values=dict(partition_values or ()),
-            size_bytes=size_bytes,
-            tags=None if tags is None else dict(tags),
-            deletion_vector=_descriptor(deletion_vector),
-            base_row_id=base_row_id,
-            default_row_commit_version=default_row_commit_version,
-        )
-        for (
-            path,
-            partition_values,
-            size_bytes,
-            deletion_vector,
-            base_row_id,
-            default_row_commit_version,
-            tags,
-        ) in rows
-    )
-
-
-def _descriptor(fields: Mapping[str, Any] | None) -> DeletionVectorDescriptor | None:
-    return None if fields is None else DeletionVectorDescriptor(**fields)
