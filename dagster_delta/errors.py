@@ -17,6 +17,7 @@
     ├── UnsupportedExpression          SQL the chosen engine cannot evaluate as Spark would
     ├── SchemaMismatch                 data and table disagree about columns or types
     │   └── InvalidCast                a value does not fit the type of its column
+    ├── SchemaChangeRefused            a schema change that the table does not allow as it stands
     ├── ConstraintViolation            a row breaks NOT NULL, an invariant or a CHECK
     │   └── PartitionMismatch          a row lies outside the partition or predicate being written
     ├── VersionNotFound                no such version, or none at that timestamp
@@ -66,6 +67,7 @@ __all__ = [
     "MissingProtocol",
     "PartitionMismatch",
     "ProtocolChanged",
+    "SchemaChangeRefused",
     "SchemaMismatch",
     "StorageFailure",
     "TableAlreadyExists",
@@ -195,6 +197,12 @@ class SchemaMismatch(DeltaError):
 
 class InvalidCast(SchemaMismatch):
     """A value does not fit the type of its column under ANSI store assignment."""
+
+
+class SchemaChangeRefused(DeltaError):
+    """A schema change that the table does not allow as it stands: something depends on the column,
+    the new type does not hold every old value, or a feature would have to be enabled first.
+    """
 
 
 class ConstraintViolation(DeltaError):

@@ -19,7 +19,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.type_widening import TYPE_CHANGES_KEY, TypeChange, is_widening
+from dagster_delta.protocol.type_widening import TypeChange, is_widening, record_type_changes
 
 __all__ = ["as_nullable", "check_strict", "merge_schemas"]
 
@@ -150,15 +150,7 @@ def _new_fields(table: StructType, data: StructType) -> Iterator[StructField]:
 def _merge_field(table: StructField, data: StructField, widening: _Widening) -> StructField:
     changes: list[TypeChange] = []
     merged = _merge_types(table.data_type, data.data_type, widening, (), changes)
-    if not changes:
-        return table if merged == table.data_type else replace(table, data_type=merged)
-    recorded = table.metadata.get(TYPE_CHANGES_KEY)
-    history = recorded if isinstance(recorded, list | tuple) else ()
-    metadata = {
-        **table.metadata,
-        TYPE_CHANGES_KEY: [*history, *(change.to_json() for change in changes)],
-    }
-    return replace(table, data_type=merged, metadata=metadata)
+    return record_type_changes(table, merged, changes)
 
 
 def _merge_types(

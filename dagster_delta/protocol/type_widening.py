@@ -5,8 +5,8 @@ Spec: Type Widening.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
 from dagster_delta.protocol.schema import (
@@ -19,7 +19,15 @@ from dagster_delta.protocol.schema import (
     walk_fields,
 )
 
-__all__ = ["TYPE_CHANGES_KEY", "TypeChange", "check_type_changes", "is_widening", "type_changes"]
+__all__ = [
+    "TYPE_CHANGES_KEY",
+    "TypeChange",
+    "check_type_changes",
+    "describe_wider_types",
+    "is_widening",
+    "record_type_changes",
+    "type_changes",
+]
 
 TYPE_CHANGES_KEY = "delta.typeChanges"
 
@@ -30,6 +38,10 @@ _WIDER_PRIMITIVES = {
     "float": frozenset({"double"}),
     "date": frozenset({"timestamp_ntz"}),
 }
+
+_PRIMITIVE_ORDER = ("short", "integer", "long", "double", "timestamp_ntz")
+
+_MAX_PRECISION = 38
 
 _WRITTEN_INTEGER_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 """Digits before the point that the protocol asks of a decimal that replaces an integer type."""
@@ -101,6 +113,44 @@ def _is_widening(from_type: DataType, to_type: DataType, integer_digits: Mapping
             return more_digits >= to_type.scale - from_type.scale >= 0
         case _:
             return False
+
+
+def describe_wider_types(data_type: DataType) -> str:
+    """The types that a type widens to, as a clause for a message; empty where there are none."""
+    match data_type:
+        case PrimitiveType(name):
+            wider = [each for each in _PRIMITIVE_ORDER if each in _WIDER_PRIMITIVES.get(name, ())]
+            digits = _WRITTEN_INTEGER_DIGITS.get(name)
+            if digits is not None:
+                wider.append(f"decimal(p,s) with p - s >= {digits}")
+            return ", ".join(wider)
+        case DecimalType(precision, scale):
+            if precision == _MAX_PRECISION:
+                return ""
+            return f"decimal(p,s) with s >= {scale} and p - s >= {precision - scale}"
+        case _:
+            return ""
+
+
+def record_type_changes(
+    field: StructField, data_type: DataType, changes: Sequence[TypeChange]
+) -> StructField:
+    """The field under another type, with the changes added to the record it keeps.
+
+    Args:
+        field: before.
+        data_type: after.
+        changes: of the field itself and of what it holds down to the next struct field.
+    """
+    if not changes:
+        return field if data_type == field.data_type else replace(field, data_type=data_type)
+    recorded = field.metadata.get(TYPE_CHANGES_KEY)
+    history = recorded if isinstance(recorded, list | tuple) else ()
+    metadata = {
+        **field.metadata,
+        TYPE_CHANGES_KEY: [*history, *(change.to_json() for change in changes)],
+    }
+    return replace(field, data_type=data_type, metadata=metadata)
 
 
 def type_changes(field: StructField) -> tuple[TypeChange, ...]:

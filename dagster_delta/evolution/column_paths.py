@@ -1,0 +1,219 @@
+"""Logical paths of columns: how they are spelled, what they lead to, and schemas changed at one.
+
+A path goes through structs by field names, into arrays by `element`, into maps by `key` and
+`value`. Names match as Delta matches them, case-insensitively.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, cast
+
+from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.table_properties import parse_column_paths
+
+__all__ = [
+    "ColumnPath",
+    "Place",
+    "change_field",
+    "change_struct",
+    "dotted",
+    "find_place",
+    "not_null_sql",
+    "quote_path",
+    "to_path",
+]
+
+ColumnPath: TypeAlias = tuple[str, ...]
+
+_PLAIN_NAME = re.compile(r"[^\W\d]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a path leads to."""
+
+    path: ColumnPath
+    """The path as the schema spells it."""
+    data_type: DataType
+    """Type of what is there."""
+    field_path: ColumnPath
+    """Path of the nearest struct field, which is the place itself unless steps follow."""
+    field: StructField
+    """That field."""
+    steps: ColumnPath
+    """What leads from the field to the place: `element`, `key` and `value`."""
+
+    @property
+    def parent(self) -> ColumnPath:
+        """Path of the struct that holds the field; empty for a top-level column."""
+        return self.field_path[:-1]
+
+
+def to_path(column: str | Sequence[str]) -> ColumnPath:
+    """The path that a caller means: `a.b` by dots, odd names in backticks, or a list of names.
+
+    Raises:
+        InvalidArgument: the text is no path.
+    """
+    if not isinstance(column, str):
+        path = tuple(column)
+        if not path or not all(isinstance(step, str) and step for step in path):
+            raise InvalidArgument(f"{column!r} is not the path of a column")
+        return path
+    paths = parse_column_paths(column)
+    if len(paths) != 1:
+        raise InvalidArgument(
+            f"{column!r} is not the path of one column; separate nested names by dots, and quote "
+            "names with dots, commas or blanks by backticks"
+        )
+    return paths[0]
+
+
+def dotted(path: ColumnPath) -> str:
+    """The path for people: joined by dots, odd names in backticks."""
+    return ".".join(_quote_if_odd(step) for step in path)
+
+
+def _quote_if_odd(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else _quote(name)
+
+
+def quote_path(path: ColumnPath) -> str:
+    """The path as Spark SQL takes it whatever the names are."""
+    return ".".join(_quote(name) for name in path)
+
+
+def _quote(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def not_null_sql(path: ColumnPath) -> str:
+    """Spark SQL that is true of rows in which a field reached through structs is not null."""
+    required = f"{quote_path(path)} IS NOT NULL"
+    # A nested field binds only where the struct that holds it is there.
+    return f"{quote_path(path[:-1])} IS NULL OR {required}" if len(path) > 1 else required
+
+
+def find_place(schema: StructType, path: ColumnPath) -> Place:
+    """What a path leads to.
+
+    Raises:
+        SchemaMismatch: it leads to nothing; the message says which names there are.
+    """
+    node: DataType = schema
+    found: list[str] = []
+    field: StructField | None = None
+    field_length = 0
+    for step in path:
+        name, node, here = _step(node, step, path, found)
+        found.append(name)
+        if here is not None:
+            field, field_length = here, len(found)
+    if field is None:
+        raise SchemaMismatch("the path of a column is empty")
+    spelled = tuple(found)
+    return Place(spelled, node, spelled[:field_length], field, spelled[field_length:])
+
+
+def _step(
+    node: DataType, step: str, path: ColumnPath, found: Sequence[str]
+) -> tuple[str, DataType, StructField | None]:
+    """Name, type and field (where it is one) of the next place."""
+    match node, step.casefold():
+        case StructType(), _:
+            field = node.get(step)
+            if field is not None:
+                return field.name, field.data_type, field
+            names = node.names
+        case ArrayType(element_type), "element":
+            return "element", element_type, None
+        case MapType(key_type, _), "key":
+            return "key", key_type, None
+        case MapType(_, value_type), "value":
+            return "value", value_type, None
+        case ArrayType(), _:
+            names = ("element",)
+        case MapType(), _:
+            names = ("key", "value")
+        case _:
+            names = ()
+    column = dotted(path)
+    where = f"in {dotted(tuple(found))} there" if found else "the columns"
+    there = f"{where} are {', '.join(names)}" if names else f"{dotted(tuple(found))} is of {node}"
+    raise SchemaMismatch(f"there is no column {column}; {there}", column=column)
+
+
+def change_field(
+    schema: StructType, path: ColumnPath, change: Callable[[StructField], StructField]
+) -> StructType:
+    """The schema with the field at a path replaced by what `change` makes of it.
+
+    Args:
+        schema: the whole schema.
+        path: of a struct field, as the schema spells it.
+        change: gives the new field.
+    """
+
+    def change_one(parent: StructType) -> StructType:
+        return StructType(tuple(change(each) if each.name == path[-1] else each for each in parent))
+
+    return change_struct(schema, path[:-1], change_one)
+
+
+def change_struct(
+    schema: StructType, path: ColumnPath, change: Callable[[StructType], StructType]
+) -> StructType:
+    """The schema with the struct at a path replaced by what `change` makes of it.
+
+    Args:
+        schema: the whole schema.
+        path: of a struct, as the schema spells it; empty for the schema itself.
+        change: gives the new struct.
+
+    Raises:
+        SchemaMismatch: no struct is there.
+    """
+    return cast("StructType", _changed(schema, path, change, path))
+
+
+def _changed(
+    node: DataType,
+    rest: ColumnPath,
+    change: Callable[[StructType], StructType],
+    path: ColumnPath,
+) -> DataType:
+    if not rest:
+        if isinstance(node, StructType):
+            return change(node)
+        raise SchemaMismatch(
+            f"{dotted(path)} is of type {node}, and only a struct has fields", column=dotted(path)
+        )
+    step, below = rest[0], rest[1:]
+    match node:
+        case StructType(fields):
+            return StructType(
+                tuple(
+                    replace(each, data_type=_changed(each.data_type, below, change, path))
+                    if each.name == step
+                    else each
+                    for each in fields
+                )
+            )
+        case ArrayType(element_type):
+            return replace(node, element_type=_changed(element_type, below, change, path))
+        case MapType(key_type, value_type):
+            if step == "key":
+                return replace(node, key_type=_changed(key_type, below, change, path))
+            return replace(node, value_type=_changed(value_type, below, change, path))
+        case _:
+            raise SchemaMismatch(f"{dotted(path)} leads through {node}", column=dotted(path))

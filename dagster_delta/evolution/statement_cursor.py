@@ -1,0 +1,192 @@
+"""A cursor over the lexemes of a statement, and the error for what does not parse."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from dagster_delta.engines.sql.tokens import Token, tokenize
+from dagster_delta.errors import InvalidArgument
+
+__all__ = ["StatementCursor"]
+
+_MAX_SHOWN = 100
+
+
+class StatementCursor:
+    """Reads the lexemes of one text, one after the other.
+
+    Args:
+        sql: the text.
+        what: what the text should be, for errors: `an ALTER TABLE statement`.
+
+    Raises:
+        InvalidArgument: a character starts no lexeme.
+    """
+
+    def __init__(self, sql: str, what: str) -> None:
+        self._sql = sql
+        self._what = what
+        try:
+            self._tokens = tokenize(sql)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"this is not {what}: {error.message}") from None
+        self._index = 0
+
+    @property
+    def token(self) -> Token:
+        """The next lexeme."""
+        return self._tokens[self._index]
+
+    def peek(self, distance: int = 1) -> Token:
+        """The lexeme that many places after the next one; the end where there is none."""
+        return self._tokens[min(self._index + distance, len(self._tokens) - 1)]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return self.token.kind == "end"
+
+    def next(self) -> Token:
+        """Take the next lexeme."""
+        token = self.token
+        if token.kind != "end":
+            self._index += 1
+        return token
+
+    def is_word(self, *words: str) -> bool:
+        """Whether the next lexeme is one of the (upper-case) words, without quotes."""
+        return self.token.is_word(*words)
+
+    def take_word(self, *words: str) -> bool:
+        """Take the next lexeme if it is one of the words."""
+        taken = self.token.is_word(*words)
+        self._index += taken
+        return taken
+
+    def take_words(self, *words: str) -> bool:
+        """Take the next lexemes if they are these words, all of them and in this order."""
+        taken = all(self.peek(n).is_word(word) for n, word in enumerate(words))
+        if taken:
+            self._index += len(words)
+        return taken
+
+    def take_operator(self, *operators: str) -> bool:
+        """Take the next lexeme if it is one of the operators."""
+        taken = self.token.is_operator(*operators)
+        self._index += taken
+        return taken
+
+    def expect(self, *texts: str) -> None:
+        """Take words and operators that have to come next.
+
+        Raises:
+            InvalidArgument: something else comes.
+        """
+        for text in texts:
+            if not (self.take_operator(text) or self.take_word(text)):
+                self.fail(f"expected {text}")
+
+    def name(self, what: str = "a name") -> str:
+        """Take a name: a word, or anything in backticks or double quotes.
+
+        Raises:
+            InvalidArgument: something else comes.
+        """
+        token = self.token
+        is_name = token.kind in ("word", "quoted") or self._is_double_quoted(token)
+        if not is_name or not token.text:
+            self.fail(f"expected {what}")
+        return self.next().text
+
+    def _is_double_quoted(self, token: Token) -> bool:
+        return token.kind == "string" and self._sql[token.position] == '"'
+
+    def path(self, what: str = "the name of a column") -> tuple[str, ...]:
+        """Take names joined by dots.
+
+        Raises:
+            InvalidArgument: something else comes.
+        """
+        path = [self.name(what)]
+        while self.take_operator("."):
+            path.append(self.name("a name after the dot"))
+        return tuple(path)
+
+    def string(self, what: str) -> str:
+        """Take a string literal.
+
+        Raises:
+            InvalidArgument: something else comes.
+        """
+        if self.token.kind != "string":
+            self.fail(f"expected {what} in quotes")
+        return self.next().text
+
+    def integer(self, what: str) -> int:
+        """Take a whole number.
+
+        Raises:
+            InvalidArgument: something else comes.
+        """
+        if self.token.kind != "number" or not self.token.text.isdecimal():
+            self.fail(f"expected {what}")
+        return int(self.next().text)
+
+    def span(self, *stops: str) -> str:
+        """Take everything, as it is written, up to a comma, a closing parenthesis or one of the
+        words, outside of all parentheses.
+
+        Raises:
+            InvalidArgument: nothing is there, or a parenthesis is not closed.
+        """
+        start, depth, last = self.token.position, 0, self._index
+        while not (depth == 0 and (self.token.is_operator(",", ")", ";") or self.is_word(*stops))):
+            if self.is_done:
+                break
+            depth += self.token.is_operator("(", "[") - self.token.is_operator(")", "]")
+            self._index += 1
+        if depth:
+            self.fail("expected )")
+        if self._index == last:
+            self.fail("expected an expression")
+        return self._sql[start : self.token.position].strip()
+
+    def parenthesised(self) -> str:
+        """Take what stands between parentheses, as it is written.
+
+        Raises:
+            InvalidArgument: there are none, nothing is in them, or they are not closed.
+        """
+        self.expect("(")
+        start, depth = self.token.position, 1
+        while True:
+            token = self.next()
+            depth += token.is_operator("(") - token.is_operator(")")
+            if token.kind == "end":
+                self.fail("expected )")
+            if depth == 0:
+                break
+        text = self._sql[start : token.position].strip()
+        if not text:
+            self.fail("expected an expression", at=token)
+        return text
+
+    def fail(self, problem: str, *, at: Token | None = None) -> NoReturn:
+        """Raise for a text that does not parse, with a caret under the place.
+
+        Raises:
+            InvalidArgument: always.
+        """
+        token = at or self.token
+        found = f", not {token.text!r}" if token.kind != "end" else ", and the text ends"
+        before = self._sql[: token.position]
+        line = before.count("\n") + 1
+        column = token.position - (before.rfind("\n") + 1)
+        text = self._sql.splitlines()[line - 1] if self._sql else ""
+        # A long line is shown around the place.
+        start = max(0, column - _MAX_SHOWN // 2)
+        shown = text[start : start + _MAX_SHOWN].replace("\t", " ")
+        raise InvalidArgument(
+            f"this is not {self._what}: {problem}{found} (line {line}, character {column + 1})\n"
+            f"  {shown}\n  {' ' * (column - start)}^"
+        )

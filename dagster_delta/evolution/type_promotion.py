@@ -1,0 +1,158 @@
+"""A column under a wider type, at any depth, with the change on record.
+
+Spec: Type Widening (writer requirements); Type Change Metadata.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dagster_delta.errors import SchemaChangeRefused
+from dagster_delta.evolution.column_paths import ColumnPath, Place, dotted
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.type_widening import (
+    TypeChange,
+    describe_wider_types,
+    is_widening,
+    record_type_changes,
+)
+
+__all__ = ["Promotion"]
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """How types are changed in one table."""
+
+    table_version: int | None = None
+    """Version that makes the change, which tables of the preview feature record."""
+    stays_iceberg: bool = False
+    """Whether the data files have to stay readable as an Iceberg table."""
+
+    def promote(self, place: Place, new_type: DataType) -> StructField:
+        """The nearest struct field with the type at the place widened.
+
+        A struct, array or map may be given whole: the types in it widen one by one. Nullability
+        stays as it is.
+
+        Raises:
+            SchemaChangeRefused: a type does not widen to the new one; the message says to which it
+                does.
+        """
+        return self._promote_field(place.field, place.field_path, place.steps, new_type)
+
+    def _promote_field(
+        self, field: StructField, path: ColumnPath, steps: ColumnPath, new_type: DataType
+    ) -> StructField:
+        changes: list[TypeChange] = []
+        promoted = self._promote_below(field.data_type, steps, new_type, path, (), changes)
+        return record_type_changes(field, promoted, changes)
+
+    def _promote_below(
+        self,
+        old: DataType,
+        steps: ColumnPath,
+        new: DataType,
+        path: ColumnPath,
+        done: ColumnPath,
+        changes: list[TypeChange],
+    ) -> DataType:
+        """The type with what the steps lead to promoted."""
+        if not steps:
+            return self._promote_type(old, new, path, done, changes)
+        step = steps[0]
+        here = (*done, step)
+        match old:
+            case ArrayType(element_type):
+                element = self._promote_below(element_type, steps[1:], new, path, here, changes)
+                return replace(old, element_type=element)
+            case MapType(key_type, _) if step == "key":
+                key = self._promote_below(key_type, steps[1:], new, path, here, changes)
+                return replace(old, key_type=key)
+            case MapType(_, value_type):
+                value = self._promote_below(value_type, steps[1:], new, path, here, changes)
+                return replace(old, value_type=value)
+            case _:
+                raise self._refusal(old, new, (*path, *done))
+
+    def _promote_type(
+        self,
+        old: DataType,
+        new: DataType,
+        path: ColumnPath,
+        done: ColumnPath,
+        changes: list[TypeChange],
+    ) -> DataType:
+        match old, new:
+            case StructType(), StructType():
+                return self._promote_struct(old, new, (*path, *done))
+            case ArrayType(old_element), ArrayType(new_element):
+                element = self._promote_type(
+                    old_element, new_element, path, (*done, "element"), changes
+                )
+                return replace(old, element_type=element)
+            case MapType(old_key, old_value), MapType(new_key, new_value):
+                key = self._promote_type(old_key, new_key, path, (*done, "key"), changes)
+                value = self._promote_type(old_value, new_value, path, (*done, "value"), changes)
+                return replace(old, key_type=key, value_type=value)
+            case _ if old == new:
+                return old
+            case _:
+                self._check(old, new, (*path, *done))
+                changes.append(TypeChange(old, new, ".".join(done) or None, self.table_version))
+                return new
+
+    def _promote_struct(self, old: StructType, new: StructType, path: ColumnPath) -> StructType:
+        theirs = {each.name.casefold(): each for each in new}
+        if theirs.keys() != {each.name.casefold() for each in old}:
+            raise SchemaChangeRefused(
+                f"the new type of column {dotted(path)} has other fields than {old}; add, drop and "
+                "rename fields by their own statements",
+                column=dotted(path),
+            )
+        return StructType(
+            tuple(
+                self._promote_field(
+                    each, (*path, each.name), (), theirs[each.name.casefold()].data_type
+                )
+                for each in old
+            )
+        )
+
+    def _check(self, old: DataType, new: DataType, path: ColumnPath) -> None:
+        if not is_widening(old, new):
+            raise self._refusal(old, new, path)
+        if self.stays_iceberg and not _is_iceberg_promotion(old, new):
+            raise SchemaChangeRefused(
+                f"column {dotted(path)} cannot be changed from {old} to {new} while the table has "
+                "to stay readable as Iceberg (delta.enableIcebergCompat…), which knows no such "
+                "promotion",
+                column=dotted(path),
+            )
+
+    def _refusal(self, old: DataType, new: DataType, path: ColumnPath) -> SchemaChangeRefused:
+        wider = describe_wider_types(old)
+        allowed = f"{old} widens to {wider}" if wider else f"{old} widens to no other type"
+        return SchemaChangeRefused(
+            f"column {dotted(path)} cannot be changed from {old} to {new}, which does not hold "
+            f"every value of it without loss; {allowed}",
+            column=dotted(path),
+        )
+
+
+def _is_iceberg_promotion(old: DataType, new: DataType) -> bool:
+    match old, new:
+        case DecimalType(), DecimalType():
+            return old.scale == new.scale
+        case PrimitiveType(), PrimitiveType(target):
+            return old == PrimitiveType("float") or target in ("short", "integer", "long")
+        case _:
+            return False

@@ -1,0 +1,206 @@
+"""Column types as Spark, DuckDB and MySQL spell them in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dagster_delta.evolution.statement_cursor import StatementCursor
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+
+__all__ = ["parse_type", "read_type"]
+
+_NAMES = {
+    "byte": ("TINYINT", "BYTE", "INT1"),
+    "short": ("SMALLINT", "SHORT", "INT2", "INT16"),
+    "integer": ("INT", "INTEGER", "INT4", "INT32", "SIGNED", "MEDIUMINT"),
+    "long": ("BIGINT", "LONG", "INT64"),
+    "float": ("FLOAT", "REAL", "FLOAT4", "FLOAT32"),
+    "double": ("DOUBLE", "FLOAT8", "FLOAT64"),
+    "string": ("STRING", "TEXT", "TINYTEXT", "MEDIUMTEXT", "LONGTEXT", "BPCHAR"),
+    "binary": ("BINARY", "BLOB", "BYTEA", "VARBINARY", "LONGBLOB", "MEDIUMBLOB"),
+    "boolean": ("BOOLEAN", "BOOL", "LOGICAL"),
+    "date": ("DATE",),
+    "timestamp_ntz": ("TIMESTAMP_NTZ", "DATETIME"),
+    "timestamp": ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMPTZ"),
+    "variant": ("VARIANT",),
+}
+_PRIMITIVES = {name: PrimitiveType(kind) for kind, names in _NAMES.items() for name in names}
+
+# Unsigned types land in the next wider signed one.
+_UNSIGNED: dict[str, DataType] = {
+    "byte": PrimitiveType("short"),
+    "short": PrimitiveType("integer"),
+    "integer": PrimitiveType("long"),
+    "long": DecimalType(20, 0),
+}
+_UNSIGNED_NAMES = {
+    "UTINYINT": "byte",
+    "UINT8": "byte",
+    "USMALLINT": "short",
+    "UINT16": "short",
+    "UINTEGER": "integer",
+    "UINT32": "integer",
+    "UBIGINT": "long",
+    "UINT64": "long",
+}
+
+_TEXT_WITH_LENGTH = frozenset({"VARCHAR", "CHAR", "CHARACTER", "NVARCHAR", "NCHAR"})
+
+# With these the number in parentheses is a display width, and no part of the type.
+_WITH_DISPLAY_WIDTH = frozenset({"byte", "short", "integer", "long"})
+
+_MAX_PRECISION = 38
+
+
+def parse_type(sql: str) -> DataType:
+    """The type that a text spells: `BIGINT`, `DECIMAL(10,2)`, `STRUCT<a: INT, b: STRING[]>`, …
+
+    Raises:
+        InvalidArgument: the text is no type, or one that Delta tables do not have.
+    """
+    cursor = StatementCursor(sql, "a column type")
+    data_type = read_type(cursor)
+    if not cursor.is_done:
+        cursor.fail("expected the end of the type")
+    return data_type
+
+
+def read_type(cursor: StatementCursor) -> DataType:
+    """Take the type that comes next.
+
+    Raises:
+        InvalidArgument: none does, or one that Delta tables do not have.
+    """
+    data_type = _element(cursor)
+    while cursor.take_operator("["):
+        if not cursor.take_operator("]"):
+            cursor.fail("expected ]; Delta's arrays have no fixed length")
+        data_type = ArrayType(data_type)
+    return data_type
+
+
+def _element(cursor: StatementCursor) -> DataType:
+    token = cursor.token
+    if token.kind != "word":
+        cursor.fail("expected a type")
+    word = cursor.next().text.upper()
+    if reader := _NESTED.get(word):
+        return reader(cursor)
+    if word in ("DECIMAL", "DEC", "NUMERIC"):
+        return _decimal(cursor)
+    if word in _TEXT_WITH_LENGTH:
+        if cursor.token.is_operator("("):
+            cursor.fail(
+                "a limit on the length of text is not enforced; write STRING, and add a CHECK on "
+                "length(…)"
+            )
+        return PrimitiveType("string")
+    if word in _UNSIGNED_NAMES:
+        return _UNSIGNED[_UNSIGNED_NAMES[word]]
+    found = _PRIMITIVES.get(word)
+    if found is None:
+        cursor.fail(_unknown(word), at=token)
+    return _with_suffixes(cursor, word, found)
+
+
+def _unknown(word: str) -> str:
+    if word == "INT8":
+        # Eight bytes to DuckDB, eight bits to DuckLake and Arrow.
+        return "INT8 means 8 bits to some and 8 bytes to others; write TINYINT or BIGINT"
+    if word in ("HUGEINT", "UHUGEINT", "INT128", "UINT128"):
+        return "Delta tables have no integers of 128 bits; write DECIMAL(38,0)"
+    return f"Delta tables have no type {word}"
+
+
+def _with_suffixes(cursor: StatementCursor, word: str, found: PrimitiveType) -> DataType:
+    if found.name in _WITH_DISPLAY_WIDTH and cursor.take_operator("("):
+        cursor.integer("the display width")
+        cursor.expect(")")
+    if found.name in _UNSIGNED:
+        if cursor.take_word("UNSIGNED"):
+            cursor.take_word("ZEROFILL")
+            return _UNSIGNED[found.name]
+        cursor.take_word("SIGNED")
+    if word == "DOUBLE":
+        cursor.take_word("PRECISION")
+    if word == "TIMESTAMP":
+        if cursor.take_words("WITHOUT", "TIME", "ZONE"):
+            return PrimitiveType("timestamp_ntz")
+        cursor.take_words("WITH", "TIME", "ZONE")
+        cursor.take_words("WITH", "LOCAL", "TIME", "ZONE")
+    return found
+
+
+def _decimal(cursor: StatementCursor) -> DecimalType:
+    token = cursor.token
+    precision, scale = 10, 0
+    if cursor.take_operator("("):
+        precision = cursor.integer("the number of digits")
+        if cursor.take_operator(","):
+            scale = cursor.integer("the number of digits after the point")
+        cursor.expect(")")
+    if not (1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision):
+        cursor.fail(
+            f"decimals have 1 to {_MAX_PRECISION} digits, no more after the point", at=token
+        )
+    return DecimalType(precision, scale)
+
+
+def _opening(cursor: StatementCursor) -> str:
+    """Take the bracket that opens the parameters; returns the one that closes them."""
+    if cursor.take_operator("<"):
+        return ">"
+    cursor.expect("(")
+    return ")"
+
+
+def _array(cursor: StatementCursor) -> DataType:
+    closing = _opening(cursor)
+    element = read_type(cursor)
+    cursor.expect(closing)
+    return ArrayType(element)
+
+
+def _map(cursor: StatementCursor) -> DataType:
+    closing = _opening(cursor)
+    key = read_type(cursor)
+    cursor.expect(",")
+    value = read_type(cursor)
+    cursor.expect(closing)
+    return MapType(key, value)
+
+
+def _struct(cursor: StatementCursor) -> DataType:
+    closing = _opening(cursor)
+    fields = [_field(cursor)]
+    while cursor.take_operator(","):
+        fields.append(_field(cursor))
+    cursor.expect(closing)
+    return StructType(tuple(fields))
+
+
+def _field(cursor: StatementCursor) -> StructField:
+    name = cursor.name("the name of a field")
+    cursor.take_operator(":")
+    data_type = read_type(cursor)
+    nullable = not cursor.take_words("NOT", "NULL")
+    comment = cursor.string("the comment") if cursor.take_word("COMMENT") else None
+    metadata: dict[str, object] = {} if comment is None else {"comment": comment}
+    return StructField(name, data_type, nullable, metadata)
+
+
+_NESTED: dict[str, Callable[[StatementCursor], DataType]] = {
+    "ARRAY": _array,
+    "LIST": _array,
+    "MAP": _map,
+    "STRUCT": _struct,
+    "ROW": _struct,
+}
