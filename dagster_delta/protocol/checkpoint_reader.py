@@ -28,6 +28,7 @@ from dagster_delta.protocol.actions import (
 )
 from dagster_delta.protocol.commit_file import LenientDomainMetadata, LenientMetadata
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
+from dagster_delta.protocol.parquet_reader import open_parquet_reader
 
 __all__ = ["ADD_SOURCES", "REMOVE_SOURCES", "CheckpointPart", "TableActions"]
 
@@ -121,10 +122,8 @@ class CheckpointPart:
 
     @cached_property
     def _metadata(self) -> Any:
-        import pyarrow.parquet as pq
-
         with self._corruption_named(), self._open_input() as source:
-            return pq.read_metadata(source)
+            return open_parquet_reader(source).metadata
 
     @cached_property
     def schema(self) -> Any:
@@ -290,18 +289,28 @@ class CheckpointPart:
         return {name: pa.chunked_array(chunks[name], types[name]) for name in sources}
 
     def _batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[Any]:
-        import pyarrow.parquet as pq
-
         if self.num_rows == 0:
             return
+        leaves = self._leaves_of(columns)
+        groups = list(range(self._metadata.num_row_groups))
         with self._corruption_named(), self._open_input() as source:
-            file = pq.ParquetFile(
+            reader = open_parquet_reader(
                 source,
                 metadata=self._metadata,
                 buffer_size=_READ_BUFFER_BYTES,
                 pre_buffer=self._is_remote,
             )
-            yield from file.iter_batches(batch_size=rows, columns=list(columns))
+            # Handing a single column to another thread costs more than it brings.
+            yield from reader.iter_batches(rows, groups, leaves, use_threads=len(leaves) > 1)
+
+    def _leaves_of(self, columns: Sequence[str]) -> list[int]:
+        """Indexes of the Parquet columns at and below some paths."""
+        prefixes = tuple(f"{column}." for column in columns)
+        return [
+            index
+            for path, index in self._leaf_indices.items()
+            if path in columns or path.startswith(prefixes)
+        ]
 
     def _corruption_named(self) -> _NamesCorruption:
         return _NamesCorruption(self.path)

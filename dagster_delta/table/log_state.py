@@ -5,7 +5,7 @@ Spec: Action Reconciliation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
@@ -46,6 +46,8 @@ _MAX_KEPT_STATISTICS_BYTES = 64 * 1024 * 1024
 # A column gains a chunk with every commit that settles; beyond this number small ones are merged.
 _MAX_CHUNKS = 64
 _SMALL_CHUNK_ROWS = 4096
+# Beyond this number of chunks, dropping a row of one copies it rather than making two of it.
+_MAX_CUT_CHUNKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,17 +307,37 @@ def _live_paths(base: _Base) -> tuple[tuple[Any, ...], list[Any]]:
 def _filtered(chunks: list[Any], kept: Any) -> list[Any]:
     """The kept rows of a column; the list given is emptied.
 
-    Chunk by chunk, and none copied of which every row is kept: paths of a large table are the
-    most of what it takes to open it.
+    Chunk by chunk, and none copied without need: paths of a large table are the most of what it
+    takes to open it.
     """
-    remaining, start = [], 0
+    remaining: list[Any] = []
+    start = 0
     chunks.reverse()
     while chunks:
         chunk = chunks.pop()
         mask = kept.slice(start, len(chunk))
         start += len(chunk)
-        remaining.append(chunk if mask.true_count == len(mask) else chunk.filter(mask))
+        num_dropped = len(mask) - mask.true_count
+        if not num_dropped:
+            remaining.append(chunk)
+        elif (
+            pa.types.is_string(chunk.type)
+            and num_dropped * _SMALL_CHUNK_ROWS <= len(chunk)
+            and len(remaining) + len(chunks) < _MAX_CUT_CHUNKS
+        ):
+            remaining += _slices(chunk, mask)
+        else:
+            remaining.append(chunk.filter(mask))
     return remaining
+
+
+def _slices(chunk: Any, mask: Any) -> Iterator[Any]:
+    """The runs of rows of a chunk where the mask is true, not copied."""
+    start = 0
+    for dropped in (*pc.indices_nonzero(pc.invert(mask)).to_pylist(), len(chunk)):
+        if start < dropped:
+            yield chunk.slice(start, dropped - start)
+        start = dropped + 1
 
 
 def _vectors_of(base: _Base, masks: Sequence[Any], touched: Any) -> Any:

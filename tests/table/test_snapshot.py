@@ -200,6 +200,28 @@ def test_a_remove_after_the_checkpoint_hides_the_file() -> None:
     assert snapshot.live_files()["path"].to_pylist() == ["a", "c"]
 
 
+def test_a_few_removes_from_a_large_checkpoint_leave_every_other_file_in_its_row() -> None:
+    count, dropped = 10_000, {0, 4_711, 9_999}
+    files = [
+        add_file(f"f{number}", size=number, partitionValues={"day": f"d{number}"})
+        for number in range(count)
+    ]
+    store = new_table()
+    checkpoint(store, 1, [PROTOCOL, metadata(), *files])
+    commit(store, 2, *(remove_file(f"f{number}") for number in sorted(dropped)[:2]))
+    snapshot = Snapshot.load(store)
+    assert snapshot.num_files == count - 2
+    advanced = snapshot.advance([(3, encode(remove_file("f9999"), add_file("new", size=-1)))])
+
+    found = advanced.live_files(["path", "size_bytes", "partition_values"])
+
+    kept = [number for number in range(count) if number not in dropped]
+    assert found["path"].to_pylist() == [f"f{number}" for number in kept] + ["new"]
+    assert found["size_bytes"].to_pylist() == [*kept, -1]
+    values = [dict(each).get("day") for each in found["partition_values"].to_pylist()]
+    assert values == [f"d{number}" for number in kept] + [None]
+
+
 def test_a_new_deletion_vector_after_the_checkpoint_replaces_the_file() -> None:
     store = new_table(features("deletionVectors"))
     old = vector("v", offset=1)

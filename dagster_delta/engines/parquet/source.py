@@ -1,56 +1,34 @@
-"""Opening Parquet files with the allocator that suits decoding."""
+"""Opening data files, and what their footers tell about decoding them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
-import pyarrow as pa
-
+from dagster_delta.protocol.parquet_reader import open_parquet_reader
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["count_file_rows", "decoding_pool", "open_parquet"]
+__all__ = ["count_file_rows", "open_parquet", "repetitive_columns"]
 
 _MAX_INDEX_BYTES = 2
 """Bytes per value, dictionary included, up to which a column counts as repetitive."""
 
 
-@cache
-def decoding_pool() -> Any:
-    """The `pyarrow.MemoryPool` for decoded columns.
-
-    Decoding allocates and frees large buffers all the time. jemalloc keeps the pages for the next
-    ones, where mimalloc, the usual default, gives them back to the system: the same scan took two
-    to three times as long with it, most of that in the kernel.
-    """
-    if "jemalloc" in pa.supported_memory_backends():
-        return pa.jemalloc_memory_pool()
-    return pa.default_memory_pool()
-
-
 def open_parquet(handle: Any, *, footer: Any = None, dictionaries: Sequence[int] = ()) -> Any:
-    """A `pyarrow.parquet.core.ParquetReader` over an open file.
-
-    `pyarrow.parquet.ParquetFile` wraps the same reader and takes no memory pool; everything used
-    here (`schema_arrow`, `metadata`, `iter_batches`) is what it calls itself.
+    """A `ParquetReader` over an open data file.
 
     Args:
         handle: `pyarrow.NativeFile` of the file.
         footer: its `pyarrow.parquet.FileMetaData` where that is known already.
         dictionaries: indexes of Parquet columns to decode into dictionary arrays.
     """
-    from pyarrow.parquet.core import ParquetReader
-
-    reader = ParquetReader(memory_pool=decoding_pool())
-    # INT96 holds times far outside what nanoseconds can count.
-    reader.open(
+    return open_parquet_reader(
         handle,
         metadata=footer,
         read_dictionary=list(dictionaries) or None,
+        # INT96 holds times far outside what nanoseconds can count.
         coerce_int96_timestamp_unit="us",
     )
-    return reader
 
 
 def repetitive_columns(footer: Any, group: int, parquet_columns: Sequence[int]) -> list[int]:
