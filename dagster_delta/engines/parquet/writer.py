@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -29,8 +29,12 @@ from dagster_delta.engines.parquet.encodings import ColumnEncodings, choose_enco
 from dagster_delta.engines.parquet.file import FileFormat, FileInWriting
 from dagster_delta.engines.partition_split import PartitionColumn, PartitionKey, split_by_partition
 from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.column_change import COLUMN_CHANGE_KEY, untagged
 from dagster_delta.protocol.partition_values import encode_path, partition_directory
 from dagster_delta.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.shadow_column import ShadowColumn
 
 __all__ = ["DataFileWriter", "write_data_files"]
 
@@ -107,6 +111,10 @@ class DataFileWriter:
         clock: Clock = _now_ms,
         new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
+        self._shadow = _shadow_column(spec)
+        self._is_filled = True
+        if self._shadow is not None:
+            spec, schema = self._shadow.write_spec(spec), self._shadow.schema(schema)
         self._files = _DataFiles(FileFormat.of(spec), spec, store, clock, new_uuid)
         self._job = _WriteJob(schema, spec, self._files)
 
@@ -130,6 +138,10 @@ class DataFileWriter:
             SchemaMismatch: a partition value has no text that a reader would take for it.
             StorageFailure: the store refused or failed.
         """
+        if self._shadow is not None:
+            filled = self._shadow.fill(batch)
+            self._is_filled &= not filled.num_problems
+            batch = filled.batch
         self._job.add(batch)
 
     def finish(self) -> WriteResult:
@@ -138,6 +150,9 @@ class DataFileWriter:
         """
         self._job.finish()
         written = self._files.in_order()
+        if not self._is_filled:
+            # The write is not to blame: the change meets the values later, and says so.
+            written = tuple(untagged(each) for each in written)
         return WriteResult(written, self._job.num_rows, sum(each.size_bytes for each in written))
 
 
@@ -394,6 +409,15 @@ class _WriteJob:
             future, size_bytes = self._encoding.popleft()
             future.result()
             self._encoding_bytes -= size_bytes
+
+
+def _shadow_column(spec: WriteSpec) -> ShadowColumn | None:
+    """What has to be filled in while a column changes its type."""
+    if spec.is_change_data or COLUMN_CHANGE_KEY not in spec.configuration.metadata.configuration:
+        return None
+    from dagster_delta.engines.shadow_column import ShadowColumn
+
+    return ShadowColumn.of(spec.configuration)
 
 
 def _worker_count() -> int:

@@ -1,0 +1,234 @@
+"""The mark that a column change in progress leaves in the table's metadata.
+
+While a column changes its type online, data files carry both columns: the one that readers see, and
+a shadow under another physical name with the converted values. The mark, a table property, tells
+writers what to fill; a tag on a data file tells that it is filled. Readers of every engine know
+nothing of either: a physical column that the schema does not name is never read.
+
+No part of the protocol: a property and a tag of this library's own, which others keep and ignore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, cast
+
+import msgspec
+
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.actions import AddFile, Metadata
+from dagster_delta.protocol.schema import DataType, StructField, StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+__all__ = [
+    "COLUMN_CHANGE_DOMAIN",
+    "COLUMN_CHANGE_KEY",
+    "COLUMN_CHANGE_TAG",
+    "ColumnChange",
+    "OnError",
+    "Position",
+    "field_at",
+    "filled_configuration",
+    "is_filled",
+    "published_schema",
+    "shadow_name",
+    "untagged",
+    "without_mark",
+]
+
+COLUMN_CHANGE_KEY = "dagsterDelta.columnChange"
+"""Table property that holds the mark, as JSON."""
+COLUMN_CHANGE_TAG = "dagsterDelta.columnChange"
+"""Tag of a data file that holds the shadow of the change with this id."""
+COLUMN_CHANGE_DOMAIN = "dagsterDelta.columnChange"
+"""Metadata domain that holds the state of the change."""
+
+OnError = Literal["abort", "null"]
+"""What a value that has no counterpart in the new type does: stop the change, or become null."""
+
+_ID_KEY = "delta.columnMapping.id"
+_STATS_COLUMNS_KEY = "delta.dataSkippingStatsColumns"
+_NUM_INDEXED_KEY = "delta.dataSkippingNumIndexedCols"
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where the column stands once it is changed; `after` is None for the first place."""
+
+    after: str | None = None
+
+
+class ColumnChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is being changed into what."""
+
+    id: str
+    """Unique among all changes of all tables."""
+    path: tuple[str, ...]
+    """Logical path of what changes: a column, a field in structs, an `element`, a `value`."""
+    source_id: int
+    """Column id of the top-level column, which stays while other columns come and go."""
+    shadow_schema: str
+    """`schemaString` of one field: the top-level column as it will be, with its own ids and
+    physical names at every depth."""
+    cast: str | None = None
+    """Spark SQL over the row for the new value; None converts by CAST."""
+    on_error: OnError = "abort"
+    position: Position | None = None
+    checks: tuple[tuple[str, str], ...] = ()
+    """What the changed rows have to satisfy: names and Spark SQL over the changed schema."""
+
+    @classmethod
+    def of(cls, configuration: TableConfiguration) -> ColumnChange | None:
+        """The change that is in progress, or None.
+
+        Raises:
+            InvalidTable: the mark is damaged.
+        """
+        text = configuration.metadata.configuration.get(COLUMN_CHANGE_KEY)
+        if text is None:
+            return None
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise InvalidTable(
+                f"the table property {COLUMN_CHANGE_KEY} is damaged ({error}); unset it, which "
+                "gives the column change up and loses no row"
+            ) from error
+
+    def to_json(self) -> str:
+        """The text of the table property."""
+        return msgspec.json.encode(self).decode()
+
+    @property
+    def shadow(self) -> StructField:
+        """The top-level column as it will be."""
+        return StructType.from_json(self.shadow_schema).fields[0]
+
+    def source(self, schema: StructType) -> StructField | None:
+        """The top-level column as it is; None where it was dropped or replaced meanwhile."""
+        return next((each for each in schema if each.metadata.get(_ID_KEY) == self.source_id), None)
+
+    def target_type(self) -> DataType:
+        """The type that is changed to."""
+        return field_at(self.shadow, self.path[1:])
+
+
+def field_at(field: StructField, steps: tuple[str, ...]) -> DataType:
+    """The type at a path below a field, matched as Delta matches names.
+
+    Args:
+        field: where the path starts.
+        steps: names of struct fields, `element`, `key` and `value`.
+
+    Raises:
+        KeyError: there is nothing at the path; the argument is the step that leads nowhere.
+    """
+    found = field.data_type
+    for step in steps:
+        found = _step(found, step)
+    return found
+
+
+def _step(data_type: DataType, step: str) -> DataType:
+    match data_type:
+        case StructType() as struct if (child := struct.get(step)) is not None:
+            return child.data_type
+        case _ if step in _STEPS and hasattr(data_type, _STEPS[step]):
+            return cast("DataType", getattr(data_type, _STEPS[step]))
+    raise KeyError(step)
+
+
+_STEPS = {"element": "element_type", "key": "key_type", "value": "value_type"}
+
+
+def is_filled(tags: Mapping[str, str | None] | None, change_id: str) -> bool:
+    """Whether a data file with these tags holds the shadow of a change."""
+    return tags is not None and tags.get(COLUMN_CHANGE_TAG) == change_id
+
+
+def published_schema(schema: StructType, change: ColumnChange, *, moves: bool = True) -> StructType:
+    """The schema with the shadow in the place of the column.
+
+    Args:
+        schema: as it is.
+        change: in progress.
+        moves: whether the column goes to its new position too.
+
+    Raises:
+        InvalidTable: the column is not there any more.
+    """
+    source = change.source(schema)
+    if source is None:
+        raise InvalidTable(
+            f"column {'.'.join(change.path)} was dropped or replaced while its type was being "
+            "changed; cancel the change",
+            column=".".join(change.path),
+        )
+    fields = [change.shadow if each is source else each for each in schema]
+    if moves and change.position is not None:
+        fields.remove(change.shadow)
+        fields.insert(_place(fields, change.position), change.shadow)
+    return StructType(tuple(fields))
+
+
+def filled_configuration(
+    configuration: TableConfiguration, change: ColumnChange
+) -> TableConfiguration | None:
+    """What data files are written under that hold the shadow too, right behind the column.
+
+    Nothing that is ever committed: the mark is taken off, and the shadow gets statistics where the
+    column does, as they will be wanted once it is public. None where the column is gone.
+    """
+    source = change.source(configuration.schema)
+    if source is None:
+        return None
+    name = shadow_name(change)
+    properties = dict(without_mark(configuration.metadata).configuration)
+    named = configuration.properties.data_skipping_stats_columns
+    limit = configuration.properties.data_skipping_num_indexed_cols
+    if named is not None and any(each[0].casefold() == source.name.casefold() for each in named):
+        properties[_STATS_COLUMNS_KEY] = f"{properties[_STATS_COLUMNS_KEY]},`{name}`"
+    elif named is None and limit >= 0:
+        properties[_NUM_INDEXED_KEY] = str(limit + _count_leaves(change.shadow.data_type))
+    fields = list(configuration.schema)
+    fields.insert(fields.index(source) + 1, replace(change.shadow, name=name))
+    return TableConfiguration(
+        configuration.protocol,
+        msgspec.structs.replace(
+            configuration.metadata,
+            schema_string=StructType(tuple(fields)).to_json(),
+            configuration=properties,
+        ),
+    )
+
+
+def shadow_name(change: ColumnChange) -> str:
+    """The logical name that the shadow goes by while files are written; no file shows it."""
+    return f"__shadow_{change.id}"
+
+
+def _count_leaves(data_type: DataType) -> int:
+    if isinstance(data_type, StructType):
+        return sum(_count_leaves(each.data_type) for each in data_type)
+    return 1
+
+
+def _place(fields: list[StructField], position: Position) -> int:
+    if position.after is None:
+        return 0
+    names = [each.name.casefold() for each in fields]
+    after = position.after.casefold()
+    # The neighbour may have been dropped since: then the end is as good as any place.
+    return names.index(after) + 1 if after in names else len(fields)
+
+
+def without_mark(metadata: Metadata) -> Metadata:
+    """The metadata of a table in which no column is being changed."""
+    kept = {key: each for key, each in metadata.configuration.items() if key != COLUMN_CHANGE_KEY}
+    return msgspec.structs.replace(metadata, configuration=kept)
+
+
+def untagged(add: AddFile) -> AddFile:
+    """The file, no longer marked as filled."""
+    tags = {key: each for key, each in (add.tags or {}).items() if key != COLUMN_CHANGE_TAG}
+    return msgspec.structs.replace(add, tags=tags or None)
