@@ -12,7 +12,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.required_protocol import FEATURE_PREFIX
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
-__all__ = ["normalize_properties"]
+__all__ = ["normalize_properties", "spell_property"]
 
 _SETTABLE = (
     "delta.appendOnly",
@@ -74,12 +74,22 @@ def normalize_properties(properties: Mapping[str, object]) -> dict[str, str]:
     Raises:
         InvalidArgument: a `delta.` name is unknown or internal, or a value has no meaning.
     """
-    normal = {_key(key): _text(key, value) for key, value in properties.items()}
+    normal = {spell_property(key): _text(key, value) for key, value in properties.items()}
     TableProperties.parse(normal).validate()
     return normal
 
 
-def _key(key: str) -> str:
+def spell_property(key: str, *, is_known: bool = False) -> str:
+    """The name of a property in its proper spelling.
+
+    Args:
+        key: the name as a caller gives it.
+        is_known: whether a `delta.` name that this library does not know passes, as one does that
+            stands in a table already.
+
+    Raises:
+        InvalidArgument: a `delta.` name is unknown, or kept by the writers themselves.
+    """
     lowered = key.lower()
     if not lowered.startswith("delta."):
         return key
@@ -92,11 +102,14 @@ def _key(key: str) -> str:
             "leave it out"
         )
     spelling = _SPELLINGS.get(lowered)
-    if spelling is None:
+    if spelling is None and not is_known:
         close = difflib.get_close_matches(lowered, _SPELLINGS, n=1)
-        hint = f"did you mean {_SPELLINGS[close[0]]}?" if close else "see the list of properties"
-        raise InvalidArgument(f"there is no table property {key}; {hint}")
-    return spelling
+        hint = f"did you mean {_SPELLINGS[close[0]]}? The" if close else "the"
+        raise InvalidArgument(
+            f"there is no table property {key}; {hint} properties are {', '.join(_SETTABLE)}, "
+            f"{CONSTRAINT_PREFIX}<name> and {FEATURE_PREFIX}<name>"
+        )
+    return spelling or key
 
 
 def _text(key: str, value: object) -> str:

@@ -26,6 +26,16 @@ from dagster_delta.evolution.required_protocol import (
 )
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
 from dagster_delta.protocol.column_mapping import assign_column_mapping
+from dagster_delta.protocol.iceberg_compat import check_iceberg_compat
+from dagster_delta.protocol.pending_actions import (
+    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
+    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
+)
+from dagster_delta.protocol.row_tracking import (
+    ROW_COMMIT_VERSION_COLUMN_KEY,
+    ROW_ID_COLUMN_KEY,
+    with_materialized_columns,
+)
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -34,6 +44,7 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.table_features import effective_features
 from dagster_delta.protocol.table_properties import TableProperties
 
 __all__ = ["TableDefinition", "define_table", "with_schema"]
@@ -41,8 +52,8 @@ __all__ = ["TableDefinition", "define_table", "with_schema"]
 _MAX_COLUMN_ID_KEY = "delta.columnMapping.maxColumnId"
 
 _IN_COMMIT_TIMESTAMP_START = (
-    "delta.inCommitTimestampEnablementVersion",
-    "delta.inCommitTimestampEnablementTimestamp",
+    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
+    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
 )
 
 _TABLE_LOCAL_METADATA = ("delta.columnMapping.", "delta.typeChanges", "parquet.field.")
@@ -103,7 +114,10 @@ def define_table(
         configuration[_MAX_COLUMN_ID_KEY] = str(highest)
     old = replaces.metadata if replaces else None
     configuration |= _in_commit_timestamp_start(configuration, replaces)
-    return TableConfiguration(
+    if "rowTracking" in effective_features(protocol):
+        kept = _kept_row_tracking_columns(replaces)
+        configuration = with_materialized_columns(kept | configuration, new_name)
+    defined = TableConfiguration(
         protocol,
         Metadata(
             id=old.id if old else table_id,
@@ -116,6 +130,8 @@ def define_table(
             configuration=configuration,
         ),
     )
+    check_iceberg_compat(defined)
+    return defined
 
 
 def with_schema(
@@ -154,7 +170,7 @@ def with_schema(
     )
     if schema == configuration.schema and names == tuple(metadata.partition_columns):
         return configuration
-    return TableConfiguration(
+    evolved = TableConfiguration(
         upgrade_protocol(configuration.protocol, required_features(schema, {})),
         msgspec.structs.replace(
             metadata,
@@ -163,6 +179,8 @@ def with_schema(
             configuration=properties,
         ),
     )
+    check_iceberg_compat(evolved)
+    return evolved
 
 
 def _in_commit_timestamp_start(
@@ -179,6 +197,14 @@ def _in_commit_timestamp_start(
         )
     old = replaces.metadata.configuration
     return {key: old[key] for key in _IN_COMMIT_TIMESTAMP_START if key in old}
+
+
+def _kept_row_tracking_columns(replaces: TableConfiguration | None) -> dict[str, str]:
+    """The names a replaced table has already: its older versions have files with them."""
+    old = replaces.metadata.configuration if replaces else {}
+    return {
+        key: old[key] for key in (ROW_ID_COLUMN_KEY, ROW_COMMIT_VERSION_COLUMN_KEY) if key in old
+    }
 
 
 def _clean(schema: StructType) -> StructType:

@@ -125,6 +125,7 @@ def build_commit_info(
     isolation_level: str,
     read_version: int | None,
     user_info: Mapping[str, object],
+    tags: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
     """The commitInfo action, in the spelling that other engines show in their history.
 
@@ -140,6 +141,7 @@ def build_commit_info(
         isolation_level: how strictly the commit was ordered against others.
         read_version: version the commit is based on, None for the first one.
         user_info: what the caller wants recorded beside it.
+        tags: what the protocol has a commit say about itself.
 
     Raises:
         InvalidArgument: `user_info` holds a key that readers give a meaning, or is no JSON.
@@ -162,6 +164,8 @@ def build_commit_info(
         "engineInfo": engine_info,
         "txnId": transaction_id,
     }
+    if tags:
+        info["tags"] = dict(tags)
     return {**info, **user_info}
 
 

@@ -27,7 +27,12 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.statistic_values import json_type, parse_statistic_values
 
-__all__ = ["StatisticsColumn", "parse_statistics_json", "project_parsed_statistics"]
+__all__ = [
+    "StatisticsColumn",
+    "parse_statistics_json",
+    "project_parsed_statistics",
+    "with_record_count",
+]
 
 # Bounds the memory that decoded rows take, whatever the number of files.
 _ROWS_PER_CHUNK = 65_536
@@ -122,6 +127,24 @@ def project_parsed_statistics(stats_parsed: Any, columns: Sequence[StatisticsCol
             counts = _child(stats_parsed, ("nullCounts", *column.path))
         arrays.append(_converted(counts, pa.int64(), len(stats_parsed)))
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def with_record_count(
+    stats: str | None, num_records: int, *, tight_bounds: bool | None = None
+) -> str:
+    """The statistics of a file, JSON as before, with another number of rows.
+
+    Args:
+        stats: as they stood; None where there were none.
+        num_records: rows of the file, deleted ones counted.
+        tight_bounds: whether the bounds are those of live rows; None leaves what is said of it.
+    """
+    # Values stay as they are spelled: a number could lose digits on its way through Python.
+    found = msgspec.json.decode(stats, type=dict[str, msgspec.Raw]) if stats else {}
+    found["numRecords"] = msgspec.Raw(b"%d" % num_records)
+    if tight_bounds is not None:
+        found["tightBounds"] = msgspec.Raw(b"true" if tight_bounds else b"false")
+    return msgspec.json.encode(found).decode()
 
 
 def _child(values: Any, path: Sequence[str]) -> Any | None:

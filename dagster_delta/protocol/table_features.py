@@ -175,7 +175,6 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="rowTracking",
         description="rows keep an id and the version of their last change",
-        can_write=False,
     ),
     TableFeature(
         name="rowIds",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dagster_delta._version import __version__
 from dagster_delta.engines.engine import Clock
@@ -22,6 +22,8 @@ from dagster_delta.protocol.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.commit_writer import build_commit_info, encode_commit
 from dagster_delta.protocol.conflict_checker import Conflict, TransactionFacts, check_conflicts
 from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.pending_actions import CommitSlot, PendingActions
+from dagster_delta.protocol.row_tracking import parse_high_water_mark
 from dagster_delta.storage.object_store import ObjectStore
 
 __all__ = ["CommitRequest", "Landed", "Refused", "land_commit", "now_ms"]
@@ -46,8 +48,8 @@ class CommitRequest:
 
     read_version: int | None
     """Version it was planned on; None where the table did not exist."""
-    actions: bytes
-    """Encoded actions, without commitInfo."""
+    actions: PendingActions
+    """What it holds, without commitInfo."""
     facts: TransactionFacts
     """What it read and changes, for the conflict checker."""
     transaction_id: str
@@ -61,9 +63,24 @@ class CommitRequest:
     """Whether the table keeps in-commit timestamps from this commit on."""
     read_timestamp_ms: int
     """Timestamp of `read_version`: what an in-commit timestamp has to exceed."""
+    read_highest_row_id: int = -1
+    """Highest row id that was assigned at `read_version`; -1 where there is none."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """What the protocol has a commit say about itself."""
 
-    def encode(self, *, timestamp_ms: int, base_version: int | None, previous_ms: int) -> bytes:
-        """The commit's bytes as the successor of `base_version`."""
+    def encode(
+        self,
+        *,
+        timestamp_ms: int,
+        base_version: int | None,
+        previous_ms: int,
+        highest_row_id: int = -1,
+    ) -> bytes:
+        """The commit's bytes as the successor of `base_version`.
+
+        Raises:
+            InvalidTable: rows of a file that does not say how many it has need ids.
+        """
         # Spec: in-commit timestamps MUST be strictly greater than that of the previous commit.
         in_commit_ms = max(timestamp_ms, previous_ms + 1) if self.in_commit_timestamps else None
         info = build_commit_info(
@@ -78,8 +95,11 @@ class CommitRequest:
             isolation_level=self.facts.isolation_level,
             read_version=base_version,
             user_info=self.user_info,
+            tags=self.tags,
         )
-        return encode_commit(info, self.actions)
+        version = 0 if base_version is None else base_version + 1
+        slot = CommitSlot(version, in_commit_ms, highest_row_id)
+        return encode_commit(info, self.actions.encode(slot))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +125,7 @@ class _Progress:
 
     base_version: int | None
     previous_ms: int
+    highest_row_id: int
     commits: list[tuple[int, bytes]]
 
     @property
@@ -133,15 +154,19 @@ def land_commit(
         CommitRetriesExhausted: every attempt found its version taken; the commit did not land.
         ConditionalPutUnsupported: the store cannot commit safely; the commit did not land.
         CommitStateUnknown: the store would not say whether the commit landed.
+        InvalidTable: row ids cannot be assigned; the commit did not land.
         StorageFailure: the store refused the commit, which has not shown up so far.
     """
-    progress = _Progress(request.read_version, request.read_timestamp_ms, [])
+    progress = _Progress(
+        request.read_version, request.read_timestamp_ms, request.read_highest_row_id, []
+    )
     for attempt in range(max_attempts):
         version = progress.next_version
         data = request.encode(
             timestamp_ms=clock(),
             base_version=progress.base_version,
             previous_ms=progress.previous_ms,
+            highest_row_id=progress.highest_row_id,
         )
         if _put(store, version, data, request.transaction_id):
             return Landed(version, (*progress.commits, (version, data)))
@@ -236,6 +261,8 @@ def _follow_winners(
             return Refused(conflict, winner)
         progress.base_version = version
         progress.previous_ms = max(progress.previous_ms, _in_commit_ms(info))
+        assigned = parse_high_water_mark(winner.domain_metadata)
+        progress.highest_row_id = max(progress.highest_row_id, assigned)
 
 
 def _in_commit_ms(info: Mapping[str, object]) -> int:

@@ -21,7 +21,9 @@ from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import Refused, now_ms
 from dagster_delta.table.dml import RowChangeMethods
+from dagster_delta.table.maintenance import MaintenanceMethods
 from dagster_delta.table.post_commit import write_checkpoint
+from dagster_delta.table.setting_methods import SettingMethods
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.transaction import ApplicationProgress, CommitResult, Transaction
 from dagster_delta.table.write_planning import SchemaMode, WriteOptions, new_column_name
@@ -37,7 +39,7 @@ __all__ = ["CommitResult", "DeltaTable"]
 CreateMode = Literal["error", "ignore", "replace"]
 
 
-class DeltaTable(RowChangeMethods):
+class DeltaTable(RowChangeMethods, SettingMethods, MaintenanceMethods):
     """A table, as its latest version is known to this handle.
 
     Reading calls answer from the version that was opened or last written here; `refresh` looks

@@ -13,17 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from pyroaring import BitMap64
 
 from dagster_delta.engines.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.engine import Assignment, RewriteResult, RowChangeEngine, RowRewrite
 from dagster_delta.engines.parquet.source import count_file_rows
+from dagster_delta.engines.row_completion import changed_values
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.arrow_columns import boolean_column
 from dagster_delta.protocol.partition_values import decode_path
-from dagster_delta.protocol.statistics import parse_statistics_json
+from dagster_delta.protocol.statistics import parse_statistics_json, with_record_count
 from dagster_delta.table.deletion_vector_files import store_deletion_vectors
 from dagster_delta.table.row_selection import SelectedRows, read_plan
 from dagster_delta.table.transaction import Transaction
@@ -174,7 +174,8 @@ class _TouchedFile:
             size_bytes=self.row["size_bytes"],
             modification_time_ms=self.row["modification_time_ms"],
             data_change=True,
-            stats=_with_wide_bounds(self.row["stats"], self.num_records),
+            # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight.
+            stats=with_record_count(self.row["stats"], self.num_records, tight_bounds=False),
             tags=None if tags is None else dict(tags),
             deletion_vector=vector,
             base_row_id=self.row["base_row_id"],
@@ -216,7 +217,11 @@ def _rewrite(
         staying = boolean_column([not each.leaves for each in touched])
         files = files.filter(staying)
     assert transaction.snapshot is not None  # noqa: S101  its files were selected
-    data = write_spec(configuration, transaction.store.location, check_rows=bool(assignments))
+    location = transaction.store.location
+    data = write_spec(configuration, location, check_rows=False)
+    if assignments:
+        values = changed_values(configuration, {each.column[0] for each in assignments})
+        data = write_spec(configuration, location, values=values)
     return engine.rewrite(
         RowRewrite(
             source=read_plan(transaction.snapshot, files, where),
@@ -251,18 +256,6 @@ def _stage_vectors(transaction: Transaction, files: list[_TouchedFile]) -> None:
         ),
         written=stored.paths,
     )
-
-
-def _with_wide_bounds(stats: str | None, num_records: int) -> str:
-    """Statistics of a file some of whose rows are deleted.
-
-    Spec: numRecords MUST be there and counts the deleted rows; the bounds are no longer tight.
-    """
-    # Values stay as they are spelled: a number could lose digits on its way through Python.
-    found = msgspec.json.decode(stats, type=dict[str, msgspec.Raw]) if stats else {}
-    found["numRecords"] = msgspec.Raw(b"%d" % num_records)
-    found["tightBounds"] = msgspec.Raw(b"false")
-    return msgspec.json.encode(found).decode()
 
 
 def _count(

@@ -27,13 +27,20 @@ from dagster_delta.protocol.actions import (
     RemoveFile,
     SetTransaction,
 )
-from dagster_delta.protocol.commit_writer import CommitContents, encode_actions
+from dagster_delta.protocol.column_values import advance_high_water_marks
+from dagster_delta.protocol.commit_writer import CommitContents
 from dagster_delta.protocol.conflict_checker import (
     IsolationLevel,
     ReadScope,
     TransactionFacts,
 )
 from dagster_delta.protocol.partition_values import decode_path
+from dagster_delta.protocol.pending_actions import PendingActions
+from dagster_delta.protocol.row_tracking import (
+    NO_ROW_IDS,
+    ROW_IDS_KEPT_TAG,
+    parse_high_water_mark,
+)
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import CommitRequest, Refused, land_commit, now_ms
@@ -104,6 +111,7 @@ class Transaction:
     _own_paths: list[str] = field(default_factory=list, init=False)
     _applications: dict[str, int] = field(default_factory=dict, init=False)
     _domains: dict[str, DomainMetadata] = field(default_factory=dict, init=False)
+    _keeps_row_ids: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if not self.store.supports_put_if_absent:
@@ -150,6 +158,17 @@ class Transaction:
         )
         self._staged = configuration
 
+    def stage_high_water_marks(self, marks: Mapping[str, int]) -> None:
+        """Record the last values of identity columns that were given out for this change, so that
+        no later one repeats them; a concurrent change of the metadata is a conflict then.
+
+        Args:
+            marks: last value by logical name of the column; none changes nothing.
+        """
+        if marks:
+            # Spec: delta.identity.highWaterMark is updated when the write commits.
+            self.stage_configuration(advance_high_water_marks(self.configuration, marks))
+
     def depend_on(self, reads: ReadScope) -> None:
         """Say which part of the table the change depends on; replaces what was said before."""
         self._reads = reads
@@ -180,6 +199,14 @@ class Transaction:
         """Remove logical files from the table."""
         self._removes.extend(removes)
 
+    def declare_row_ids_kept(self) -> None:
+        """Say that every row which moves to another file takes its id along, and its version too
+        unless it changes.
+
+        Without it a commit that both writes and removes files says that ids were lost.
+        """
+        self._keeps_row_ids = True
+
     def record_application(self, app_id: str, version: int) -> None:
         """Record that an application has got as far as `version`, as part of the commit."""
         self._applications[app_id] = version
@@ -202,6 +229,10 @@ class Transaction:
                 version=self.read_version,
             )
         self.record_application(progress.app_id, progress.version)
+
+    def stage_domain(self, domain: DomainMetadata) -> None:
+        """Set or remove a metadata domain of the protocol's own, for those who know its rules."""
+        self._domains[domain.domain] = domain
 
     def set_domain_metadata(self, domain: str, configuration: str) -> None:
         """Set the contents of a metadata domain of the user's own.
@@ -334,7 +365,11 @@ class Transaction:
             )
         return CommitRequest(
             read_version=self.read_version,
-            actions=encode_actions(contents),
+            actions=PendingActions(
+                contents,
+                tracks_rows=configuration.supports("rowTracking"),
+                starts_in_commit_timestamps=self._starts_in_commit_timestamps(),
+            ),
             facts=self._facts(contents),
             transaction_id=self.new_id(),
             operation=operation,
@@ -344,7 +379,31 @@ class Transaction:
             is_blind_append=self._reads.is_empty and not contents.removes,
             in_commit_timestamps=configuration.in_commit_timestamps_enabled,
             read_timestamp_ms=self._read_timestamp_ms(),
+            read_highest_row_id=self._highest_row_id(),
+            tags=self._tags(),
         )
+
+    def _starts_in_commit_timestamps(self) -> bool:
+        # Spec: a table that has them from its first version on does not say when they began.
+        if self.snapshot is None or not self.configuration.in_commit_timestamps_enabled:
+            return False
+        return not self.snapshot.configuration.in_commit_timestamps_enabled
+
+    def _highest_row_id(self) -> int:
+        if self.snapshot is None or not self.snapshot.configuration.supports("rowTracking"):
+            return NO_ROW_IDS
+        return parse_high_water_mark(self.snapshot.domain_metadata().values())
+
+    def _tags(self) -> dict[str, str]:
+        if not self.configuration.row_tracking_enabled:
+            return {}
+        # Spec: true where no row was updated or copied, or all of them kept their ids.
+        written = set(self._own_paths)
+        moves_rows = bool(self._removes) and any(
+            decode_path(each.path) in written for each in self._adds
+        )
+        kept = self._keeps_row_ids or not moves_rows
+        return {ROW_IDS_KEPT_TAG: "true" if kept else "false"}
 
     def _read_timestamp_ms(self) -> int:
         if self.snapshot is None or not self.configuration.in_commit_timestamps_enabled:
@@ -384,7 +443,7 @@ class Transaction:
 def _isolation_level(configuration: TableConfiguration, contents: CommitContents) -> IsolationLevel:
     changes = [add.data_change for add in contents.adds]
     changes += [remove.data_change for remove in contents.removes]
-    if changes and not any(changes):
+    if changes and not any(changes) and contents.metadata is None:
         # Rows that only move between files are the same under every order of the commits.
         return "SnapshotIsolation"
     if "delta.isolationLevel" not in configuration.metadata.configuration:

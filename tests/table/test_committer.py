@@ -14,9 +14,10 @@ from dagster_delta.errors import (
     ConditionalPutUnsupported,
     StorageFailure,
 )
-from dagster_delta.protocol.commit_writer import CommitContents, encode_actions
+from dagster_delta.protocol.commit_writer import CommitContents
 from dagster_delta.protocol.conflict_checker import TransactionFacts
 from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.pending_actions import PendingActions
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.committer import CommitRequest, Landed, Refused, land_commit
 from dagster_delta.table.delta_table import DeltaTable
@@ -52,7 +53,7 @@ def request(store: Any, name: str = "mine") -> CommitRequest:
     configuration = open_table(store).snapshot().configuration
     return CommitRequest(
         read_version=0,
-        actions=encode_actions(CommitContents()),
+        actions=PendingActions(CommitContents()),
         facts=TransactionFacts(protocol=configuration.protocol, metadata=configuration.metadata),
         transaction_id=name,
         operation="TEST",

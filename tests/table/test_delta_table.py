@@ -235,10 +235,10 @@ def test_nonsense_is_refused_before_anything_is_written(
     assert list(store.list_recursive()) == []
 
 
-@pytest.mark.parametrize("name", ["delta.enableRowTracking", "delta.enableIcebergCompatV2"])
+@pytest.mark.parametrize("name", ["delta.feature.collations", "delta.feature.geospatial"])
 def test_a_table_that_could_not_be_written_is_not_created(store: MemoryStore, name: str) -> None:
     with pytest.raises(UnsupportedFeature):
-        create(store, properties={name: "true"})
+        create(store, properties={name: "supported"})
     assert list(store.list_recursive()) == []
 
 

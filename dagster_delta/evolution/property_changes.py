@@ -1,0 +1,301 @@
+"""Properties set and unset, features enabled and versions raised on a table that exists: planned.
+
+The plan is a configuration. What its commit needs besides (row ids for the files that are there,
+the version in-commit timestamps begin at) follows from comparing it with the one in force.
+
+Spec: Table Features for New and Existing Tables; Change Metadata; Column Mapping; Row Tracking;
+In-Commit Timestamps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.property_names import normalize_properties, spell_property
+from dagster_delta.evolution.required_protocol import (
+    FEATURE_PREFIX,
+    required_features,
+    upgrade_protocol,
+)
+from dagster_delta.protocol.actions import Protocol
+from dagster_delta.protocol.column_mapping import assign_column_mapping
+from dagster_delta.protocol.iceberg_compat import check_iceberg_compat
+from dagster_delta.protocol.pending_actions import (
+    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
+    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
+)
+from dagster_delta.protocol.row_tracking import with_materialized_columns
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.table_features import TABLE_FEATURES, find_feature
+from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
+
+__all__ = ["enable_feature", "set_properties", "unset_properties", "upgrade_versions"]
+
+_MAPPING_MODE = "delta.columnMapping.mode"
+_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+_FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
+_VERSION_KEYS = ("delta.minReaderVersion", "delta.minWriterVersion")
+_VERSION_PAIRS = ((1, 2), (1, 3), (1, 4), (2, 5), (2, 6), (1, 7), (3, 7))
+
+
+def set_properties(
+    configuration: TableConfiguration,
+    properties: Mapping[str, object],
+    *,
+    new_name: Callable[[], str],
+) -> TableConfiguration:
+    """The configuration with these properties, under the protocol that they need.
+
+    Returns the configuration itself where it says all that already.
+
+    Args:
+        configuration: protocol and metadata in force.
+        properties: values by name; `delta.feature.<name> = supported`, `delta.minReaderVersion` and
+            `delta.minWriterVersion` go to the protocol and are not kept as properties.
+        new_name: makes physical column names that no other column ever had.
+
+    Raises:
+        InvalidArgument: a name is unknown or not for users, a value has no meaning, or the table
+            cannot go from its present state to that one.
+    """
+    given = normalize_properties(properties)
+    _refuse_constraints(given)
+    kept = {key: value for key, value in given.items() if not _is_protocol_property(key)}
+    current = configuration.metadata.configuration
+    wanted = {**current, **kept}
+    features = required_features(StructType(()), given)
+    protocol = upgrade_protocol(configuration.protocol, features)
+    protocol = _with_versions(protocol, given)
+    _check_mapping_change(configuration, wanted)
+    return _finish(configuration, protocol, wanted, new_name)
+
+
+def unset_properties(
+    configuration: TableConfiguration, names: Iterable[str], *, if_exists: bool = False
+) -> TableConfiguration:
+    """The configuration without these properties; the protocol stays as it is.
+
+    Args:
+        configuration: protocol and metadata in force.
+        names: of the properties.
+        if_exists: whether a property that the table does not have is no error.
+
+    Raises:
+        InvalidArgument: a property is not there or not for users, or the table cannot do without.
+    """
+    if isinstance(names, str):
+        raise InvalidArgument(f"properties are unset by a list of names; write [{names!r}]")
+    wanted = dict(configuration.metadata.configuration)
+    by_lower = {key.lower(): key for key in wanted}
+    for name in names:
+        key = name if name in wanted else by_lower.get(name.lower(), name)
+        if key not in wanted:
+            if if_exists:
+                continue
+            raise InvalidArgument(
+                f"the table has no property {name}; it has {', '.join(sorted(wanted)) or 'none'}"
+            )
+        _refuse_constraints([key])
+        spell_property(key, is_known=True)
+        del wanted[key]
+    _check_mapping_change(configuration, wanted)
+    return _finish(configuration, configuration.protocol, wanted, None)
+
+
+def enable_feature(
+    configuration: TableConfiguration, name: str, *, new_name: Callable[[], str]
+) -> TableConfiguration:
+    """The configuration of a table whose protocol also lists a feature, and those it builds on.
+
+    Legacy versions give way to lists, with all they implied. A feature that a property turns on is
+    supported then and not yet in use.
+
+    Args:
+        configuration: protocol and metadata in force.
+        name: of the feature, or one of its other names.
+        new_name: makes physical column names that no other column ever had.
+
+    Raises:
+        InvalidArgument: there is no such feature.
+    """
+    if find_feature(name) is None:
+        known = ", ".join(each.name for each in TABLE_FEATURES if each.can_write)
+        raise InvalidArgument(f"there is no table feature {name}; those that are written: {known}")
+    return set_properties(
+        configuration, {f"{FEATURE_PREFIX}{name}": "supported"}, new_name=new_name
+    )
+
+
+def upgrade_versions(
+    configuration: TableConfiguration, *, reader: int, writer: int, new_name: Callable[[], str]
+) -> TableConfiguration:
+    """The configuration under at least these protocol versions.
+
+    Args:
+        configuration: protocol and metadata in force.
+        reader: least minReaderVersion.
+        writer: least minWriterVersion; 7 lists the features that the old version implied.
+        new_name: makes physical column names that no other column ever had.
+
+    Raises:
+        InvalidArgument: there is no such pair of versions.
+    """
+    versions = dict(zip(_VERSION_KEYS, (reader, writer), strict=True))
+    return set_properties(configuration, versions, new_name=new_name)
+
+
+def _finish(
+    old: TableConfiguration,
+    protocol: Protocol,
+    properties: Mapping[str, str],
+    new_name: Callable[[], str] | None,
+) -> TableConfiguration:
+    """The new configuration with what follows from its properties, once it was found legal."""
+    wanted = dict(properties)
+    schema_string = old.metadata.schema_string
+    planned = TableConfiguration(
+        protocol, msgspec.structs.replace(old.metadata, configuration=wanted)
+    )
+    if planned.column_mapping_mode != "none" and old.column_mapping_mode == "none":
+        assert new_name is not None  # noqa: S101  unsetting never turns mapping on
+        schema, highest = assign_column_mapping(
+            planned.schema,
+            planned.column_mapping_mode,
+            max_column_id=planned.properties.column_mapping_max_column_id,
+            new_name=new_name,
+            # The data files that are there have their columns under these names.
+            keep_logical_names=True,
+        )
+        wanted[_MAX_COLUMN_ID] = str(highest)
+        schema_string = schema.to_json()
+    if planned.supports("rowTracking") and new_name is not None:
+        wanted = with_materialized_columns(wanted, new_name)
+    if not planned.in_commit_timestamps_enabled:
+        # They would name a start that the next enabling makes untrue.
+        wanted.pop(IN_COMMIT_TIMESTAMP_START_VERSION_KEY, None)
+        wanted.pop(IN_COMMIT_TIMESTAMP_START_TIME_KEY, None)
+    if protocol == old.protocol and wanted == old.metadata.configuration:
+        return old
+    metadata = msgspec.structs.replace(
+        old.metadata, configuration=wanted, schema_string=schema_string
+    )
+    finished = TableConfiguration(protocol, metadata)
+    _check_state(old, finished)
+    return finished
+
+
+def _check_state(old: TableConfiguration, new: TableConfiguration) -> None:
+    if new.change_data_feed_enabled and not old.change_data_feed_enabled:
+        _refuse_feed_columns(new.schema)
+    if new.properties.enable_row_tracking and new.supports("rowIds"):
+        raise InvalidArgument(
+            "the table has row ids by the draft of row tracking (feature rowIds), and both cannot "
+            "be on; drop the feature rowIds first"
+        )
+    named = new.properties.data_skipping_stats_columns
+    if named is not None and named != old.properties.data_skipping_stats_columns:
+        for path in named:
+            _refuse_missing_column(new.schema, path)
+    check_iceberg_compat(new)
+
+
+def _refuse_feed_columns(schema: StructType) -> None:
+    taken = [each.name for each in schema if each.name.lower() in _FEED_COLUMNS]
+    if taken:
+        raise InvalidArgument(
+            f"delta.enableChangeDataFeed needs the names {', '.join(_FEED_COLUMNS)}, and the table "
+            f"has a column {taken[0]}; rename it first",
+            column=taken[0],
+        )
+
+
+def _refuse_missing_column(schema: StructType, path: tuple[str, ...]) -> None:
+    current: object = schema
+    for name in path:
+        field = current.get(name) if isinstance(current, StructType) else None
+        if field is None:
+            raise InvalidArgument(
+                f"delta.dataSkippingStatsColumns names {'.'.join(path)}, and the columns are "
+                f"{', '.join(schema.names)}",
+                column=".".join(path),
+            )
+        current = field.data_type
+
+
+def _check_mapping_change(configuration: TableConfiguration, wanted: Mapping[str, str]) -> None:
+    old = configuration.column_mapping_mode
+    new = TableProperties.parse(wanted).column_mapping_mode
+    if old == new or (old, new) == ("none", "name"):
+        return
+    if new == "none":
+        raise InvalidArgument(
+            f"{_MAPPING_MODE} cannot go from {old} to none by itself, as files have other names; "
+            'drop_feature("columnMapping") writes them anew'
+        )
+    raise InvalidArgument(
+        f"{_MAPPING_MODE} cannot go from {old} to {new} on a table that exists; a table without "
+        "mapping can be set to name, and id is for new tables"
+    )
+
+
+def _refuse_constraints(keys: Iterable[str]) -> None:
+    for key in keys:
+        if key.startswith(CONSTRAINT_PREFIX):
+            name = key.removeprefix(CONSTRAINT_PREFIX)
+            raise InvalidArgument(
+                f"{key} is no property to set or unset, as the rows of the table have to satisfy "
+                f"it; use ALTER TABLE … ADD CONSTRAINT {name} CHECK (…), or DROP CONSTRAINT {name}"
+            )
+
+
+def _is_protocol_property(key: str) -> bool:
+    return key.startswith(FEATURE_PREFIX) or key in _VERSION_KEYS
+
+
+def _with_versions(protocol: Protocol, given: Mapping[str, str]) -> Protocol:
+    reader, writer = (_version(given, key) for key in _VERSION_KEYS)
+    if reader <= protocol.min_reader_version and writer <= protocol.min_writer_version:
+        return protocol
+    reader = max(reader, protocol.min_reader_version)
+    writer = max(writer, protocol.min_writer_version)
+    if reader == 2 and writer == 7:
+        # Writers with lists of features that map columns ask it of readers by a list as well.
+        reader = 3
+    if (reader, writer) not in _VERSION_PAIRS:
+        pairs = ", ".join(f"{r} with {w}" for r, w in _VERSION_PAIRS)
+        raise InvalidArgument(
+            f"delta.minReaderVersion {reader} with delta.minWriterVersion {writer} is no protocol; "
+            f"there are {pairs}"
+        )
+    if writer < 7:
+        return Protocol(min_reader_version=reader, min_writer_version=writer)
+    return _as_lists(protocol, reader)
+
+
+def _as_lists(protocol: Protocol, reader: int) -> Protocol:
+    """The protocol with lists of what it supports."""
+    # Any feature that needs a list brings all of them with it; taken out again, they stay.
+    listed = upgrade_protocol(protocol, ["domainMetadata"])
+    writer_features = tuple(
+        each
+        for each in listed.writer_features or ()
+        if each != "domainMetadata" or each in (protocol.writer_features or ())
+    )
+    reader = max(reader, listed.min_reader_version)
+    return Protocol(
+        min_reader_version=reader,
+        min_writer_version=7,
+        reader_features=(listed.reader_features or ()) if reader == 3 else None,
+        writer_features=writer_features,
+    )
+
+
+def _version(given: Mapping[str, str], key: str) -> int:
+    text = given.get(key, "1")
+    if not text.isdecimal():
+        raise InvalidArgument(f"the table property {key} is a whole number, not {text!r}")
+    return int(text)

@@ -1,0 +1,86 @@
+"""The actions of a commit that does not know yet which version it will be.
+
+Most actions are the same whatever the version. Row ids follow those that the winners of a race have
+assigned, and what says when in-commit timestamps began names the commit itself.
+
+Spec: Row Tracking; In-Commit Timestamps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import msgspec
+
+from dagster_delta.protocol.commit_writer import CommitContents, encode_actions
+from dagster_delta.protocol.row_tracking import assign_row_ids, high_water_mark_domain
+
+__all__ = [
+    "IN_COMMIT_TIMESTAMP_START_TIME_KEY",
+    "IN_COMMIT_TIMESTAMP_START_VERSION_KEY",
+    "CommitSlot",
+    "PendingActions",
+]
+
+IN_COMMIT_TIMESTAMP_START_VERSION_KEY = "delta.inCommitTimestampEnablementVersion"
+"""Property that names the first commit with a timestamp of its own."""
+IN_COMMIT_TIMESTAMP_START_TIME_KEY = "delta.inCommitTimestampEnablementTimestamp"
+"""Property that repeats that commit's timestamp, in milliseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSlot:
+    """The place in the log that one attempt tries to take."""
+
+    version: int
+    in_commit_timestamp_ms: int | None
+    """The commit's own timestamp; None where the table keeps none."""
+    highest_row_id: int
+    """Highest row id assigned before it, -1 where there is none."""
+
+
+@dataclass(frozen=True)
+class PendingActions:
+    """What a commit will hold, its provenance apart."""
+
+    contents: CommitContents
+    tracks_rows: bool = False
+    """Whether files get row ids, as the table supports row tracking."""
+    starts_in_commit_timestamps: bool = False
+    """Whether it is the first commit with a timestamp of its own."""
+
+    def encode(self, slot: CommitSlot) -> bytes:
+        """The lines of the commit below its commitInfo, for one place in the log.
+
+        Raises:
+            InvalidTable: rows of a file that does not say how many it has need ids.
+        """
+        if not self.tracks_rows and not self.starts_in_commit_timestamps:
+            return self._encoded
+        return encode_actions(self.settle(slot))
+
+    def settle(self, slot: CommitSlot) -> CommitContents:
+        """The contents of the commit for one place in the log. Raises as `encode` does."""
+        contents = self.contents
+        if self.starts_in_commit_timestamps and contents.metadata is not None:
+            start = {
+                IN_COMMIT_TIMESTAMP_START_VERSION_KEY: str(slot.version),
+                IN_COMMIT_TIMESTAMP_START_TIME_KEY: str(slot.in_commit_timestamp_ms),
+            }
+            configuration = {**contents.metadata.configuration, **start}
+            metadata = msgspec.structs.replace(contents.metadata, configuration=configuration)
+            contents = replace(contents, metadata=metadata)
+        if self.tracks_rows:
+            adds, highest = assign_row_ids(
+                contents.adds, version=slot.version, highest=slot.highest_row_id
+            )
+            domains = contents.domain_metadata
+            if highest != slot.highest_row_id:
+                domains = (*domains, high_water_mark_domain(highest))
+            contents = replace(contents, adds=adds, domain_metadata=domains)
+        return contents
+
+    @cached_property
+    def _encoded(self) -> bytes:
+        return encode_actions(self.contents)

@@ -1,0 +1,182 @@
+"""The calls of a table handle that change what a table promises: properties, features, versions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.committer import now_ms
+from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.transaction import CommitResult
+from dagster_delta.table.write_planning import new_column_name
+
+__all__ = ["SettingMethods"]
+
+
+class SettingMethods(ABC):
+    """What changes properties and protocol of a table; part of `DeltaTable`."""
+
+    _store: ObjectStore
+
+    @abstractmethod
+    def _existing(self) -> Snapshot:
+        """The latest version. Raises TableNotFound where there is no table."""
+
+    @abstractmethod
+    def _adopt(self, result: CommitResult) -> CommitResult:
+        """Move the handle to the version that a commit made."""
+
+    def set_properties(
+        self,
+        properties: Mapping[str, object],
+        *,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Set table properties, in one commit with the protocol they need and all that follows.
+
+        A legacy protocol gives way to lists of features, where the new feature needs that, with
+        all it implied. `delta.enableRowTracking` gives ids to the rows that are there,
+        `delta.columnMapping.mode = name` ids to the columns, and
+        `delta.enableInCommitTimestamps` records when they began. Where the table has all that
+        already there is no commit, and `skipped` is true.
+
+        Args:
+            properties: values by name, text, numbers or booleans; `delta.*` names are checked,
+                others are the user's own. `delta.feature.<name> = supported` enables a feature.
+            commit_info: recorded in the commitInfo beside ours.
+
+        Raises:
+            TableNotFound: there is no table.
+            InvalidArgument: a name is unknown or not for users, a value has no meaning, or the
+                table cannot go from its present state to that one.
+            UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
+            CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
+        """
+        from dagster_delta.evolution.property_changes import set_properties
+        from dagster_delta.evolution.property_names import normalize_properties
+
+        return self._change(
+            lambda now: set_properties(now, properties, new_name=new_column_name),
+            "SET TBLPROPERTIES",
+            {"properties": normalize_properties(properties)},
+            commit_info,
+        )
+
+    def unset_properties(
+        self,
+        names: Iterable[str],
+        *,
+        if_exists: bool = False,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Take table properties away; features that they needed stay in the protocol.
+
+        Args:
+            names: of the properties.
+            if_exists: whether a property that the table does not have is no error.
+            commit_info: recorded in the commitInfo beside ours.
+
+        Raises:
+            InvalidArgument: a property is not there or not for users, or the table cannot do
+                without it.
+            TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
+            CommitStateUnknown: as for `set_properties`.
+        """
+        from dagster_delta.evolution.property_changes import unset_properties
+
+        wanted = names if isinstance(names, str) else list(names)
+        return self._change(
+            lambda now: unset_properties(now, wanted, if_exists=if_exists),
+            "UNSET TBLPROPERTIES",
+            {"properties": wanted, "ifExists": if_exists},
+            commit_info,
+        )
+
+    def enable_feature(
+        self, name: str, *, commit_info: Mapping[str, object] | None = None
+    ) -> CommitResult:
+        """Make the protocol list a table feature, and those it builds on.
+
+        A feature with a property of its own (`delta.enableDeletionVectors`, …) is supported then
+        and not yet in use: `set_properties` turns it on.
+
+        Args:
+            name: of the feature, as in `"domainMetadata"`.
+            commit_info: recorded in the commitInfo beside ours.
+
+        Raises:
+            InvalidArgument: there is no such feature.
+            UnsupportedFeature: this library does not write tables with it.
+            TableNotFound, ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for
+                `set_properties`.
+        """
+        from dagster_delta.evolution.property_changes import enable_feature
+
+        return self._change(
+            lambda now: enable_feature(now, name, new_name=new_column_name),
+            "SET TBLPROPERTIES",
+            {"properties": {f"delta.feature.{name}": "supported"}},
+            commit_info,
+        )
+
+    def upgrade_protocol(
+        self,
+        *,
+        min_reader_version: int = 1,
+        min_writer_version: int = 1,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Raise the protocol versions; writer version 7 lists what the old version implied.
+
+        Args:
+            min_reader_version: least reader version; the table's own may be higher.
+            min_writer_version: least writer version; the table's own may be higher.
+            commit_info: recorded in the commitInfo beside ours.
+
+        Raises:
+            InvalidArgument: there is no such pair of versions.
+            TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
+            CommitStateUnknown: as for `set_properties`.
+        """
+        from dagster_delta.evolution.property_changes import upgrade_versions
+
+        return self._change(
+            lambda now: upgrade_versions(
+                now,
+                reader=min_reader_version,
+                writer=min_writer_version,
+                new_name=new_column_name,
+            ),
+            "UPGRADE PROTOCOL",
+            {
+                "newProtocol": {
+                    "minReaderVersion": min_reader_version,
+                    "minWriterVersion": min_writer_version,
+                }
+            },
+            commit_info,
+        )
+
+    def _change(
+        self,
+        plan: Callable[[TableConfiguration], TableConfiguration],
+        operation: str,
+        parameters: Mapping[str, object],
+        commit_info: Mapping[str, object] | None,
+    ) -> CommitResult:
+        from dagster_delta.table.configuration_change import commit_configuration
+
+        snapshot = self._existing()
+        return self._adopt(
+            commit_configuration(
+                self._store,
+                snapshot,
+                plan(snapshot.configuration),
+                operation,
+                parameters,
+                clock=now_ms,
+                commit_info=commit_info,
+            )
+        )
