@@ -1,9 +1,10 @@
 """What an asset's metadata, and the IO manager's configuration behind it, ask for: read once.
 
-Metadata on the asset (or on an op's `Out`) overrides the configuration of the IO manager. A key may
-be written plainly, as the other Delta integrations have it (`partition_expr`), or under our own
-namespace (`delta/partition_expr`), where a key we do not know is an error and not a typo that
-nobody notices.
+Metadata on the asset (or on an op's `Out`) overrides the configuration of the IO manager, and
+metadata that the asset puts on its output while it runs overrides both, for what does not decide
+where the table lies. A key may be written plainly, as the other Delta integrations have it
+(`partition_expr`), or under our own namespace (`delta/partition_expr`), where a key we do not know
+is an error and not a typo that nobody notices.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 from dagster import AssetKey, MetadataValue
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.merge_config import (
+    MergeConfig,
+    MergeOperationsConfig,
+    parse_merge_config,
+    parse_merge_operations,
+)
 
 __all__ = [
     "NAMESPACE",
@@ -27,7 +34,7 @@ __all__ = [
     "read_input_options",
 ]
 
-WriteMode = Literal["append", "overwrite", "error", "ignore"]
+WriteMode = Literal["append", "overwrite", "merge", "error", "ignore"]
 SchemaMode = Literal["strict", "merge", "overwrite"]
 
 NAMESPACE = "delta/"
@@ -46,8 +53,16 @@ _ASSET_KEYS = {
     "table_configuration": "properties",
     "table_properties": "properties",
     "custom_metadata": "custom_metadata",
+    "commit_properties": "commit_properties",
+    "writer_properties": "writer_properties",
+    "merge_config": "merge",
+    "merge_predicate": "merge_predicate",
+    "merge_operations_config": "merge_operations",
 }
 """Metadata key to option; several keys for one option are the spellings of earlier integrations."""
+
+_FIXED_OPTIONS = frozenset({"partition_expr", "schema", "table_name"})
+"""Options that readers of the table go by too, so that no run can have its own."""
 
 _INPUT_KEYS = {
     "columns": "columns",
@@ -79,6 +94,8 @@ class AssetOptions:
     """Table properties of a new table."""
     custom_metadata: Mapping[str, str] = field(default_factory=dict)
     """Put into the commitInfo of every commit."""
+    merge: MergeConfig | None = None
+    """How the mode `merge` merges."""
 
     def table_uri(self, root_uri: str, asset_key: AssetKey | None, output_name: str) -> str:
         """`<root>/<schema>/<table>`, where earlier Delta IO managers keep the table too."""
@@ -108,7 +125,11 @@ class InputOptions:
 
 
 def read_asset_options(
-    metadata: Mapping[str, Any], defaults: AssetOptions, *, asset: str
+    metadata: Mapping[str, Any],
+    defaults: AssetOptions,
+    *,
+    asset: str,
+    runtime: Mapping[str, Any] | None = None,
 ) -> AssetOptions:
     """The options of one asset: its metadata over the defaults of the IO manager.
 
@@ -116,14 +137,18 @@ def read_asset_options(
         metadata: definition metadata of the asset or output.
         defaults: what holds where the metadata is silent.
         asset: name of the asset, for error messages.
+        runtime: metadata of the output, from the run; keys that name no option are the user's own.
 
     Raises:
         InvalidArgument: a key of our namespace that does not exist, two keys for one option, or a
             value that the option does not take.
     """
-    reader = _Reader(_options(metadata, _ASSET_KEYS, asset), asset)
+    found = _options(metadata, _ASSET_KEYS, asset)
+    reader = _Reader(found | _runtime_options(runtime or {}, asset), asset)
     none: Mapping[str, str] = {}
+    files = reader.read("writer_properties", _WRITER_PROPERTIES, none)
     properties = reader.read("properties", _STRING_MAPPING, none)
+    commit = reader.read("commit_properties", _COMMIT_PROPERTIES, none)
     custom_metadata = reader.read("custom_metadata", _STRING_MAPPING, none)
     schema_mode = reader.read("schema_mode", _SCHEMA_MODE, defaults.schema_mode)
     if reader.read("overwrite_schema", _BOOLEAN, default=False):
@@ -135,9 +160,22 @@ def read_asset_options(
         table_name=reader.read("table_name", _TEXT, defaults.table_name),
         partition_expr=reader.read("partition_expr", _EXPRESSION, defaults.partition_expr),
         partition_by=reader.read("partition_by", _NAMES, defaults.partition_by),
-        properties={**defaults.properties, **properties},
-        custom_metadata={**defaults.custom_metadata, **custom_metadata},
+        properties={**defaults.properties, **files, **properties},
+        custom_metadata={**defaults.custom_metadata, **commit, **custom_metadata},
+        merge=_merge(reader, defaults.merge),
     )
+
+
+def _merge(reader: _Reader, default: MergeConfig | None) -> MergeConfig | None:
+    merge = reader.read("merge", _MERGE, default)
+    changes: dict[str, Any] = {
+        "predicate": reader.read("merge_predicate", _TEXT, None),
+        "merge_operations_config": reader.read("merge_operations", _MERGE_OPERATIONS, None),
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if not changes:
+        return merge
+    return (merge or MergeConfig()).model_copy(update=changes)
 
 
 def read_input_options(
@@ -181,6 +219,20 @@ def _options(
                 "the same and differ; keep one of them"
             )
         found[option] = (key, value)
+    return found
+
+
+def _runtime_options(metadata: Mapping[str, Any], asset: str) -> dict[str, tuple[str, Any]]:
+    known = {
+        key: raw for key, raw in metadata.items() if key.removeprefix(NAMESPACE) in _ASSET_KEYS
+    }
+    found = _options(known, _ASSET_KEYS, asset)
+    for option, (key, _) in found.items():
+        if option in _FIXED_OPTIONS:
+            raise InvalidArgument(
+                f"the metadata {key!r} of asset {asset} was put on its output in a run, and tells "
+                "its readers where the table is too: set it on the asset itself"
+            )
     return found
 
 
@@ -276,4 +328,33 @@ _NAMES: _Kind[tuple[str, ...] | None] = _Kind("a column name or a list of them",
 _EXPRESSION: _Kind[str | Mapping[str, str] | None] = _Kind(
     "a column name, or a mapping from partition dimension to column name", _parse_expression
 )
+
+
+def _parse_commit_properties(value: Any) -> Mapping[str, str] | None:
+    # Objects of earlier integrations have it as an attribute.
+    plain = value if isinstance(value, Mapping) else getattr(value, "__dict__", None)
+    if plain is None or set(plain) - {"custom_metadata"}:
+        return None
+    return _parse_string_mapping(plain.get("custom_metadata") or {})
+
+
+def _parse_writer_properties(value: Any) -> Mapping[str, str] | None:
+    if not isinstance(value, Mapping) or set(value) - {"compression"}:
+        return None
+    codec = value.get("compression")
+    return {} if codec is None else {"delta.parquet.compression.codec": str(codec).lower()}
+
+
 _STRING_MAPPING: _Kind[Mapping[str, str]] = _Kind("a mapping of strings", _parse_string_mapping)
+_COMMIT_PROPERTIES: _Kind[Mapping[str, str]] = _Kind(
+    "a mapping with custom_metadata alone", _parse_commit_properties
+)
+_WRITER_PROPERTIES: _Kind[Mapping[str, str]] = _Kind(
+    "a mapping with compression alone, which becomes the codec of a new table; other properties of "
+    "files are table properties: set table_configuration",
+    _parse_writer_properties,
+)
+_MERGE: _Kind[MergeConfig | None] = _Kind("a MergeConfig, or a mapping like it", parse_merge_config)
+_MERGE_OPERATIONS: _Kind[MergeOperationsConfig | None] = _Kind(
+    "a MergeOperationsConfig, or a mapping like it", parse_merge_operations
+)

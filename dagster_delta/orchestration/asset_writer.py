@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dagster_delta.errors import TableAlreadyExists, TableNotFound
-from dagster_delta.orchestration.asset_options import AssetOptions
+from dagster_delta.errors import InvalidArgument, TableAlreadyExists, TableNotFound
+from dagster_delta.orchestration.asset_options import AssetOptions, SchemaMode
+from dagster_delta.orchestration.merge_config import MergeConfig, add_clauses
 from dagster_delta.orchestration.partition_predicates import identity_values, partition_predicate
 from dagster_delta.orchestration.partitions import PartitionSelection
+from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.schema import StructType
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class WrittenAsset:
     """Spark SQL of the partitions that were replaced or appended to; None for the whole table."""
     skipped_because: str | None = None
     """Why nothing was written, or None."""
+    merge_type: str | None = None
+    """How the mode `merge` merged."""
 
 
 def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
@@ -73,13 +77,20 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
         skipped = _keep_existing(write, before, predicate)
         if skipped is not None:
             return skipped
-    result = _commit(write, table, data, predicate, _partition_by(write, before, schema))
+    partition_by = _partition_by(write, before, schema)
+    if write.options.mode == "merge":
+        result = _merge(write, table, data, schema, partition_by)
+    else:
+        result = _commit(write, table, data, predicate, partition_by)
     return WrittenAsset(
         write.options.mode,
         result.snapshot,
         result.metrics,
         predicate,
-        "an earlier attempt of this run has committed it" if result.skipped else None,
+        _skip_reason(result),
+        (write.options.merge or MergeConfig()).merge_type.value
+        if write.options.mode == "merge"
+        else None,
     )
 
 
@@ -98,6 +109,15 @@ def default_partition_columns(selection: PartitionSelection, schema: StructType)
     distinct = tuple(dict.fromkeys(columns))
     # A table has to have a column besides those it is partitioned by.
     return distinct if len(distinct) < len(schema) else ()
+
+
+def _skip_reason(result: CommitResult) -> str | None:
+    if not result.skipped:
+        return None
+    # A merge has counted the rows that it found nothing to do with.
+    if result.metrics:
+        return "the rows change nothing"
+    return "an earlier attempt of this run has committed it"
 
 
 def _snapshot(table: DeltaTable) -> Snapshot | None:
@@ -186,3 +206,75 @@ def _commit(
         commit_info=write.commit_info,
         properties=options.properties,
     )
+
+
+def _merge(
+    write: AssetWrite,
+    table: DeltaTable,
+    data: Any,
+    source: StructType,
+    partition_by: tuple[str, ...] | None,
+) -> CommitResult:
+    options = write.options
+    config = options.merge or MergeConfig()
+    config.check(write.name)
+    before = _prepare_merge(write, table, source, partition_by)
+    on, within = str(config.predicate), None
+    if write.selection is not None:
+        within = partition_predicate(write.selection, before.schema)
+        bound = partition_predicate(write.selection, before.schema, alias=config.target)
+        on = f"({on}) AND ({bound})"
+    builder = table.merge(
+        data,
+        on,
+        source_alias=config.source,
+        target_alias=config.target,
+        commit_info=write.commit_info,
+        idempotency=write.idempotency,
+        check=within,
+    )
+    return add_clauses(
+        builder,
+        config,
+        source_columns=source.names,
+        by_name=options.schema_mode == "merge",
+        within=within,
+    ).execute()
+
+
+def _prepare_merge(
+    write: AssetWrite,
+    table: DeltaTable,
+    source: StructType,
+    partition_by: tuple[str, ...] | None,
+) -> Snapshot:
+    """The table to merge into: created or given new columns by a commit of its own, where it is to
+    be.
+    """
+    options = write.options
+    if options.schema_mode == "overwrite":
+        raise InvalidArgument(
+            f"the mode of {write.name} is merge, and its schema_mode overwrite: rows that stay "
+            "keep their columns; use schema_mode merge or strict"
+        )
+    before = _snapshot(table)
+    if before is not None and not _adds_columns(before, source, options.schema_mode):
+        return before
+    # Rows change only in the merge: what a crash between the two leaves is a table without them.
+    return table.append(
+        to_arrow_schema(source).empty_table(),
+        schema_mode=options.schema_mode,
+        partition_by=partition_by,
+        commit_info=write.commit_info,
+        properties=options.properties,
+    ).snapshot
+
+
+def _adds_columns(before: Snapshot, source: StructType, schema_mode: SchemaMode) -> bool:
+    from dagster_delta.table.write_planning import WriteOptions, plan_configuration
+
+    if schema_mode == "strict":
+        return False
+    options = WriteOptions(schema_mode=schema_mode)
+    planned = plan_configuration(before.configuration, source, options, now_ms=before.timestamp_ms)
+    return planned.schema != before.schema

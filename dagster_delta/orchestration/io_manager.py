@@ -6,6 +6,7 @@ Tables lie at `<root_uri>/<schema>/<asset name>`, where earlier Delta IO manager
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dagster import AssetKey, ConfigurableIOManager, InputContext, OutputContext
@@ -21,6 +22,7 @@ from dagster_delta.orchestration.asset_options import (
     read_input_options,
 )
 from dagster_delta.orchestration.asset_writer import AssetWrite, WrittenAsset, write_asset
+from dagster_delta.orchestration.merge_config import MergeConfig
 from dagster_delta.orchestration.output_metadata import (
     commit_metadata,
     rows_by_partition,
@@ -88,7 +90,11 @@ class DeltaIOManager(ConfigurableIOManager):
     mode: WriteMode = Field(
         default="overwrite",
         description="overwrite: replace the table, or the partitions of the run; append: add to "
-        "it; error, ignore: only write where there is nothing yet.",
+        "it; merge: change and add rows as merge_config says; error, ignore: only write where "
+        "there is nothing yet.",
+    )
+    merge_config: MergeConfig | None = Field(
+        default=None, description="How the mode merge merges: its type and when rows match."
     )
     schema_mode: SchemaMode = Field(
         default="strict",
@@ -106,6 +112,14 @@ class DeltaIOManager(ConfigurableIOManager):
     table_config: dict[str, str] = Field(default={}, description="Table properties of new tables.")
     custom_metadata: dict[str, str] = Field(
         default={}, description="Put into the commitInfo of every commit."
+    )
+    commit_properties: dict[str, dict[str, str]] = Field(
+        default={}, description="custom_metadata, by the name that other integrations have for it."
+    )
+    writer_properties: dict[str, str] = Field(
+        default={},
+        description="compression: codec of the data files of new tables. Other properties of files "
+        "are table properties.",
     )
     default_load_type: str | None = Field(
         default=None,
@@ -129,7 +143,12 @@ class DeltaIOManager(ConfigurableIOManager):
         if obj is None:
             context.log.debug(f"{name} returned None: it wrote its table by itself, if at all")
             return
-        options = read_asset_options(context.definition_metadata, self._defaults(), asset=name)
+        options = read_asset_options(
+            context.definition_metadata,
+            self._defaults(),
+            asset=name,
+            runtime=context.output_metadata,
+        )
         keys = tuple(context.asset_partition_keys) if context.has_asset_partitions else ()
         facts = run_facts(context, keys)
         write = AssetWrite(
@@ -173,12 +192,22 @@ class DeltaIOManager(ConfigurableIOManager):
         return load_input(load_type, TableInput(table, scan, self._session))
 
     def _defaults(self) -> AssetOptions:
-        return AssetOptions(
+        given = read_asset_options(
+            {
+                "table_configuration": self.table_config,
+                "custom_metadata": self.custom_metadata,
+                "commit_properties": self.commit_properties,
+                "writer_properties": self.writer_properties,
+            },
+            AssetOptions(),
+            asset="every asset",
+        )
+        return replace(
+            given,
             mode=self.mode,
             schema_mode="overwrite" if self.overwrite_schema else self.schema_mode,
             schema=self.schema_,
-            properties=self.table_config,
-            custom_metadata=self.custom_metadata,
+            merge=self.merge_config,
         )
 
     def _open(self, uri: str, name: str) -> DeltaTable:

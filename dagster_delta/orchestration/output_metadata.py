@@ -80,6 +80,8 @@ def commit_metadata(written: WrittenAsset) -> dict[str, Any]:
         metadata["delta/predicate"] = written.predicate
     if written.skipped_because is not None:
         metadata["delta/skipped"] = written.skipped_because
+    if written.merge_type is not None:
+        metadata["delta/merge_type"] = written.merge_type
     for name, value in written.metrics.items():
         metadata[f"delta/{_snake_case(name)}"] = value
     return metadata

@@ -44,8 +44,15 @@ INTEGERS = frozenset({"byte", "short", "integer", "long"})
 _NUMERIC_KEY = re.compile(r"[0-9]+([-/_:. T][0-9]+)*")
 
 
-def partition_predicate(selection: PartitionSelection, schema: StructType) -> str:
+def partition_predicate(
+    selection: PartitionSelection, schema: StructType, *, alias: str | None = None
+) -> str:
     """The Spark SQL over `schema` that is true for the rows of the selection and for no other.
+
+    Args:
+        selection: the partitions.
+        schema: of the table, or of the rows.
+        alias: what the table is called, where columns are to be named behind it.
 
     Raises:
         InvalidArgument: a key does not fit the type of its column, or the column cannot tell the
@@ -54,7 +61,8 @@ def partition_predicate(selection: PartitionSelection, schema: StructType) -> st
     """
     if not selection.boxes:
         return NO_ROWS
-    return _any_of([_box_predicate(box, schema) for box in selection.boxes])
+    prefix = "" if alias is None else f"{quote_column(alias)}."
+    return _any_of([_box_predicate(box, schema, prefix) for box in selection.boxes])
 
 
 def identity_values(each: DimensionSlice, schema: StructType) -> tuple[object, ...] | None:
@@ -115,15 +123,16 @@ def _any_of(predicates: Sequence[str]) -> str:
     return predicates[0] if len(predicates) == 1 else " OR ".join(f"({p})" for p in predicates)
 
 
-def _box_predicate(box: Sequence[DimensionSlice], schema: StructType) -> str:
-    predicates = [_slice_predicate(each, schema) for each in box]
+def _box_predicate(box: Sequence[DimensionSlice], schema: StructType, prefix: str) -> str:
+    predicates = [_slice_predicate(each, schema, prefix) for each in box]
     if len(predicates) == 1:
         return predicates[0]
     return " AND ".join(f"({sql})" if " OR " in sql else sql for sql in predicates)
 
 
-def _slice_predicate(each: DimensionSlice, schema: StructType) -> str:
+def _slice_predicate(each: DimensionSlice, schema: StructType, prefix: str) -> str:
     column, data_type = resolve_column(each.column, schema)
+    column = prefix + column
     if each.windows is None:
         values = [_parse_key(key, data_type, each.column) for key in each.keys]
         return _one_of(column, [_literal(value, data_type) for value in values])

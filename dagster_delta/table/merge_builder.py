@@ -66,6 +66,11 @@ class MergeBuilder:
         """Remove rows that no row of the source matches."""
         return self._add("not_matched_by_source", "delete", condition)
 
+    def add(self, clause: ClauseText) -> Self:
+        """Take one more clause, as a caller has it that makes them by itself."""
+        self._clauses.append(clause)
+        return self
+
     def execute(self) -> CommitResult:
         """Do it, as one commit. Where nothing changes there is none, and `skipped` is true.
 
@@ -93,5 +98,4 @@ class MergeBuilder:
         condition: str | None,
         values: Mapping[str, str] | None = None,
     ) -> Self:
-        self._clauses.append(ClauseText(kind, action, condition, values))
-        return self
+        return self.add(ClauseText(kind, action, condition, values))

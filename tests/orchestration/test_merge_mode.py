@@ -1,0 +1,324 @@
+"""The mode `merge`: types, clauses, partitions, and what may be said only in a run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import (
+    ConstraintViolation,
+    InvalidArgument,
+    PartitionMismatch,
+    SchemaMismatch,
+)
+from dagster_delta.orchestration.merge_config import (
+    MergeConfig,
+    MergeOperationsConfig,
+    MergeType,
+    OperationAllConfig,
+    OperationConfig,
+    OperationWithUpdatesConfig,
+)
+from tests.orchestration.conftest import QUIET, table_of
+
+OLD = table_of([{"id": 1, "v": "old"}, {"id": 2, "v": "old"}])
+NEW = table_of([{"id": 2, "v": "new"}, {"id": 3, "v": "new"}])
+ON = "t.id = s.id"
+
+
+def values(lake, name: str = "events") -> dict[Any, Any]:
+    return {row["id"]: row["v"] for row in lake.rows(name)}
+
+
+@pytest.mark.parametrize(
+    ("merge_type", "expected"),
+    [
+        ("upsert", {1: "old", 2: "new", 3: "new"}),
+        ("update_only", {1: "old", 2: "new"}),
+        ("deduplicate_insert", {1: "old", 2: "old", 3: "new"}),
+        ("replace_delete_unmatched", {2: "new"}),
+        ("replace_and_delete_unmatched", {2: "new"}),
+    ],
+)
+def test_each_type_of_merge(lake, events, merge_type, expected):
+    lake.materialize(events(OLD))
+    config = {"merge_type": merge_type, "predicate": ON}
+    lake.materialize(events(NEW, metadata={"mode": "merge", "merge_config": config}))
+    assert values(lake) == expected
+
+
+def test_the_io_manager_gives_what_the_metadata_leaves_open(lake, events):
+    lake.options = {"mode": "merge", "merge_config": MergeConfig(merge_type=MergeType.upsert)}
+    merged = {"merge_predicate": ON}
+    lake.materialize(events(OLD, metadata=merged))
+    lake.materialize(events(NEW, metadata=merged))
+    assert values(lake) == {1: "old", 2: "new", 3: "new"}
+
+
+def test_the_ui_shows_what_a_merge_did(lake, events):
+    merging = {"mode": "merge", "merge_predicate": ON}
+    lake.materialize(events(OLD))
+    metadata = lake.metadata(lake.materialize(events(NEW, metadata=merging)))
+    assert metadata["delta/mode"] == "merge"
+    assert metadata["delta/merge_type"] == "upsert"
+    assert metadata["delta/num_target_rows_updated"] == 1
+    assert metadata["delta/num_target_rows_inserted"] == 1
+    assert metadata["delta/num_target_rows_deleted"] == 0
+    assert metadata["dagster/row_count"] == 3
+
+
+def test_rows_that_change_nothing_make_no_version_and_say_so(lake, events):
+    lake.materialize(events(OLD))
+    config = {"merge_type": "deduplicate_insert", "predicate": ON}
+    result = lake.materialize(events(OLD, metadata={"mode": "merge", "merge_config": config}))
+    assert lake.metadata(result)["delta/skipped"] == "the rows change nothing"
+    assert lake.table().version() == 0
+
+
+CUSTOM = MergeConfig(
+    merge_type=MergeType.custom,
+    predicate="old.id = new.id",
+    source_alias="new",
+    target_alias="old",
+    merge_operations_config=MergeOperationsConfig(
+        when_matched_update=[
+            OperationWithUpdatesConfig(predicate="new.v = 'add'", updates={"v": "old.v || '+'"})
+        ],
+        when_matched_update_all=[OperationAllConfig()],
+        when_matched_delete=[OperationConfig(predicate="new.v = 'drop'")],
+        when_not_matched_insert=[OperationWithUpdatesConfig(updates={"id": "new.id", "v": "'n'"})],
+        when_not_matched_by_source_update=[
+            OperationWithUpdatesConfig(predicate="old.id > 100", updates={"v": "'big'"})
+        ],
+    ),
+)
+
+
+def test_clauses_one_by_one_those_without_predicate_last(lake, events):
+    lake.materialize(events(table_of([{"id": each, "v": "a"} for each in (1, 2, 3, 4, 200)])))
+    source = table_of(
+        [
+            {"id": 1, "v": "add"},
+            {"id": 2, "v": "drop"},
+            {"id": 3, "v": "set"},
+            {"id": 9, "v": "set"},
+        ]
+    )
+    lake.materialize(
+        events(source, metadata={"mode": "merge", "merge_config": CUSTOM.model_dump()})
+    )
+    assert values(lake) == {1: "a+", 3: "set", 4: "a", 9: "n", 200: "big"}
+
+
+def test_columns_may_be_left_alone(lake, events):
+    operations = {
+        "when_matched_update_all": [{"except_cols": ["V"]}],
+        "when_not_matched_insert_all": [{"except_cols": ["v"]}],
+    }
+    config = {"merge_type": "custom", "predicate": ON, "merge_operations_config": operations}
+    lake.materialize(events(OLD))
+    lake.materialize(events(NEW, metadata={"mode": "merge", "merge_config": config}))
+    assert values(lake) == {1: "old", 2: "old", 3: None}
+
+
+def test_the_first_merge_creates_the_table_and_follows_its_clauses(lake, events):
+    for merge_type, expected in (("update_only", {}), ("upsert", {1: "old", 2: "old"})):
+        config = {"merge_type": merge_type, "predicate": ON}
+        metadata = {"mode": "merge", "merge_config": config, "table_name": merge_type}
+        lake.materialize(events(OLD, metadata=metadata))
+        assert values(lake, merge_type) == expected
+
+
+def test_new_columns_come_with_schema_mode_merge_alone(lake, events):
+    lake.materialize(events(OLD))
+    wider = pa.table({"id": [2, 3], "extra": [7, 8]})
+    metadata = {"mode": "merge", "merge_predicate": ON}
+    assert isinstance(lake.fail(events(wider, metadata=metadata)), SchemaMismatch)
+    lake.materialize(events(wider, metadata={**metadata, "schema_mode": "merge"}))
+    assert lake.rows() == [
+        {"id": 1, "v": "old", "extra": None},
+        {"id": 2, "v": "old", "extra": 7},
+        {"id": 3, "v": None, "extra": 8},
+    ]
+    assert lake.table().version() == 2
+    # Nothing of the schema changes any more, so there is but one commit.
+    lake.materialize(events(wider.slice(0, 1), metadata={**metadata, "schema_mode": "merge"}))
+    assert lake.table().version() == 3
+
+
+def test_several_rows_for_one_row_are_refused_with_the_key(lake, events):
+    lake.materialize(events(OLD))
+    twice = pa.concat_tables([NEW, NEW])
+    error = lake.fail(events(twice, metadata={"mode": "merge", "merge_predicate": ON}))
+    assert isinstance(error, ConstraintViolation)
+
+
+# ---- partitions
+
+DAYS = dg.StaticPartitionsDefinition(["mon", "tue"])
+MERGING = {"partition_expr": "day", "mode": "merge", "merge_predicate": ON}
+
+
+def day_rows(**ids: list[int]) -> pa.Table:
+    return table_of([{"id": i, "day": day, "v": 0} for day, each in ids.items() for i in each])
+
+
+def test_a_merge_keeps_to_the_partitions_of_the_run(lake, events):
+    full = {"merge_type": "replace_delete_unmatched"}
+    metadata = {**MERGING, "merge_config": full}
+    lake.materialize(
+        events(
+            day_rows(mon=[1, 2], tue=[1]), partitions_def=DAYS, metadata={"partition_expr": "day"}
+        ),
+        range_of=("mon", "tue"),
+    )
+    changed = table_of([{"id": 1, "day": "mon", "v": 5}])
+    lake.materialize(events(changed, partitions_def=DAYS, metadata=metadata), partition="mon")
+    assert lake.rows() == [{"id": 1, "day": "mon", "v": 5}, {"id": 1, "day": "tue", "v": 0}]
+
+
+def test_a_row_of_another_partition_is_refused(lake, events):
+    asset = events(day_rows(tue=[1]), partitions_def=DAYS, metadata=MERGING)
+    error = lake.fail(asset, partition="mon")
+    assert isinstance(error, PartitionMismatch)
+
+
+def test_a_range_of_partitions_merges_in_one_commit(lake, events):
+    metadata = {**MERGING, "merge_predicate": f"{ON} AND t.day = s.day"}
+    asset = events(day_rows(mon=[1], tue=[1]), partitions_def=DAYS, metadata=metadata)
+    lake.materialize(asset, range_of=("mon", "tue"))
+    lake.materialize(asset, range_of=("mon", "tue"))
+    assert len(lake.rows()) == 2
+    assert lake.table().snapshot().configuration.partition_columns == ("day",)
+
+
+# ---- in a run
+
+
+def test_metadata_of_a_run_overrides_that_of_the_asset(lake):
+    @dg.asset(metadata={"mode": "append"})
+    def events(context):
+        if context.run.tags.get("how") == "merge":
+            operations = {"when_matched_delete": [{}]}
+            context.add_output_metadata(
+                {
+                    "mode": "merge",
+                    "merge_config": {"merge_type": "custom"},
+                    "merge_predicate": ON,
+                    "merge_operations_config": operations,
+                }
+            )
+            return NEW
+        return dg.Output(OLD, metadata={"delta/mode": "overwrite", "rows": 2})
+
+    lake.materialize(events)
+    lake.materialize(events)
+    assert values(lake) == {1: "old", 2: "old"}
+    lake.materialize(events, tags={"how": "merge"})
+    assert values(lake) == {1: "old"}
+
+
+def test_where_the_table_lies_is_not_for_a_run_to_say(lake):
+    @dg.asset
+    def events(context):
+        context.add_output_metadata({"partition_expr": "id"})
+        return OLD
+
+    error = lake.fail(events)
+    assert isinstance(error, InvalidArgument)
+    assert "set it on the asset itself" in str(error)
+
+
+def test_run_config_of_the_io_manager_says_how_to_write(lake, events):
+    from dagster_delta.orchestration.io_manager import DeltaIOManager
+
+    lake.materialize(events(OLD))
+    config = {
+        "root_uri": str(lake.root),
+        "mode": "merge",
+        "merge_config": {"merge_type": "update_only", "predicate": ON},
+    }
+    dg.materialize(
+        [events(NEW)],
+        instance=lake.instance,
+        resources={"io_manager": DeltaIOManager(root_uri=str(lake.root))},
+        run_config={**QUIET, "resources": {"io_manager": {"config": config}}},
+    )
+    assert values(lake) == {1: "old", 2: "new"}
+
+
+# ---- what earlier integrations call things, and what makes no sense
+
+
+def test_enumerations_and_names_of_earlier_integrations_are_understood(lake, events):
+    class WriteMode(StrEnum):
+        merge = "merge"
+
+    metadata = {
+        "mode": WriteMode.merge,
+        "merge_predicate": ON,
+        "root_name": "elsewhere",
+        "commit_properties": {"custom_metadata": {"team": "blue"}},
+        "writer_properties": {"compression": "SNAPPY"},
+    }
+    lake.materialize(events(OLD, metadata=metadata))
+    table = lake.table("elsewhere")
+    assert table.history(1)[0].commit_info["team"] == "blue"
+    assert table.metadata().configuration["delta.parquet.compression.codec"] == "snappy"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"merge_config": {"merge_type": "upsert"}}, "nothing says which rows match"),
+        ({"merge_config": {"merge_type": "custom", "predicate": ON}}, "no merge_operations_config"),
+        (
+            {"merge_predicate": ON, "merge_operations_config": {"when_matched_delete": [{}]}},
+            "a merge_operations_config",
+        ),
+        ({"merge_config": {"merge_type": "outer", "predicate": ON}}, "merge_type"),
+        ({"merge_config": "upsert"}, "a MergeConfig"),
+        ({"merge_predicate": ON, "schema_mode": "overwrite"}, "keep their columns"),
+        ({"merge_config": {"predicate": ON, "error_on_type_mismatch": False}}, "try_cast"),
+        ({"merge_predicate": ON, "writer_properties": {"page_size": "1"}}, "compression alone"),
+        ({"merge_predicate": ON, "commit_properties": {"retries": 1}}, "custom_metadata alone"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(lake, events, metadata, message):
+    error = lake.fail(events(OLD, metadata={"mode": "merge", **metadata}))
+    assert isinstance(error, InvalidArgument)
+    assert message in str(error)
+
+
+def test_a_retried_step_merges_once(lake):
+    operations = {
+        "when_matched_update": [{"updates": {"v": "t.v || s.v"}}],
+        "when_not_matched_insert_all": [{}],
+    }
+    config = {"merge_type": "custom", "predicate": ON, "merge_operations_config": operations}
+    crashes = [False, True, False]
+
+    @dg.multi_asset(
+        outs={
+            "events": dg.AssetOut(
+                is_required=False, metadata={"mode": "merge", "merge_config": config}
+            ),
+            "late": dg.AssetOut(is_required=False),
+        },
+        retry_policy=dg.RetryPolicy(max_retries=1),
+        can_subset=True,
+    )
+    def both():
+        yield dg.Output(OLD, output_name="events")
+        if crashes.pop(0):
+            raise RuntimeError("the step died after its commit")
+        yield dg.Output(OLD, output_name="late")
+
+    lake.materialize(both)
+    lake.materialize(both)
+    assert crashes == []
+    assert values(lake) == {1: "oldold", 2: "oldold"}
