@@ -1,0 +1,113 @@
+"""What the log alone tells about the shape of a table: how much maintenance it is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.table.compaction_plan import group_by_partition
+from dagster_delta.table.optimize import MIN_SIZE_SHARE
+from dagster_delta.table.write_planning import write_spec
+
+if TYPE_CHECKING:
+    from dagster_delta.table.snapshot import Snapshot
+
+__all__ = ["TableHealth", "table_health"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableHealth:
+    """Facts about one version of a table. No file but the log was read for them."""
+
+    version: int
+    num_files: int
+    size_bytes: int
+    """Of all data files, deleted rows included."""
+    num_records: int | None
+    """Live rows; None where a file has no statistics."""
+    num_small_files: int
+    """Files that OPTIMIZE would call small, in partitions that have more than one of them."""
+    num_files_with_deletions: int
+    """Files with a deletion vector."""
+    num_deleted_records: int
+    """Rows that deletion vectors hide, and that OPTIMIZE would get rid of."""
+    num_partitions: int
+    largest_partition_bytes: int
+    commits_since_checkpoint: int
+    """Commits that a reader has to replay."""
+    checkpoint_version: int | None
+
+    @property
+    def average_file_bytes(self) -> float:
+        """Mean size of a file; 0 where there is none."""
+        return self.size_bytes / self.num_files if self.num_files else 0.0
+
+    @property
+    def small_file_share(self) -> float:
+        """Small files among all, 0 to 1."""
+        return self.num_small_files / self.num_files if self.num_files else 0.0
+
+    @property
+    def deleted_share(self) -> float | None:
+        """Deleted rows among all rows that files hold, 0 to 1; None where they are not counted."""
+        if self.num_records is None:
+            return None
+        total = self.num_records + self.num_deleted_records
+        return self.num_deleted_records / total if total else 0.0
+
+    @property
+    def partition_skew(self) -> float:
+        """Bytes of the largest partition in relation to the mean; 1 where they are all alike."""
+        if not self.size_bytes:
+            return 1.0
+        return self.largest_partition_bytes * self.num_partitions / self.size_bytes
+
+
+def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> TableHealth:
+    """The facts about a version.
+
+    Args:
+        snapshot: the version.
+        small_file_bytes: files below this size count as small; by default those that OPTIMIZE
+            writes together.
+
+    Raises:
+        InvalidTable, StorageFailure: of the log.
+    """
+    if small_file_bytes is None:
+        spec = write_spec(snapshot.configuration, snapshot.store.location)
+        small_file_bytes = int(spec.target_file_size_bytes * MIN_SIZE_SHARE)
+    files = snapshot.live_files(["size_bytes", "partition_values", "deletion_vector"])
+    partitions = group_by_partition(files)
+    small = pc.less(files["size_bytes"], small_file_bytes)
+    vectors = files["deletion_vector"]
+    checkpoint = snapshot.log_segment.checkpoint
+    return TableHealth(
+        version=snapshot.version,
+        num_files=files.num_rows,
+        size_bytes=snapshot.size_bytes,
+        num_records=snapshot.num_records,
+        num_small_files=_small_with_company([each.positions for each in partitions], small),
+        num_files_with_deletions=len(vectors) - vectors.null_count,
+        num_deleted_records=_deleted(vectors),
+        num_partitions=len(partitions),
+        largest_partition_bytes=max((each.size_bytes for each in partitions), default=0),
+        commits_since_checkpoint=snapshot.version
+        - (-1 if checkpoint is None else checkpoint.version),
+        checkpoint_version=None if checkpoint is None else checkpoint.version,
+    )
+
+
+def _small_with_company(partitions: list[tuple[int, ...]], small: Any) -> int:
+    is_small = small.to_pylist()
+    counts = (sum(is_small[each] for each in positions) for positions in partitions)
+    return sum(count for count in counts if count > 1)
+
+
+def _deleted(vectors: Any) -> int:
+    if vectors.null_count == len(vectors):
+        return 0
+    return pc.sum(pc.cast(pc.struct_field(vectors, "cardinality"), pa.int64())).as_py() or 0

@@ -1,0 +1,327 @@
+"""OPTIMIZE: rows move to fewer, larger or sorted files, in as many commits as it takes.
+
+Every commit has `dataChange` false: sensors, the change data feed and incremental readers pass it
+over. A concurrent append does not disturb it; a concurrent change of one of its files costs the
+commit that this file is in, and no other.
+
+Spec: Add File and Remove File (dataChange); Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import WriteResult, WriteSpec
+from dagster_delta.errors import CommitConflict, InvalidArgument, InvalidTable
+from dagster_delta.protocol.log_replay import keys_of
+from dagster_delta.protocol.statistics import parse_statistics_json
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.compaction_plan import (
+    FileGroup,
+    group_by_partition,
+    in_batches,
+    pack_small_files,
+)
+from dagster_delta.table.file_actions import tombstones
+from dagster_delta.table.row_selection import read_plan
+from dagster_delta.table.transaction import CommitResult, Transaction
+from dagster_delta.table.write_planning import write_spec
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.compaction import RewriteFiles
+    from dagster_delta.engines.engine import Clock
+    from dagster_delta.table.snapshot import Snapshot
+
+__all__ = ["OptimizeOptions", "OptimizeProgress", "OptimizeResult", "optimize_table"]
+
+_LOG = logging.getLogger(__name__)
+
+MIN_SIZE_SHARE = 0.75
+"""Files of at least this share of the target are large enough, unless the caller says otherwise."""
+MAX_COMMIT_BYTES = 16 * 1024**3
+"""Bytes of the files that one commit replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeProgress:
+    """How far an OPTIMIZE has come, after each of its commits."""
+
+    num_done_bytes: int
+    """Of the files looked after so far, those of lost commits included."""
+    num_total_bytes: int
+    """Of all files that are to be written anew."""
+    version: int | None
+    """Version of the commit; None where it was lost to another writer."""
+    num_removed_files: int
+    num_added_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeOptions:
+    """What the caller asks for."""
+
+    where: str | None = None
+    target_file_size_bytes: int | None = None
+    min_file_size_bytes: int | None = None
+    max_deleted_share: float = 0.05
+    zorder_by: Sequence[str] = ()
+    engine: Literal["arrow", "spark"] | None = None
+    max_commit_bytes: int = MAX_COMMIT_BYTES
+    commit_info: Mapping[str, object] | None = None
+    on_progress: Callable[[OptimizeProgress], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeResult:
+    """What an OPTIMIZE did."""
+
+    versions: tuple[int, ...]
+    """The versions it made, in order; none where there was nothing to do."""
+    metrics: Mapping[str, int]
+    """Over all of its commits, by the names of commitInfo: `numRemovedFiles`, `numAddedBytes`, …"""
+    snapshot: Snapshot
+    """The table after it."""
+    conflicts: tuple[CommitConflict, ...] = ()
+    """The commits that were given up, each because another writer changed one of its files."""
+    num_left_files: int = 0
+    """Files that stay as they are because they, or others of their group, changed meanwhile."""
+
+    @property
+    def version(self) -> int:
+        """Version of the table after it."""
+        return self.snapshot.version
+
+    @property
+    def skipped(self) -> bool:
+        """Whether nothing was committed."""
+        return not self.versions
+
+
+def optimize_table(
+    store: ObjectStore, snapshot: Snapshot, options: OptimizeOptions, *, clock: Clock
+) -> OptimizeResult:
+    """Write the small files of a table together, or sort its rows.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one.
+        options: of the caller.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        InvalidArgument, SchemaMismatch, UnsupportedFeature: nothing was written.
+        CommitStateUnknown, StorageFailure, DataFileMissing, CorruptDeletionVector: what had been
+            committed before stands.
+    """
+    Transaction(store, snapshot, clock=clock)  # refuses tables that this library cannot write
+    target = _target_size(snapshot, options)
+    rewrite = _rewriter(options)
+    files = snapshot.scan(where=options.where).files()
+    groups = _groups(snapshot, files, options, target)
+    job = _Optimization(snapshot, options, clock, rewrite, target, _parameters(options))
+    job.total_bytes = sum(each.size_bytes for each in groups)
+    for batch in in_batches(groups, options.max_commit_bytes):
+        job.run([files.take(list(each.positions)) for each in batch])
+    return job.result()
+
+
+def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
+    target = options.target_file_size_bytes
+    if target is None:
+        return write_spec(snapshot.configuration, snapshot.store.location).target_file_size_bytes
+    if target < 1:
+        raise InvalidArgument(f"target_file_size is a number of bytes from 1 on, not {target}")
+    return target
+
+
+def _groups(
+    snapshot: Snapshot, files: Any, options: OptimizeOptions, target: int
+) -> list[FileGroup]:
+    if not 0 <= options.max_deleted_share <= 1:
+        raise InvalidArgument(
+            f"max_deleted_share is a share from 0 to 1, not {options.max_deleted_share}"
+        )
+    if options.zorder_by:
+        return group_by_partition(files)
+    minimum = options.min_file_size_bytes
+    return pack_small_files(
+        files,
+        parse_statistics_json(files["stats"], ())["num_records"],
+        target_size_bytes=target,
+        min_size_bytes=int(target * MIN_SIZE_SHARE) if minimum is None else minimum,
+        max_deleted_share=options.max_deleted_share,
+        keep_clustered=snapshot.configuration.supports("clustering"),
+    )
+
+
+def _rewriter(options: OptimizeOptions) -> RewriteFiles:
+    if options.engine not in (None, "arrow", "spark"):
+        raise InvalidArgument(f"there is no engine {options.engine!r}: choose 'arrow' or 'spark'")
+    from dagster_delta.engines.compaction import compact_files
+
+    return compact_files
+
+
+def _parameters(options: OptimizeOptions) -> dict[str, object]:
+    return {
+        "predicate": [] if options.where is None else [options.where],
+        "zOrderBy": list(options.zorder_by),
+        "auto": False,
+    }
+
+
+@dataclass(slots=True)
+class _Optimization:
+    """One OPTIMIZE under way."""
+
+    snapshot: Snapshot
+    options: OptimizeOptions
+    clock: Clock
+    rewrite: RewriteFiles
+    target_size_bytes: int
+    parameters: Mapping[str, object]
+    total_bytes: int = 0
+    done_bytes: int = 0
+    versions: list[int] = field(default_factory=list)
+    totals: dict[str, int] = field(default_factory=dict)
+    conflicts: list[CommitConflict] = field(default_factory=list)
+    num_left_files: int = 0
+
+    def run(self, groups: list[Any]) -> None:
+        """Write groups of files anew and commit that; a lost race leaves them as they are.
+
+        Args:
+            groups: `pa.Table`s of LIVE_FILE_SCHEMA.
+        """
+        self.done_bytes += sum(pc.sum(each["size_bytes"]).as_py() for each in groups)
+        planned = sum(each.num_rows for each in groups)
+        groups = self._still_live(groups)
+        self.num_left_files += planned - sum(each.num_rows for each in groups)
+        if not groups:
+            self._report(None, {})
+            return
+        files = pa.concat_tables(groups)
+        try:
+            result = self._commit(groups, files)
+        except CommitConflict as conflict:
+            _LOG.info("%d files are left as they are: %s", files.num_rows, conflict)
+            self.conflicts.append(conflict)
+            self.num_left_files += files.num_rows
+            self.snapshot = self.snapshot.update()
+            self._report(None, {})
+            return
+        self.snapshot = result.snapshot
+        self.versions.append(result.version)
+        metrics = {name: int(value) for name, value in result.metrics.items()}
+        for name in _SUMMED:
+            self.totals[name] = self.totals.get(name, 0) + metrics[name]
+        self._report(result.version, metrics)
+
+    def result(self) -> OptimizeResult:
+        metrics = {name: self.totals.get(name, 0) for name in _SUMMED}
+        return OptimizeResult(
+            tuple(self.versions),
+            metrics,
+            self.snapshot,
+            tuple(self.conflicts),
+            self.num_left_files,
+        )
+
+    def _still_live(self, groups: list[Any]) -> list[Any]:
+        """Without the groups that another commit has taken a file from since they were planned."""
+        live = self.snapshot.live_files(["path", "deletion_vector"])
+        live_keys = keys_of(live["path"], live["deletion_vector"])
+        return [
+            each
+            for each in groups
+            if pc.all(
+                pc.is_in(keys_of(each["path"], each["deletion_vector"]), value_set=live_keys)
+            ).as_py()
+        ]
+
+    def _commit(self, groups: list[Any], files: Any) -> CommitResult:
+        snapshot = self.snapshot
+        transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
+        spec = _spec(snapshot, self.target_size_bytes)
+        written = self.rewrite([read_plan(snapshot, each, None) for each in groups], spec)
+        transaction.stage_written(
+            msgspec.structs.replace(each, data_change=False) for each in written.files
+        )
+        try:
+            _check_no_row_lost(snapshot, files, written)
+            transaction.stage_removed(tombstones(files, self.clock(), data_change=False))
+        except BaseException:
+            transaction.abandon()
+            raise
+        return transaction.commit(
+            "OPTIMIZE",
+            parameters=self.parameters,
+            metrics=_metrics(files, written),
+            user_info=self.options.commit_info,
+        )
+
+    def _report(self, version: int | None, metrics: Mapping[str, int]) -> None:
+        if self.options.on_progress is not None:
+            self.options.on_progress(
+                OptimizeProgress(
+                    self.done_bytes,
+                    self.total_bytes,
+                    version,
+                    metrics.get("numRemovedFiles", 0),
+                    metrics.get("numAddedFiles", 0),
+                )
+            )
+
+
+def _spec(snapshot: Snapshot, target_size_bytes: int) -> WriteSpec:
+    # The rows stand in the table, so they have passed its constraints.
+    spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
+    return replace(spec, target_file_size_bytes=target_size_bytes)
+
+
+def _check_no_row_lost(snapshot: Snapshot, files: Any, written: WriteResult) -> None:
+    """Compare what was written with what the log says was there, before the old files leave."""
+    counts = parse_statistics_json(files["stats"], ())["num_records"]
+    deleted = pc.fill_null(pc.struct_field(files["deletion_vector"], "cardinality"), 0)
+    expected = pc.sum(pc.subtract(counts, deleted), skip_nulls=False).as_py()
+    if expected is not None and expected != written.num_rows:
+        raise InvalidTable(
+            f"the log counts {expected} rows in {files.num_rows} files, which hold "
+            f"{written.num_rows}: statistics or a deletion vector are wrong. Nothing was changed; "
+            "find the file with a full scan, and write it anew from its source",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )
+
+
+_SUMMED = (
+    "numAddedFiles",
+    "numAddedBytes",
+    "numRemovedFiles",
+    "numRemovedBytes",
+    "numDeletionVectorsRemoved",
+)
+
+
+def _metrics(files: Any, written: WriteResult) -> dict[str, int]:
+    sizes = sorted(each.size_bytes for each in written.files) or [0]
+    vectors = files["deletion_vector"]
+    return {
+        "numAddedFiles": len(written.files),
+        "numAddedBytes": written.num_bytes,
+        "numRemovedFiles": files.num_rows,
+        "numRemovedBytes": pc.sum(files["size_bytes"]).as_py(),
+        "numDeletionVectorsRemoved": len(vectors) - vectors.null_count,
+        "minFileSize": sizes[0],
+        "p25FileSize": sizes[len(sizes) // 4],
+        "p50FileSize": sizes[len(sizes) // 2],
+        "p75FileSize": sizes[len(sizes) * 3 // 4],
+        "maxFileSize": sizes[-1],
+    }

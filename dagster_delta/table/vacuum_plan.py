@@ -1,0 +1,177 @@
+"""Which files under a table's root nothing refers to any more: decided from listing and log.
+
+When in doubt a file stays: garbage costs money, a missing file costs the table.
+
+Spec: Action Reconciliation (tombstones); Add File and Remove File (path); Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.arrow_columns import integer_column, string_column
+from dagster_delta.protocol.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.partition_values import decode_path
+from dagster_delta.storage.locations import scheme_of
+
+__all__ = [
+    "LISTED_FILE_SCHEMA",
+    "ReferencedFiles",
+    "deletion_vector_paths",
+    "is_vacuumed",
+    "listed_files",
+    "unreferenced_files",
+]
+
+LISTED_FILE_SCHEMA = pa.schema(
+    [("path", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())]
+)
+"""Columns of a table of listed files; paths are decoded and relative to the root."""
+
+_CHANGE_DATA = "_change_data"
+_TEMPORARY_NAME_LENGTH = len(".0123456789abcdef.tmp")
+
+
+class _Listed(Protocol):
+    @property
+    def path(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def modified_ms(self) -> int: ...
+
+
+def is_vacuumed(partition_columns: Sequence[str]) -> Callable[[str], bool]:
+    """What tells whether VACUUM may look at a path, relative to the root.
+
+    Names that begin with `_` or `.` belong to others, at any depth: the log, indexes, temporary
+    files of engines. But for change data, directories of partition columns whose name begins so,
+    and what this library itself leaves behind when it dies in the middle of a file.
+
+    Args:
+        partition_columns: physical names.
+    """
+    prefixes = tuple(f"{name}=" for name in partition_columns if name[:1] in ("_", "."))
+
+    def is_ours(path: str) -> bool:
+        # Nearly every path has no such name in it, and is not taken apart.
+        if path[0] not in "_." and "/_" not in path and "/." not in path:
+            return True
+        *directories, name = path.split("/")
+        for depth, each in enumerate(directories):
+            known = each.startswith(prefixes) or (depth == 0 and each == _CHANGE_DATA)
+            if each[:1] in ("_", ".") and not known:
+                return False
+        return name[:1] not in ("_", ".") or _is_own_temporary_file(name)
+
+    return is_ours
+
+
+def _is_own_temporary_file(name: str) -> bool:
+    return (
+        len(name) == _TEMPORARY_NAME_LENGTH
+        and name.endswith(".tmp")
+        and all(each in "0123456789abcdef" for each in name[1:-4])
+    )
+
+
+def listed_files(
+    listing: Iterable[_Listed], is_ours: Callable[[str], bool], *, before_ms: int
+) -> Any:
+    """The listed files that are old enough, as a `pa.Table` of LISTED_FILE_SCHEMA.
+
+    Args:
+        listing: every object under the root.
+        is_ours: as `is_vacuumed` gives it.
+        before_ms: files that were modified at this time or later, in milliseconds since the epoch,
+            are left out: a writer may be about to commit them.
+    """
+    paths: list[str] = []
+    sizes: list[int] = []
+    times: list[int] = []
+    for each in listing:
+        if each.modified_ms < before_ms and is_ours(each.path):
+            paths.append(each.path)
+            sizes.append(each.size_bytes)
+            times.append(each.modified_ms)
+    columns = [string_column(paths), integer_column(sizes), integer_column(times)]
+    return pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)
+
+
+class ReferencedFiles:
+    """The files that a table still needs, under every spelling that may reach them.
+
+    A relative path protects the file of that path. An absolute one (`/p`, `file:/p`, `s3://b/k`)
+    may lead into the table through a link, a mount or another name of the bucket, so it protects
+    every file of its name.
+    """
+
+    def __init__(self) -> None:
+        self._paths: list[str] = []
+        self._names: set[str] = set()
+
+    def add(self, files: Any) -> None:
+        """Take the data files and deletion vectors of live files or tombstones.
+
+        Args:
+            files: `pa.Table` with `path` and `deletion_vector` as in LIVE_FILE_SCHEMA.
+        """
+        self._take(files["path"].to_pylist())
+        for each in deletion_vector_paths(files["deletion_vector"]):
+            self._take_decoded(each)
+
+    def mask(self, paths: Any) -> Any:
+        """For each listed path whether the table needs it.
+
+        Args:
+            paths: strings, decoded and relative to the root.
+        """
+        found = pc.is_in(paths, value_set=string_column(self._paths))
+        if not self._names:
+            return found
+        names = pc.replace_substring_regex(paths, "^.*/", "")
+        return pc.or_(found, pc.is_in(names, value_set=string_column(sorted(self._names))))
+
+    def _take(self, spelled: Iterable[str]) -> None:
+        for each in spelled:
+            if "%" in each:
+                # Read as the protocol says; and as it stands, for writers that do not encode.
+                self._take_decoded(each)
+                self._take_decoded(decode_path(each))
+            else:
+                self._take_decoded(each)
+
+    def _take_decoded(self, path: str) -> None:
+        if path.startswith("/") or scheme_of(path) is not None:
+            self._names.add(path.rpartition("/")[2])
+            return
+        self._paths.append(path)
+        if "./" in path or "//" in path:
+            self._paths.append(posixpath.normpath(path))
+
+
+def deletion_vector_paths(vectors: Any) -> Iterator[str]:
+    """Paths of the files that hold some deletion vectors, each once.
+
+    Args:
+        vectors: `pa.Array` of DELETION_VECTOR_TYPE.
+    """
+    if vectors.null_count == len(vectors):
+        return
+    seen: set[tuple[str, str]] = set()
+    for fields in vectors.drop_null().to_pylist():
+        key = fields["storage_type"], fields["path_or_inline_dv"]
+        if key[0] != "i" and key not in seen:
+            seen.add(key)
+            yield deletion_vector_path(DeletionVectorDescriptor(**fields))
+
+
+def unreferenced_files(listed: Any, referenced: ReferencedFiles) -> Any:
+    """The listed files (a `pa.Table`) that the table does not need."""
+    return listed.filter(pc.invert(referenced.mask(listed["path"])))

@@ -1,0 +1,285 @@
+"""OPTIMIZE: the same rows in fewer files, one commit at a time, beside other writers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import (
+    ConcurrentDeleteDelete,
+    InvalidArgument,
+    InvalidTable,
+    SchemaMismatch,
+    StorageFailure,
+    TableNotFound,
+)
+from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.optimize import OptimizeProgress
+from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "v": pa.array([f"v{each}" for each in ids], pa.string()),
+            "p": pa.array([each % 2 if each % 7 else None for each in ids], pa.int32()),
+        }
+    )
+
+
+def make(
+    num_files: int = 6,
+    properties: dict[str, str] | None = None,
+    *,
+    partition_by: tuple[str, ...] = (),
+    store: ObjectStore | None = None,
+) -> DeltaTable:
+    """A table of small files with ten rows each, or up to ten where it is partitioned."""
+    table = DeltaTable("", store=store or MemoryStore(), must_exist=False)
+    for part in range(num_files):
+        ids = range(10 * part, 10 * part + 10)
+        table.append(rows(*ids), partition_by=partition_by, properties=properties)
+    return table
+
+
+def content(table: DeltaTable) -> Counter[str]:
+    """Every row, how often it is there."""
+    return Counter(map(repr, table.snapshot().scan().to_arrow().to_pylist()))
+
+
+def actions(table: DeltaTable, version: int | None = None) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    version = table.version() if version is None else version
+    for line in table.store.read(commit_path(version)).splitlines():
+        for name, action in json.loads(line).items():
+            found.setdefault(name, []).append(action)
+    return found
+
+
+def data_files(table: DeltaTable) -> set[str]:
+    return {each.path for each in table.store.list_recursive() if each.path.endswith(".parquet")}
+
+
+def test_small_files_become_one_and_no_row_changes() -> None:
+    table = make()
+    before = content(table)
+    result = table.optimize()
+    assert table.snapshot().num_files == 1
+    assert content(table) == before
+    assert result.versions == (6,)
+    assert result.metrics["numRemovedFiles"] == 6
+    assert result.metrics["numAddedFiles"] == 1
+    assert table.snapshot().num_records == 60
+
+
+def test_the_commit_says_that_no_data_changed() -> None:
+    table = make()
+    table.optimize()
+    found = actions(table)
+    assert all(each["dataChange"] is False for each in found["add"] + found["remove"])
+    (info,) = found["commitInfo"]
+    assert info["operation"] == "OPTIMIZE"
+    assert info["isBlindAppend"] is False
+    assert info["operationParameters"] == {"predicate": "[]", "zOrderBy": "[]", "auto": "false"}
+    assert info["operationMetrics"]["numRemovedFiles"] == "6"
+
+
+def test_a_table_settles() -> None:
+    table = make()
+    table.optimize()
+    again = table.optimize()
+    assert again.skipped
+    assert again.version == table.version() == 6
+
+
+def test_partitions_are_packed_apart() -> None:
+    table = make(partition_by=("p",))
+    before = content(table)
+    table.optimize()
+    files = table.snapshot().files()
+    assert files.num_rows == 3
+    assert {each[0][1] for each in files["partition_values"].to_pylist()} == {"0", "1", None}
+    assert content(table) == before
+
+
+def test_deleted_rows_are_purged_with_their_vectors() -> None:
+    table = make(2, VECTORS)
+    table.delete("id % 2 = 1")
+    before = content(table)
+    result = table.optimize()
+    assert result.metrics["numDeletionVectorsRemoved"] == 2
+    files = table.snapshot().files()
+    assert files["has_deletion_vector"].to_pylist() == [False]
+    assert content(table) == before
+
+
+def test_a_large_file_is_only_written_anew_for_what_is_deleted_in_it() -> None:
+    table = make(1, VECTORS)
+    table.delete("id = 3")
+    size = table.snapshot().size_bytes
+    assert table.optimize(target_file_size=size, max_deleted_share=0.1).skipped
+    assert not table.optimize(target_file_size=size, max_deleted_share=0).skipped
+    assert table.snapshot().num_records == 9
+
+
+def test_files_are_packed_to_the_target_and_not_beyond() -> None:
+    table = make(10)
+    one = table.snapshot().size_bytes // 10
+    table.optimize(target_file_size=int(one * 3.5), min_file_size=one * 2)
+    removed = actions(table)["remove"]
+    assert len(removed) == 9
+    assert table.snapshot().num_files == 4
+
+
+def test_only_files_that_may_hold_matching_rows_are_looked_at() -> None:
+    table = make()
+    untouched = set(table.snapshot().scan(where="id >= 30").files()["path"].to_pylist())
+    result = table.optimize("id < 30")
+    assert result.metrics["numRemovedFiles"] == 3
+    assert untouched < set(table.snapshot().files()["path"].to_pylist())
+
+
+def test_a_large_table_is_worked_through_in_several_commits() -> None:
+    table = make(6, partition_by=("p",))
+    before = content(table)
+    seen: list[OptimizeProgress] = []
+    result = table.optimize(max_commit_bytes=1, on_progress=seen.append)
+    assert result.versions == (6, 7, 8)
+    assert [each.version for each in seen] == [6, 7, 8]
+    assert seen[-1].num_done_bytes == seen[-1].num_total_bytes
+    assert content(table) == before
+    assert table.snapshot().num_files == 3
+
+
+class Rival:
+    """Another writer, who strikes while the first data file of an OPTIMIZE is written."""
+
+    def __init__(self, store: MemoryStore, act: Any) -> None:
+        self._store, self._act, self._acted = store, act, False
+
+    def __call__(self, operation: str, _path: str) -> None:
+        if operation == "open_output" and not self._acted:
+            self._acted = True
+            self._act(DeltaTable("", store=self._store))
+
+
+def test_a_concurrent_append_stays_and_disturbs_nothing() -> None:
+    store = MemoryStore()
+    make(store=store)
+    rival = Rival(store, lambda table: table.append(rows(1000)))
+    table = DeltaTable("", store=FaultyStore(store, before_call=rival))
+    result = table.optimize()
+    assert result.versions == (7,)
+    assert not result.conflicts
+    assert table.snapshot().num_files == 2
+    assert table.snapshot().num_records == 61
+
+
+@pytest.mark.parametrize("properties", [{}, VECTORS], ids=["rewrite", "vectors"])
+def test_a_concurrent_delete_costs_only_the_commit_with_its_file(
+    properties: dict[str, str],
+) -> None:
+    store = MemoryStore()
+    make(6, properties, partition_by=("p",), store=store)
+    rival = Rival(store, lambda table: table.delete("id = 7"))
+    table = DeltaTable("", store=FaultyStore(store, before_call=rival))
+    result = table.optimize(max_commit_bytes=1)
+    (conflict,) = result.conflicts
+    assert isinstance(conflict, ConcurrentDeleteDelete)
+    assert len(result.versions) == 2
+    assert table.snapshot().scan(where="id = 7").count() == 0
+    assert table.snapshot().num_records == 59
+    # What was written for the lost commit is gone.
+    live = set(table.snapshot().files()["path"].to_pylist())
+    added = {each["path"] for n in range(9) for each in actions(table, n).get("add", ())}
+    assert data_files(table) == live | added
+
+
+def test_groups_of_later_commits_that_changed_meanwhile_are_left_out() -> None:
+    store = MemoryStore()
+    make(6, VECTORS, partition_by=("p",), store=store)
+    # Every partition loses a row while the first of them is written.
+    rival = Rival(store, lambda table: table.delete("id IN (2, 3, 7)"))
+    table = DeltaTable("", store=FaultyStore(store, before_call=rival))
+    result = table.optimize(max_commit_bytes=1)
+    assert result.skipped
+    assert len(result.conflicts) == 1
+    assert result.num_left_files == 18
+    assert table.snapshot().num_records == 57
+
+
+@pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
+@pytest.mark.parametrize("operation", ["open_output", "put_if_absent"])
+def test_a_crash_leaves_the_old_rows_or_the_same_in_new_files(operation: Any, kind: Any) -> None:
+    store = MemoryStore()
+    before = content(make(partition_by=("p",), store=store))
+    fault = Fault(kind, operation, occurrence=2)
+    with pytest.raises(SimulatedCrash):
+        DeltaTable("", store=FaultyStore(store, [fault])).optimize(max_commit_bytes=1)
+    table = DeltaTable("", store=store)
+    assert content(table) == before
+    table.optimize()
+    assert content(table) == before
+    assert table.snapshot().num_files == 3
+
+
+def test_files_of_a_failed_write_are_deleted() -> None:
+    store = MemoryStore()
+    table = make(store=store)
+    before = data_files(table)
+    failing = FaultyStore(store, [Fault("refuse", "open_output")])
+    with pytest.raises(StorageFailure):
+        DeltaTable("", store=failing).optimize()
+    assert data_files(table) == before
+
+
+def test_a_file_without_the_rows_that_the_log_counts_stops_it() -> None:
+    table = make(2)
+    path = actions(table, 1)["add"][0]["path"]
+    commit = table.store.read(commit_path(1)).replace(b'numRecords\\":10', b'numRecords\\":11')
+    table.store.put(commit_path(1), commit)
+    table.store.delete(["_delta_log/00000000000000000001.crc"])
+    before = data_files(table)
+    with pytest.raises(InvalidTable, match="21 rows in 2 files, which hold 20"):
+        DeltaTable("", store=table.store).optimize()
+    assert data_files(table) == before
+    assert path in before
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    table = make(1)
+    for options in (
+        {"target_file_size": 0},
+        {"max_deleted_share": 1.5},
+        {"engine": "steam"},
+    ):
+        with pytest.raises(InvalidArgument):
+            table.optimize(**options)  # type: ignore[arg-type]
+    with pytest.raises(SchemaMismatch):
+        table.optimize("nothing = 1")
+    with pytest.raises(TableNotFound):
+        DeltaTable("", store=MemoryStore(), must_exist=False).optimize()
+
+
+def test_mapped_and_widened_columns_keep_their_values() -> None:
+    store = MemoryStore()
+    properties = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
+    table = DeltaTable("", store=store, must_exist=False)
+    narrow = pa.table({"a": pa.array([1, 2], pa.int32()), "p": ["x", "y"]})
+    wide = pa.table({"a": pa.array([2**40], pa.int64()), "p": ["x"], "b": [1.5]})
+    table.append(narrow, partition_by=["p"], properties=properties)
+    table.append(wide, schema_mode="merge")
+    before = content(table)
+    table.optimize()
+    assert content(table) == before
+    assert table.snapshot().num_files == 2
