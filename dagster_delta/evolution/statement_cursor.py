@@ -29,7 +29,8 @@ class StatementCursor:
         try:
             self._tokens = tokenize(sql)
         except InvalidArgument as error:
-            raise InvalidArgument(f"this is not {what}: {error.message}") from None
+            problem = error.message.partition(": ")[2]
+            raise InvalidArgument(f"this is not {what}: {problem}") from None
         self._index = 0
 
     @property
@@ -178,7 +179,9 @@ class StatementCursor:
             InvalidArgument: always.
         """
         token = at or self.token
-        found = f", not {token.text!r}" if token.kind != "end" else ", and the text ends"
+        found = ""
+        if problem.startswith("expected"):
+            found = f", not {token.text!r}" if token.kind != "end" else ", and the text ends"
         before = self._sql[: token.position]
         line = before.count("\n") + 1
         column = token.position - (before.rfind("\n") + 1)

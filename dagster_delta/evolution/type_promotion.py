@@ -12,9 +12,7 @@ from dagster_delta.evolution.column_paths import ColumnPath, Place, dotted
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
-    DecimalType,
     MapType,
-    PrimitiveType,
     StructField,
     StructType,
 )
@@ -34,8 +32,6 @@ class Promotion:
 
     table_version: int | None = None
     """Version that makes the change, which tables of the preview feature record."""
-    stays_iceberg: bool = False
-    """Whether the data files have to stay readable as an Iceberg table."""
 
     def promote(self, place: Place, new_type: DataType) -> StructField:
         """The nearest struct field with the type at the place widened.
@@ -130,13 +126,6 @@ class Promotion:
     def _check(self, old: DataType, new: DataType, path: ColumnPath) -> None:
         if not is_widening(old, new):
             raise self._refusal(old, new, path)
-        if self.stays_iceberg and not _is_iceberg_promotion(old, new):
-            raise SchemaChangeRefused(
-                f"column {dotted(path)} cannot be changed from {old} to {new} while the table has "
-                "to stay readable as Iceberg (delta.enableIcebergCompat…), which knows no such "
-                "promotion",
-                column=dotted(path),
-            )
 
     def _refusal(self, old: DataType, new: DataType, path: ColumnPath) -> SchemaChangeRefused:
         wider = describe_wider_types(old)
@@ -146,13 +135,3 @@ class Promotion:
             f"every value of it without loss; {allowed}",
             column=dotted(path),
         )
-
-
-def _is_iceberg_promotion(old: DataType, new: DataType) -> bool:
-    match old, new:
-        case DecimalType(), DecimalType():
-            return old.scale == new.scale
-        case PrimitiveType(), PrimitiveType(target):
-            return old == PrimitiveType("float") or target in ("short", "integer", "long")
-        case _:
-            return False

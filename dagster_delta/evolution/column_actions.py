@@ -1,0 +1,447 @@
+"""What each change of a column does to the configuration of its table.
+
+Spec: Column Mapping; Type Widening; Default Columns; Schema Serialization Format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dagster_delta.errors import InvalidArgument, SchemaChangeRefused, SchemaMismatch
+from dagster_delta.evolution.column_paths import (
+    ColumnPath,
+    Place,
+    change_field,
+    change_struct,
+    dotted,
+    find_place,
+)
+from dagster_delta.evolution.dependants import (
+    expression_dependants,
+    is_identity,
+    placement_dependants,
+    refuse_dependants,
+)
+from dagster_delta.evolution.schema_actions import (
+    AddColumn,
+    ChangeType,
+    DropColumn,
+    DropDefault,
+    DropNotNull,
+    MoveColumn,
+    Position,
+    RenameColumn,
+    SetComment,
+    SetDefault,
+    SetNotNull,
+)
+from dagster_delta.evolution.schema_draft import SchemaDraft
+from dagster_delta.evolution.type_promotion import Promotion
+from dagster_delta.protocol.column_values import DEFAULT_KEY, GENERATION_KEY
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
+
+__all__ = [
+    "add_column",
+    "change_type",
+    "drop_column",
+    "drop_default",
+    "drop_not_null",
+    "move_column",
+    "rename_column",
+    "set_comment",
+    "set_default",
+    "set_not_null",
+]
+
+_STATS_COLUMNS_KEY = "delta.dataSkippingStatsColumns"
+_FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+_PREVIEW_FEATURE = "typeWidening-preview"
+
+
+def add_column(draft: SchemaDraft, action: AddColumn) -> None:
+    """A new field, null in existing rows unless their files are filled.
+
+    Raises:
+        InvalidArgument: the name is taken, or the definition makes no sense.
+        SchemaMismatch: the struct is not there.
+    """
+    parent = find_place(draft.schema, action.path[:-1]).path if action.path[1:] else ()
+    path = (*parent, action.path[-1])
+    column = dotted(path)
+    if _exists(draft, path):
+        if action.if_not_exists:
+            draft.note(f"column {column} is there already", "nothing")
+            return
+        raise InvalidArgument(
+            f"there is a column {column} already; choose another name", column=column
+        )
+    _check_new(draft, path, action)
+    default = None if action.default is None or _is_null(action.default) else action.default
+    metadata: dict[str, object] = {}
+    if action.comment is not None:
+        metadata["comment"] = action.comment
+    if default is not None:
+        metadata[DEFAULT_KEY] = default
+    field = StructField(path[-1], action.data_type, action.nullable, metadata)
+    draft.set_schema(
+        change_struct(
+            draft.schema, parent, lambda each: _inserted(each, field, action.position, column)
+        )
+    )
+    draft.note(f"add column {column} ({_definition(field, default)})")
+    if not action.nullable:
+        draft.required.append(path)
+    if default is not None:
+        draft.fills[path[0]] = default
+
+
+def _exists(draft: SchemaDraft, path: ColumnPath) -> bool:
+    try:
+        find_place(draft.schema, path)
+    except SchemaMismatch:
+        return False
+    return True
+
+
+def _check_new(draft: SchemaDraft, path: ColumnPath, action: AddColumn) -> None:
+    column = dotted(path)
+    if draft.configuration.change_data_feed_enabled and path[0].casefold() in _FEED_COLUMNS:
+        raise InvalidArgument(
+            f"{column} is the name of a column of the change data feed, which the table has; "
+            "choose another name",
+            column=column,
+        )
+    if action.default is not None and len(path) > 1:
+        raise InvalidArgument(
+            f"field {column} cannot have a default: only whole columns have one", column=column
+        )
+    if not action.nullable and not _is_reached_through_structs(draft.schema, path):
+        raise InvalidArgument(
+            f"field {column} lies in an array or a map and cannot be NOT NULL: existing elements "
+            "have none",
+            column=column,
+        )
+
+
+def _is_null(sql: str) -> bool:
+    return sql.strip().casefold() == "null"
+
+
+def _definition(field: StructField, default: str | None) -> str:
+    text = str(field.data_type)
+    if not field.nullable:
+        text += " NOT NULL"
+    return text if default is None else f"{text} DEFAULT {default}"
+
+
+def _inserted(
+    parent: StructType, field: StructField, position: Position | None, column: str
+) -> StructType:
+    fields = list(parent)
+    fields.insert(len(fields) if position is None else _index_of(parent, position, column), field)
+    return StructType(tuple(fields))
+
+
+def _index_of(parent: StructType, position: Position, column: str) -> int:
+    if position.after is None:
+        return 0
+    before = parent.get(position.after)
+    if before is None:
+        raise SchemaMismatch(
+            f"column {column} cannot stand after {position.after}, which is not beside it; there "
+            f"are {', '.join(parent.names)}",
+            column=column,
+        )
+    return parent.fields.index(before) + 1
+
+
+def drop_column(draft: SchemaDraft, action: DropColumn) -> None:
+    """A field less; its id and its physical name are never given to another.
+
+    Raises:
+        SchemaMismatch: it is not there.
+        SchemaChangeRefused: something depends on it, it is the last of its struct, or the table
+            does not map columns.
+    """
+    if action.if_exists and not _exists(draft, action.path):
+        draft.note(f"there is no column {dotted(action.path)}", "nothing")
+        return
+    place = draft.column(action.path, "dropped")
+    path = place.path
+    configuration = draft.configuration
+    dependants = [
+        *placement_dependants(configuration, path, draft.domains),
+        *expression_dependants(configuration, path, with_own=False),
+    ]
+    refuse_dependants(path, "dropped", dependants)
+    siblings = draft.schema if len(path) == 1 else find_place(draft.schema, path[:-1]).data_type
+    if isinstance(siblings, StructType) and len(siblings) == 1:
+        what = "the table" if len(path) == 1 else f"struct {dotted(path[:-1])}"
+        raise SchemaChangeRefused(
+            f"column {dotted(path)} cannot be dropped: {what} has no other; drop the whole instead",
+            column=dotted(path),
+        )
+    draft.require_column_mapping("dropped")
+    _change_statistics_columns(draft, path, None)
+    draft.set_schema(
+        change_struct(
+            draft.schema,
+            path[:-1],
+            lambda each: StructType(tuple(f for f in each if f.name != path[-1])),
+        )
+    )
+    draft.forget(path)
+    draft.note(f"drop column {dotted(path)} ({place.data_type})")
+
+
+def rename_column(draft: SchemaDraft, action: RenameColumn) -> None:
+    """Another logical name; the physical one stays.
+
+    Raises:
+        InvalidArgument: the new name is taken.
+        SchemaMismatch: the column is not there.
+        SchemaChangeRefused: an expression names it, or the table does not map columns.
+    """
+    path = draft.column(action.path, "renamed").path
+    new_path = (*path[:-1], action.new_name)
+    if new_path == path:
+        draft.note(f"column {dotted(path)} has that name already", "nothing")
+        return
+    if action.new_name.casefold() != path[-1].casefold() and _exists(draft, new_path):
+        raise InvalidArgument(
+            f"there is a column {dotted(new_path)} already; choose another name",
+            column=dotted(new_path),
+        )
+    refuse_dependants(path, "renamed", list(expression_dependants(draft.configuration, path)))
+    draft.require_column_mapping("renamed")
+    _change_statistics_columns(draft, path, new_path)
+    schema = change_field(draft.schema, path, lambda each: replace(each, name=action.new_name))
+    partition_columns = tuple(
+        action.new_name if (name,) == path else name
+        for name in draft.configuration.partition_columns
+    )
+    draft.set_schema(schema, partition_columns=partition_columns)
+    draft.follow_rename(path, new_path)
+    draft.note(f"rename column {dotted(path)} to {dotted((action.new_name,))}")
+
+
+def _change_statistics_columns(
+    draft: SchemaDraft, path: ColumnPath, new_path: ColumnPath | None
+) -> None:
+    """Let the list of columns with statistics follow a column."""
+    named = draft.configuration.properties.data_skipping_stats_columns
+    if named is None:
+        return
+    folded = tuple(step.casefold() for step in path)
+    changed: list[ColumnPath] = []
+    for each in named:
+        below = each[len(path) :]
+        if tuple(step.casefold() for step in each[: len(path)]) != folded:
+            changed.append(each)
+        elif new_path is not None:
+            changed.append((*new_path, *below))
+    if tuple(changed) != named:
+        properties = dict(draft.configuration.metadata.configuration)
+        properties[_STATS_COLUMNS_KEY] = ",".join(map(dotted, changed))
+        draft.set_raw_properties(properties)
+
+
+def change_type(draft: SchemaDraft, action: ChangeType) -> None:
+    """A wider type, recorded beside the column; files keep the type they were written with.
+
+    Raises:
+        SchemaMismatch: the column is not there.
+        SchemaChangeRefused: the type is not wider, something depends on the old one, or the table
+            does not allow it.
+    """
+    place = draft.place(action.path)
+    column = dotted(place.path)
+    version = draft.table_version if _is_preview(draft) else None
+    field = Promotion(version).promote(place, action.data_type)
+    if field == place.field:
+        draft.note(f"column {column} is of type {place.data_type} already", "nothing")
+        return
+    _refuse_type_dependants(draft, place)
+    draft.require_type_widening()
+    draft.set_schema(change_field(draft.schema, place.field_path, lambda _: field))
+    draft.note(f"widen column {column} from {place.data_type} to {action.data_type}")
+
+
+def _is_preview(draft: SchemaDraft) -> bool:
+    listed = draft.configuration.protocol.writer_features or ()
+    return _PREVIEW_FEATURE in listed and "typeWidening" not in listed
+
+
+def _refuse_type_dependants(draft: SchemaDraft, place: Place) -> None:
+    path = place.field_path
+    dependants = list(expression_dependants(draft.configuration, path))
+    if is_identity(draft.configuration, path):
+        dependants.append("its identity, which counts in 64-bit integers")
+    refuse_dependants(path, f"changed from {place.data_type}", dependants)
+
+
+def set_not_null(draft: SchemaDraft, action: SetNotNull) -> None:
+    """A field that may no longer be null, once no existing row has it null.
+
+    Raises:
+        SchemaMismatch: it is not there.
+        SchemaChangeRefused: it lies in an array or a map.
+    """
+    place = draft.column(action.path, "made NOT NULL")
+    if not place.field.nullable:
+        draft.note(f"column {dotted(place.path)} is NOT NULL already", "nothing")
+        return
+    if not _is_reached_through_structs(draft.schema, place.path):
+        raise SchemaChangeRefused(
+            f"column {dotted(place.path)} lies in an array or a map and cannot be made NOT NULL",
+            column=dotted(place.path),
+        )
+    draft.set_schema(
+        change_field(draft.schema, place.path, lambda each: replace(each, nullable=False))
+    )
+    draft.required.append(place.path)
+    draft.note(f"set NOT NULL on column {dotted(place.path)}", "validates")
+
+
+def _is_reached_through_structs(schema: StructType, path: ColumnPath) -> bool:
+    level: DataType = schema
+    for step in path[:-1]:
+        field = level.get(step) if isinstance(level, StructType) else None
+        if field is None:
+            return False
+        level = field.data_type
+    return isinstance(level, StructType)
+
+
+def drop_not_null(draft: SchemaDraft, action: DropNotNull) -> None:
+    """A field, array element or map value that may be null.
+
+    Raises:
+        SchemaMismatch: it is not there.
+        SchemaChangeRefused: it is a map key.
+    """
+    place = draft.place(action.path)
+    if place.steps[-1:] == ("key",):
+        raise SchemaChangeRefused(
+            f"{dotted(place.path)} is a map key, and keys are never null", column=dotted(place.path)
+        )
+
+    def loosened(field: StructField) -> StructField:
+        if not place.steps:
+            return replace(field, nullable=True)
+        return replace(field, data_type=_with_nulls(field.data_type, place.steps))
+
+    schema = change_field(draft.schema, place.field_path, loosened)
+    if schema == draft.schema:
+        draft.note(f"column {dotted(place.path)} may be null already", "nothing")
+        return
+    draft.set_schema(schema)
+    draft.required = [each for each in draft.required if each != place.path]
+    draft.note(f"drop NOT NULL from column {dotted(place.path)}")
+
+
+def _with_nulls(data_type: DataType, steps: ColumnPath) -> DataType:
+    below = steps[1:]
+    match data_type:
+        case ArrayType(element_type):
+            if not below:
+                return replace(data_type, contains_null=True)
+            return replace(data_type, element_type=_with_nulls(element_type, below))
+        case MapType(key_type, value_type):
+            if not below:
+                return replace(data_type, value_contains_null=True)
+            if steps[0] == "key":
+                return replace(data_type, key_type=_with_nulls(key_type, below))
+            return replace(data_type, value_type=_with_nulls(value_type, below))
+        case _:
+            return data_type
+
+
+def set_default(draft: SchemaDraft, action: SetDefault) -> None:
+    """A default for rows written from now on; existing rows keep what they have.
+
+    Raises:
+        SchemaMismatch: the column is not there.
+        SchemaChangeRefused: it is a field inside another column, or its values are computed.
+    """
+    if _is_null(action.expression):
+        drop_default(draft, DropDefault(action.path))
+        return
+    place = draft.column(action.path, "given a default")
+    column = dotted(place.path)
+    if len(place.path) > 1:
+        raise SchemaChangeRefused(
+            f"field {column} cannot have a default: only whole columns have one", column=column
+        )
+    if GENERATION_KEY in place.field.metadata or is_identity(draft.configuration, place.path):
+        raise SchemaChangeRefused(
+            f"column {column} cannot have a default: its values are computed by the writers",
+            column=column,
+        )
+    metadata = {**place.field.metadata, DEFAULT_KEY: action.expression}
+    draft.set_schema(
+        change_field(draft.schema, place.path, lambda each: replace(each, metadata=metadata))
+    )
+    draft.note(f"set the default of column {column} to {action.expression}, for rows to come")
+
+
+def drop_default(draft: SchemaDraft, action: DropDefault) -> None:
+    """No default any more; existing rows keep what they have.
+
+    Raises:
+        SchemaMismatch: the column is not there.
+    """
+    place = draft.column(action.path, "without a default")
+    column = dotted(place.path)
+    if DEFAULT_KEY not in place.field.metadata:
+        draft.note(f"column {column} has no default", "nothing")
+        return
+    metadata = {k: v for k, v in place.field.metadata.items() if k != DEFAULT_KEY}
+    draft.set_schema(
+        change_field(draft.schema, place.path, lambda each: replace(each, metadata=metadata))
+    )
+    draft.note(f"drop the default of column {column}")
+
+
+def set_comment(draft: SchemaDraft, action: SetComment) -> None:
+    """Another comment, or none.
+
+    Raises:
+        SchemaMismatch: the column is not there.
+    """
+    place = draft.column(action.path, "commented on")
+    metadata = {k: v for k, v in place.field.metadata.items() if k != "comment"}
+    if action.comment:
+        metadata["comment"] = action.comment
+    draft.set_schema(
+        change_field(draft.schema, place.path, lambda each: replace(each, metadata=metadata))
+    )
+    verb = "set the comment on" if action.comment else "drop the comment of"
+    draft.note(f"{verb} column {dotted(place.path)}")
+
+
+def move_column(draft: SchemaDraft, action: MoveColumn) -> None:
+    """Another place among its siblings.
+
+    Raises:
+        SchemaMismatch: the column, or the one it shall follow, is not there.
+    """
+    place = draft.column(action.path, "moved")
+    column = dotted(place.path)
+    after = action.position.after
+    if after is not None and after.casefold() == place.path[-1].casefold():
+        raise InvalidArgument(f"column {column} cannot stand after itself", column=column)
+
+    def moved(parent: StructType) -> StructType:
+        rest = StructType(tuple(each for each in parent if each.name != place.path[-1]))
+        return _inserted(rest, place.field, action.position, column)
+
+    draft.set_schema(change_struct(draft.schema, place.parent, moved))
+    where = "first" if after is None else f"after {after}"
+    draft.note(f"move column {column} {where}")

@@ -1,0 +1,202 @@
+"""What in a table depends on a column: partitioning, constraints, computed columns, clustering.
+
+Spec: CHECK Constraints; Column Invariants; Generated Columns; Clustered Table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypedDict
+
+import msgspec
+
+from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.engines.sql.tokens import tokenize
+from dagster_delta.errors import DeltaError, InvalidTable, SchemaChangeRefused
+from dagster_delta.evolution.column_paths import ColumnPath, dotted
+from dagster_delta.protocol.column_mapping import physical_name
+from dagster_delta.protocol.column_values import GENERATION_KEY, IDENTITY_PREFIX
+from dagster_delta.protocol.schema import StructType, walk_fields
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+__all__ = [
+    "CLUSTERING_DOMAIN",
+    "check_expressions",
+    "clustering_columns",
+    "expression_dependants",
+    "is_identity",
+    "is_mentioned",
+    "placement_dependants",
+    "refuse_dependants",
+]
+
+CLUSTERING_DOMAIN = "delta.clustering"
+"""Metadata domain of the clustering columns. Spec: Clustered Table."""
+
+
+class _Clustering(TypedDict, total=False):
+    clusteringColumns: list[list[str]]
+
+
+def expression_dependants(
+    configuration: TableConfiguration, path: ColumnPath, *, with_own: bool = True
+) -> Iterator[str]:
+    """The expressions that look at a column, each as a clause for a message.
+
+    Args:
+        configuration: of the table.
+        path: logical path of the column as the schema spells it.
+        with_own: whether those count that the column carries itself, and takes with it.
+    """
+    schema = configuration.schema
+    for name, sql in _checks(configuration).items():
+        if is_mentioned(path, sql, schema):
+            yield f"the CHECK constraint {name} ({sql})"
+    for owner, sql in _invariants(configuration):
+        if (with_own or owner[: len(path)] != path) and is_mentioned(path, sql, schema):
+            yield f"the invariant of column {dotted(owner)} ({sql})"
+    for column, sql in _generated(configuration):
+        if column == path[0]:
+            if with_own:
+                yield f"its own generation expression ({sql})"
+        elif is_mentioned(path, sql, schema):
+            yield f"the generated column {column} ({sql})"
+
+
+def placement_dependants(
+    configuration: TableConfiguration, path: ColumnPath, domains: Mapping[str, str]
+) -> Iterator[str]:
+    """What lays rows out by a column, each as a clause for a message.
+
+    Args:
+        configuration: of the table.
+        path: logical path of the column as the schema spells it.
+        domains: configuration of the metadata domains by name.
+    """
+    if path[0] in configuration.partition_columns:
+        yield f"the partitioning by {', '.join(configuration.partition_columns)}"
+    for clustered in clustering_columns(configuration, domains):
+        if clustered[: len(path)] == path:
+            yield f"the clustering by {dotted(clustered)}"
+
+
+def refuse_dependants(path: ColumnPath, change: str, dependants: Sequence[str]) -> None:
+    """Make sure that nothing depends on a column.
+
+    Raises:
+        SchemaChangeRefused: something does; the message names all of it.
+    """
+    if dependants:
+        raise SchemaChangeRefused(
+            f"column {dotted(path)} cannot be {change}, because of {'; '.join(dependants)}; change "
+            "or drop that first",
+            column=dotted(path),
+        )
+
+
+def is_mentioned(path: ColumnPath, sql: str, schema: StructType) -> bool:
+    """Whether an expression looks at a column, at something in it or at what it is part of."""
+    try:
+        references = parse_expression(sql, schema).references
+    except DeltaError:
+        # Another engine's expression: any word of it may be the column.
+        return _is_word_of(path[0], sql)
+    return any(path[: len(each)] == each[: len(path)] for each in references)
+
+
+def _is_word_of(name: str, sql: str) -> bool:
+    try:
+        tokens = tokenize(sql)
+    except DeltaError:
+        return True
+    words = (each.text for each in tokens if each.kind in ("word", "quoted"))
+    return any(each.casefold() == name.casefold() for each in words)
+
+
+def check_expressions(configuration: TableConfiguration) -> None:
+    """Make sure that every constraint and generated column finds its columns in the schema.
+
+    Raises:
+        SchemaChangeRefused: one names a column that is not there.
+    """
+    schema = configuration.schema
+    expressions = [
+        *((f"the CHECK constraint {name}", sql) for name, sql in _checks(configuration).items()),
+        *((f"the generated column {name}", sql) for name, sql in _generated(configuration)),
+    ]
+    for what, sql in expressions:
+        try:
+            parse_expression(sql, schema)
+        except DeltaError as error:
+            raise SchemaChangeRefused(
+                f"{what} ({sql}) does not fit the new schema: {error.message}; drop it first, or "
+                "keep the column",
+                column=error.column,
+            ) from None
+
+
+def _checks(configuration: TableConfiguration) -> Mapping[str, str]:
+    if not configuration.supports("checkConstraints"):
+        return {}
+    return configuration.properties.constraints
+
+
+def _invariants(configuration: TableConfiguration) -> Iterator[tuple[ColumnPath, str]]:
+    by_column = dict(configuration.invariants)
+    for path, _ in walk_fields(configuration.schema):
+        if sql := by_column.get(".".join(path)):
+            yield path, sql
+
+
+def _generated(configuration: TableConfiguration) -> Iterator[tuple[str, str]]:
+    for field in configuration.schema:
+        sql = field.metadata.get(GENERATION_KEY)
+        if isinstance(sql, str):
+            yield field.name, sql
+
+
+def is_identity(configuration: TableConfiguration, path: ColumnPath) -> bool:
+    """Whether a column is numbered by the writers."""
+    field = configuration.schema.field(path[0])
+    return any(key.startswith(IDENTITY_PREFIX) for key in field.metadata)
+
+
+def clustering_columns(
+    configuration: TableConfiguration, domains: Mapping[str, str]
+) -> tuple[ColumnPath, ...]:
+    """Logical paths of the clustering columns; none where the table is not clustered.
+
+    Raises:
+        InvalidTable: the domain is damaged, or names a column that is not there.
+    """
+    text = domains.get(CLUSTERING_DOMAIN)
+    if not text:
+        return ()
+    try:
+        decoded = msgspec.json.decode(text, type=_Clustering)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidTable(
+            f"the metadata domain {CLUSTERING_DOMAIN} cannot be parsed ({error}); restore an older "
+            "version of the table"
+        ) from error
+    return tuple(
+        _logical_path(configuration, tuple(physical))
+        for physical in decoded.get("clusteringColumns", [])
+    )
+
+
+def _logical_path(configuration: TableConfiguration, physical: ColumnPath) -> ColumnPath:
+    level: object = configuration.schema
+    path: list[str] = []
+    mode = configuration.column_mapping_mode
+    for step in physical:
+        fields = level if isinstance(level, StructType) else ()
+        found = next((each for each in fields if physical_name(each, mode) == step), None)
+        if found is None:
+            raise InvalidTable(
+                f"the table is clustered by {'.'.join(physical)}, which is no column of it; "
+                "restore an older version of the table"
+            )
+        path.append(found.name)
+        level = found.data_type
+    return tuple(path)

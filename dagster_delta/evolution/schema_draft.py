@@ -1,0 +1,183 @@
+"""A table configuration on its way from one version to the next, action by action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from dagster_delta.engines.engine import Constraint
+from dagster_delta.errors import SchemaChangeRefused
+from dagster_delta.evolution.column_paths import (
+    ColumnPath,
+    Place,
+    dotted,
+    find_place,
+    not_null_sql,
+)
+from dagster_delta.evolution.property_changes import set_properties
+from dagster_delta.evolution.table_definition import with_schema
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+__all__ = ["PlannedStep", "SchemaDraft", "StepEffect"]
+
+StepEffect = Literal["nothing", "metadata", "validates", "rewrites"]
+"""What a step asks of the data: nothing changes at all; the log alone changes; existing rows are
+read to see whether they fit; existing files are written again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """One thing that a change does."""
+
+    what: str
+    """As a clause: `add column c (integer)`."""
+    effect: StepEffect = "metadata"
+
+
+@dataclass(slots=True)
+class SchemaDraft:
+    """What the actions so far make of a table.
+
+    Args:
+        configuration: protocol and metadata, as they are and as they become.
+        new_name: makes physical column names that no other column ever had.
+        domains: configuration of the metadata domains in force, by name.
+        enable_features: whether features that change how other clients see the table may be
+            enabled as needed.
+        table_version: the version that makes the change.
+    """
+
+    configuration: TableConfiguration
+    new_name: Callable[[], str]
+    domains: dict[str, str]
+    enable_features: bool = False
+    table_version: int | None = None
+    steps: list[PlannedStep] = field(default_factory=list)
+    changed_domains: dict[str, str] = field(default_factory=dict)
+    fills: dict[str, str] = field(default_factory=dict)
+    """Default by logical name of the new column whose default existing rows are to get."""
+    required: list[ColumnPath] = field(default_factory=list)
+    """Fields that existing rows must not have null."""
+    constraints: dict[str, str] = field(default_factory=dict)
+    """Spark SQL by name of the new CHECK constraint that existing rows have to satisfy."""
+
+    @property
+    def schema(self) -> StructType:
+        """Logical schema as it is now."""
+        return self.configuration.schema
+
+    def place(self, path: ColumnPath) -> Place:
+        """What a path leads to. Raises SchemaMismatch where that is nothing."""
+        return find_place(self.schema, path)
+
+    def column(self, path: ColumnPath, change: str) -> Place:
+        """The struct field that a path leads to.
+
+        Args:
+            path: as the caller spells it.
+            change: participle for the message: `dropped`.
+
+        Raises:
+            SchemaMismatch: the path leads to nothing.
+            SchemaChangeRefused: it leads into an array or a map, to no field.
+        """
+        place = self.place(path)
+        if place.steps:
+            raise SchemaChangeRefused(
+                f"{dotted(place.path)} is part of the type of column {dotted(place.field_path)}, "
+                f"and cannot be {change} by itself",
+                column=dotted(place.path),
+            )
+        return place
+
+    def note(self, what: str, effect: StepEffect = "metadata") -> None:
+        """Record a step."""
+        self.steps.append(PlannedStep(what, effect))
+
+    def set_schema(
+        self, schema: StructType, *, partition_columns: tuple[str, ...] | None = None
+    ) -> None:
+        """Go on under another logical schema. Raises InvalidArgument where it makes no sense."""
+        self.configuration = with_schema(
+            self.configuration,
+            schema,
+            partition_columns=partition_columns,
+            new_name=self.new_name,
+        )
+
+    def set_properties(self, properties: Mapping[str, object]) -> None:
+        """Go on with these properties, under the protocol they need. Raises InvalidArgument."""
+        self.configuration = set_properties(self.configuration, properties, new_name=self.new_name)
+
+    def set_raw_properties(self, properties: Mapping[str, str]) -> None:
+        """Go on with exactly these properties, which the caller knows to make sense."""
+        metadata = msgspec.structs.replace(
+            self.configuration.metadata, configuration=dict(properties)
+        )
+        self.configuration = TableConfiguration(self.configuration.protocol, metadata)
+
+    def require_column_mapping(self, change: str) -> None:
+        """Make sure that columns have names in files apart from their logical ones.
+
+        Raises:
+            SchemaChangeRefused: they do not, and features may not be enabled.
+        """
+        if self.configuration.column_mapping_mode != "none":
+            return
+        self._refuse_unless_enabling(
+            f"columns can only be {change} where the table maps them",
+            "delta.columnMapping.mode",
+            "name",
+        )
+        self.set_properties({"delta.columnMapping.mode": "name"})
+        self.note("map columns by name: every column gets an id, and keeps its name in the files")
+
+    def require_type_widening(self) -> None:
+        """Make sure that types may be widened.
+
+        Raises:
+            SchemaChangeRefused: they may not, and features may not be enabled.
+        """
+        if self.configuration.type_widening_enabled:
+            return
+        self._refuse_unless_enabling(
+            "types can only be changed where the table allows it",
+            "delta.enableTypeWidening",
+            "true",
+        )
+        self.set_properties({"delta.enableTypeWidening": "true"})
+        self.note("enable type widening")
+
+    def _refuse_unless_enabling(self, why: str, key: str, value: str) -> None:
+        if not self.enable_features:
+            raise SchemaChangeRefused(
+                f"{why}: set the table property {key} = {value} first, in the same statement if "
+                "you like, or pass enable_features=True; readers and writers must support the "
+                "feature then"
+            )
+
+    def checks(self) -> tuple[Constraint, ...]:
+        """What existing rows have to satisfy, over the columns as they are now."""
+        required = (
+            Constraint(f"NOT NULL {dotted(each)}", not_null_sql(each)) for each in self.required
+        )
+        named = (Constraint(f"CHECK {name}", sql) for name, sql in self.constraints.items())
+        return (*required, *named)
+
+    def follow_rename(self, old: ColumnPath, new: ColumnPath) -> None:
+        """Let what was planned for a column go on under its new name."""
+        if len(old) == 1 and old[0] in self.fills:
+            self.fills[new[0]] = self.fills.pop(old[0])
+        self.required = [
+            (*new, *each[len(old) :]) if each[: len(old)] == old else each for each in self.required
+        ]
+
+    def forget(self, path: ColumnPath) -> None:
+        """Drop what was planned for a column that goes."""
+        if len(path) == 1:
+            self.fills.pop(path[0], None)
+        self.required = [each for each in self.required if each[: len(path)] != path]

@@ -1,0 +1,124 @@
+"""How the schema of a table differs between two of its versions.
+
+Columns with ids keep their identity whatever they are called; others are found by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dagster_delta.evolution.column_paths import ColumnPath, dotted
+from dagster_delta.protocol.column_mapping import PHYSICAL_NAME_KEY, field_id
+from dagster_delta.protocol.column_values import DEFAULT_KEY
+from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
+
+__all__ = ["SchemaChanges", "compare_schemas"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChanges:
+    """The differences, one line each: `+` what is new, `-` what is gone, `~` what is other."""
+
+    added: tuple[ColumnPath, ...]
+    """Paths of new columns, by the later schema."""
+    dropped: tuple[ColumnPath, ...]
+    """Paths of columns that are gone, by the earlier schema."""
+    changed: tuple[ColumnPath, ...]
+    """Paths of columns that are called, typed or described otherwise, by the earlier schema."""
+    lines: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    sign: str
+    path: ColumnPath
+    text: str
+
+
+def compare_schemas(before: StructType, after: StructType) -> SchemaChanges:
+    """What an earlier schema lacks, has beyond or says otherwise. Raises nothing."""
+    found = list(_fields(before, after, ()))
+    # Several things may be said about one column.
+    paths = {
+        sign: tuple(dict.fromkeys(each.path for each in found if each.sign == sign))
+        for sign in "+-~"
+    }
+    lines = tuple(f"{each.sign} {dotted(each.path)}{each.text}" for each in found)
+    return SchemaChanges(paths["+"], paths["-"], paths["~"], lines)
+
+
+def _fields(before: StructType, after: StructType, path: ColumnPath) -> Iterator[_Line]:
+    left = list(after)
+    kept: list[tuple[StructField, StructField]] = []
+    for old in before:
+        new = _counterpart(old, left)
+        if new is None:
+            yield _Line("-", (*path, old.name), f": {old.data_type}")
+            continue
+        left.remove(new)
+        kept.append((old, new))
+        yield from _field(old, new, path)
+    for each in left:
+        yield _Line("+", (*path, each.name), f": {_definition(each)}")
+    order = [new for _, new in kept]
+    if order != [each for each in after if each not in left]:
+        yield _Line("~", path or ("columns",), f": in the order {', '.join(after.names)}")
+
+
+def _counterpart(old: StructField, candidates: list[StructField]) -> StructField | None:
+    number = field_id(old)
+    if number is not None:
+        return next((each for each in candidates if field_id(each) == number), None)
+    # Where mapping is turned on in between, the old name lives on as the physical one.
+    name = old.name.casefold()
+    return next((each for each in candidates if _unmapped_name(each).casefold() == name), None)
+
+
+def _unmapped_name(field: StructField) -> str:
+    return str(field.metadata.get(PHYSICAL_NAME_KEY, field.name))
+
+
+def _definition(field: StructField) -> str:
+    text = str(field.data_type) + ("" if field.nullable else " NOT NULL")
+    default = field.metadata.get(DEFAULT_KEY)
+    return text if default is None else f"{text} DEFAULT {default}"
+
+
+def _field(old: StructField, new: StructField, path: ColumnPath) -> Iterator[_Line]:
+    here = (*path, old.name)
+    if old.name != new.name:
+        yield _Line("~", here, f": renamed to {dotted((new.name,))}")
+    if old.nullable != new.nullable:
+        yield _Line("~", here, ": may be null" if new.nullable else ": NOT NULL")
+    for key, what in ((DEFAULT_KEY, "default"), ("comment", "comment")):
+        before, after = old.metadata.get(key), new.metadata.get(key)
+        if before != after:
+            yield _Line("~", here, f": {what} {after}" if after is not None else f": no {what}")
+    yield from _types(old.data_type, new.data_type, here)
+
+
+def _types(old: DataType, new: DataType, path: ColumnPath) -> Iterator[_Line]:
+    match old, new:
+        case StructType(), StructType():
+            yield from _fields(old, new, path)
+        case ArrayType(), ArrayType():
+            yield from _types(old.element_type, new.element_type, (*path, "element"))
+            yield from _nulls(old.contains_null, new.contains_null, (*path, "element"))
+        case MapType(), MapType():
+            yield from _types(old.key_type, new.key_type, (*path, "key"))
+            yield from _types(old.value_type, new.value_type, (*path, "value"))
+            yield from _nulls(old.value_contains_null, new.value_contains_null, (*path, "value"))
+        case _ if old != new:
+            yield _Line("~", path, f": {old} → {new}")
+
+
+def _nulls(old: bool, new: bool, path: ColumnPath) -> Iterator[_Line]:
+    if old != new:
+        yield _Line("~", path, ": may be null" if new else ": NOT NULL")

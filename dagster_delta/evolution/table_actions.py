@@ -1,0 +1,203 @@
+"""What changes of constraints, properties and clustering do to the configuration of a table.
+
+Spec: CHECK Constraints; Change Metadata (configuration); Clustered Table.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
+from dagster_delta.evolution.column_paths import ColumnPath, dotted
+from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
+from dagster_delta.evolution.property_changes import unset_properties
+from dagster_delta.evolution.required_protocol import upgrade_protocol
+from dagster_delta.evolution.schema_actions import (
+    AddConstraint,
+    ClusterBy,
+    DropConstraint,
+    SetProperties,
+    SetTableComment,
+    UnsetProperties,
+)
+from dagster_delta.evolution.schema_draft import SchemaDraft
+from dagster_delta.protocol.checkpoint_structs import statistics_columns
+from dagster_delta.protocol.column_mapping import physical_name
+from dagster_delta.protocol.schema import ArrayType, DataType, MapType, PrimitiveType, StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
+
+__all__ = [
+    "add_constraint",
+    "change_properties",
+    "cluster_by",
+    "drop_constraint",
+    "drop_properties",
+    "set_table_comment",
+]
+
+_CONSTRAINT_NAME = re.compile(r"[\w -]+")
+_MAX_CLUSTERING_COLUMNS = 4
+
+
+def add_constraint(draft: SchemaDraft, action: AddConstraint) -> None:
+    """A CHECK on every row, once every existing row satisfies it.
+
+    Raises:
+        InvalidArgument: the name is taken or odd, or the expression is no condition.
+        SchemaMismatch: it names a column that is not there.
+    """
+    name = action.name.lower()
+    properties = dict(draft.configuration.metadata.configuration)
+    if not _CONSTRAINT_NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"{action.name!r} is no name for a constraint: use letters and digits"
+        )
+    if (taken := _find_constraint(properties, name)) is not None:
+        raise InvalidArgument(
+            f"there is a constraint {name} already ({properties[taken]}); drop it first, or choose "
+            "another name"
+        )
+    expression = parse_expression(action.expression, draft.schema)
+    expression.check_filter()
+    draft.set_raw_properties({**properties, f"{CONSTRAINT_PREFIX}{name}": action.expression})
+    draft.configuration = TableConfiguration(
+        upgrade_protocol(draft.configuration.protocol, ["checkConstraints"]),
+        draft.configuration.metadata,
+    )
+    draft.constraints[name] = action.expression
+    draft.note(f"add constraint {name}: CHECK ({action.expression})", "validates")
+
+
+def _find_constraint(properties: dict[str, str], name: str) -> str | None:
+    """The key of a constraint, whatever the case of its name."""
+    key = f"{CONSTRAINT_PREFIX}{name}".casefold()
+    return next((each for each in properties if each.casefold() == key), None)
+
+
+def drop_constraint(draft: SchemaDraft, action: DropConstraint) -> None:
+    """A CHECK less.
+
+    Raises:
+        InvalidArgument: there is none of that name.
+    """
+    properties = dict(draft.configuration.metadata.configuration)
+    key = _find_constraint(properties, action.name)
+    if key is None and action.if_exists:
+        draft.note(f"there is no constraint {action.name}", "nothing")
+        return
+    if key is None:
+        names = draft.configuration.properties.constraints
+        raise InvalidArgument(
+            f"there is no constraint {action.name}; there are {', '.join(names) or 'none'}"
+        )
+    sql = properties.pop(key)
+    draft.set_raw_properties(properties)
+    name = key.removeprefix(CONSTRAINT_PREFIX)
+    draft.constraints.pop(name, None)
+    draft.note(f"drop constraint {name} ({sql})")
+
+
+def change_properties(draft: SchemaDraft, action: SetProperties) -> None:
+    """Other values of table properties.
+
+    Raises:
+        InvalidArgument: a property or a value makes no sense.
+    """
+    before = draft.configuration
+    draft.set_properties(action.properties)
+    listed = ", ".join(f"{key} = {value}" for key, value in action.properties.items())
+    if draft.configuration == before:
+        draft.note(f"{listed}: set already", "nothing")
+    else:
+        draft.note(f"set {listed}")
+
+
+def drop_properties(draft: SchemaDraft, action: UnsetProperties) -> None:
+    """Table properties less.
+
+    Raises:
+        InvalidArgument: a property is not there, or cannot be done without.
+    """
+    before = draft.configuration
+    draft.configuration = unset_properties(before, action.keys, if_exists=action.if_exists)
+    listed = ", ".join(action.keys)
+    if draft.configuration == before:
+        draft.note(f"{listed}: not set", "nothing")
+    else:
+        draft.note(f"unset {listed}")
+
+
+def set_table_comment(draft: SchemaDraft, action: SetTableComment) -> None:
+    """Another description of the table. Raises nothing."""
+    metadata = msgspec.structs.replace(draft.configuration.metadata, description=action.comment)
+    draft.configuration = TableConfiguration(draft.configuration.protocol, metadata)
+    draft.note("set the description of the table" if action.comment else "drop the description")
+
+
+def cluster_by(draft: SchemaDraft, action: ClusterBy) -> None:
+    """Other clustering columns, for files written or optimised from now on.
+
+    Raises:
+        InvalidArgument: there are too many, or one twice.
+        SchemaMismatch: one is not there.
+        SchemaChangeRefused: the table is partitioned, or a column has no statistics.
+    """
+    configuration = draft.configuration
+    if configuration.partition_columns and action.columns:
+        raise SchemaChangeRefused(
+            f"the table is partitioned by {', '.join(configuration.partition_columns)}, and a "
+            "table is either partitioned or clustered"
+        )
+    if len(action.columns) > _MAX_CLUSTERING_COLUMNS:
+        raise InvalidArgument(f"a table is clustered by up to {_MAX_CLUSTERING_COLUMNS} columns")
+    paths = tuple(draft.column(each, "clustered by").path for each in action.columns)
+    if len(set(paths)) != len(paths):
+        raise InvalidArgument(f"CLUSTER BY names a column twice: {', '.join(map(dotted, paths))}")
+    if paths == clustering_columns(configuration, draft.domains):
+        draft.note("the table is clustered so already", "nothing")
+        return
+    physical = [_clusterable(configuration, path) for path in paths]
+    upgraded = upgrade_protocol(configuration.protocol, ["clustering", "domainMetadata"])
+    draft.configuration = TableConfiguration(upgraded, configuration.metadata)
+    text = msgspec.json.encode(
+        {"clusteringColumns": physical, "domainName": CLUSTERING_DOMAIN}
+    ).decode()
+    draft.domains[CLUSTERING_DOMAIN] = draft.changed_domains[CLUSTERING_DOMAIN] = text
+    columns = ", ".join(map(dotted, paths))
+    draft.note(f"cluster by {columns}" if columns else "cluster no longer")
+
+
+def _clusterable(configuration: TableConfiguration, path: ColumnPath) -> list[str]:
+    """The physical path of a column that rows can be clustered by."""
+    column = dotted(path)
+    level: DataType = configuration.schema
+    physical = []
+    for step in path:
+        field = level.field(step) if isinstance(level, StructType) else None
+        if field is None:
+            raise SchemaChangeRefused(
+                f"column {column} lies in an array or a map, by which nothing is clustered",
+                column=column,
+            )
+        physical.append(physical_name(field, configuration.column_mapping_mode))
+        level = field.data_type
+    if isinstance(level, StructType | ArrayType | MapType) or level in (
+        PrimitiveType("boolean"),
+        PrimitiveType("binary"),
+        PrimitiveType("variant"),
+    ):
+        raise SchemaChangeRefused(
+            f"column {column} is of type {level}, by which nothing is clustered", column=column
+        )
+    if tuple(physical) not in {each.path for each in statistics_columns(configuration)}:
+        # Spec: writers MUST write per-file statistics on the clustering columns.
+        raise SchemaChangeRefused(
+            f"column {column} has no statistics, which clustering needs; move it to the front, or "
+            "add it to delta.dataSkippingStatsColumns",
+            column=column,
+        )
+    return physical
