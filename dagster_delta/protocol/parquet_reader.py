@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["open_parquet_reader"]
+__all__ = ["decoding_pool", "open_parquet_reader"]
 
 
 def open_parquet_reader(source: Any, **options: Any) -> Any:
@@ -27,13 +27,13 @@ def open_parquet_reader(source: Any, **options: Any) -> Any:
     # which takes as long as finding one file among 100,000.
     from pyarrow._parquet import ParquetReader
 
-    reader = ParquetReader(memory_pool=_decoding_pool())
+    reader = ParquetReader(memory_pool=decoding_pool())
     reader.open(source, **options)
     return reader
 
 
 @cache
-def _decoding_pool() -> Any:
+def decoding_pool() -> Any:
     """The `pyarrow.MemoryPool` for decoded columns.
 
     Decoding allocates and frees large buffers all the time. jemalloc keeps the pages for the next

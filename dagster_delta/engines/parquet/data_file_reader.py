@@ -32,6 +32,7 @@ from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.arrow_values import FALSE
 from dagster_delta.protocol.deletion_vectors import deleted_row_mask
 from dagster_delta.protocol.partition_values import decode_path, parse_partition_column
+from dagster_delta.protocol.row_tracking import carried_columns
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
@@ -39,7 +40,14 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
 
-__all__ = ["FILE_ORDINAL", "ROW_INDEX", "DataFile", "DataFileReader", "data_files"]
+__all__ = [
+    "FILE_ORDINAL",
+    "ROW_ID_COLUMNS",
+    "ROW_INDEX",
+    "DataFile",
+    "DataFileReader",
+    "data_files",
+]
 
 FILE_ORDINAL = "\0file ordinal"
 """The int32 column that tells which of the files that are read together a row is of."""
@@ -54,7 +62,11 @@ WIDE_ROW_GROUP_BYTES = 16 * 1024 * 1024
 """Row groups from this size on are decoded by several threads, column by column: a worker that
 reads ahead in one would fill the buffer and wait."""
 
+ROW_ID_COLUMNS = ("base_row_id", "default_row_commit_version")
+"""Columns of `LIVE_FILE_SCHEMA` that only a read of row ids needs."""
+
 _FILES_AT_ONCE = 10_000
+_NEEDED_COLUMNS = ("path", "size_bytes", "partition_values", "deletion_vector")
 _POSITION_FIELDS = (pa.field(FILE_ORDINAL, pa.int32()), pa.field(ROW_INDEX, pa.int64()))
 
 
@@ -74,6 +86,10 @@ class DataFile:
     """Indexes of the rows to read, of those that are live; None for all."""
     hidden: BitMap64 | None = None
     """Indexes of rows to leave out besides the deleted ones."""
+    base_row_id: int | None = None
+    """Row id of the first row, where the log was asked for it."""
+    default_row_commit_version: int | None = None
+    """Version of rows that carry none of their own, where the log was asked for it."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> DataFile:
@@ -84,12 +100,15 @@ class DataFile:
             size_bytes=row["size_bytes"],
             partition_values=dict(row["partition_values"] or ()),
             deletion_vector=None if vector is None else DeletionVectorDescriptor(**vector),
+            base_row_id=row.get("base_row_id"),
+            default_row_commit_version=row.get("default_row_commit_version"),
         )
 
 
 def data_files(files: pa.Table) -> Iterator[DataFile]:
     """The files of a `pyarrow.Table` with columns of `LIVE_FILE_SCHEMA`, numbered in order."""
-    needed = files.select(["path", "size_bytes", "partition_values", "deletion_vector"])
+    names = [*_NEEDED_COLUMNS, *(each for each in ROW_ID_COLUMNS if each in files.column_names)]
+    needed = files.select(names)
     ordinals = count()
     for chunk in needed.to_batches(max_chunksize=_FILES_AT_ONCE):
         for row in chunk.to_pylist():
@@ -101,7 +120,8 @@ class DataFileReader:
 
     Args:
         store: store of the table.
-        configuration: of the version that is read.
+        configuration: of the version that is read; where it carries row ids (see
+            `tracked_configuration`), rows without materialised ones have those of their place.
         columns: logical top-level columns of the batches, in order.
         where: exact filter; None for all rows.
         expected_vectors: deletion vectors of the files that will be read, where several files
@@ -120,6 +140,7 @@ class DataFileReader:
         with_positions: bool = False,
     ) -> None:
         self._store = store
+        self._is_remote = store.local_path("") is None
         self._configuration = configuration
         self._columns = list(columns)
         self._where = where
@@ -132,6 +153,8 @@ class DataFileReader:
         """The columns that are always decoded: those of the filter, or all where there is none."""
         self._rest = _ColumnSet(configuration, [name for name in columns if name not in referenced])
         self._with_positions = with_positions
+        carried = carried_columns(configuration)
+        self._row_ids = None if carried is None else carried.positions_in(columns)
         self.schema = to_arrow_schema(StructType(tuple(schema.field(name) for name in columns)))
         if with_positions:
             self.schema = pa.schema([*self.schema, *_POSITION_FIELDS])
@@ -164,7 +187,9 @@ class DataFileReader:
         with self._naming(file):
             handle = self._store.open_input(file.path)
             parquet = open_parquet(handle)
-            opened = _OpenedFile(file, handle, parquet.metadata, parquet.schema_arrow)
+            opened = _OpenedFile(
+                file, handle, parquet.metadata, parquet.schema_arrow, self._is_remote
+            )
             vector = file.deletion_vector
             if vector is not None:
                 opened.left_out = self._vectors.load(vector, data_file=file.path)
@@ -200,9 +225,7 @@ class DataFileReader:
             rows, count = _filter(raw, wanted)
             if count:
                 arrays = self._first.arrays(projection, rows, opened.file, count)
-                if self._with_positions:
-                    arrays += _positions(opened.file, position, raw.num_rows, wanted)
-                yield _batch(arrays, self.schema, count)
+                yield self._located(arrays, opened.file, position, raw.num_rows, wanted, count)
             position += raw.num_rows
 
     def _read_matching(self, opened: _OpenedFile, group: int) -> Iterator[Any]:
@@ -218,12 +241,22 @@ class DataFileReader:
                 for name in self._first.names:
                     found[name] = first_columns[name].slice(taken, count).combine_chunks()
                 arrays = [found[name] for name in self._columns]
-                if self._with_positions:
-                    start = opened.first_rows[group] + position
-                    arrays += _positions(opened.file, start, length, mask)
-                yield _batch(arrays, self.schema, count)
+                start = opened.first_rows[group] + position
+                yield self._located(arrays, opened.file, start, length, mask, count)
             position += length
             taken += count
+
+    def _located(
+        self, arrays: list[Any], file: DataFile, start: int, length: int, mask: Any, count: int
+    ) -> Any:
+        """The batch of some rows, with what follows from where they stand in the file."""
+        if self._with_positions or self._row_ids is not None:
+            positions = _positions(file, start, length, mask)
+            if self._row_ids is not None:
+                _fill_row_ids(arrays, self._row_ids, file, positions[1])
+            if self._with_positions:
+                arrays = [*arrays, *positions]
+        return _batch(arrays, self.schema, count)
 
     def _decode_rest(
         self, opened: _OpenedFile, group: int, selected: Any
@@ -315,6 +348,23 @@ def _positions(file: DataFile, start: int, length: int, mask: Any) -> list[Any]:
     return [pa.repeat(integer_column([file.ordinal], pa.int32())[0], len(indexes)), indexes]
 
 
+def _fill_row_ids(
+    arrays: list[Any], places: tuple[int | None, int | None], file: DataFile, indexes: Any
+) -> None:
+    """Put the ids of a file's rows where they carry none, in place.
+
+    Spec: a materialised id counts; without one, the id is the file's first plus the position.
+    """
+    row_id, row_commit_version = places
+    if row_id is not None and file.base_row_id is not None:
+        fresh = pc.add(indexes, file.base_row_id)
+        arrays[row_id] = pc.coalesce(arrays[row_id], fresh)
+    if row_commit_version is not None and file.default_row_commit_version is not None:
+        arrays[row_commit_version] = pc.fill_null(
+            arrays[row_commit_version], file.default_row_commit_version
+        )
+
+
 def _batch(arrays: list[Any], schema: Any, count: int) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else _rows(count)
 
@@ -394,6 +444,8 @@ class _OpenedFile:
     """`pyarrow.parquet.FileMetaData`."""
     arrow_schema: Any
     """`pyarrow.Schema` of the file."""
+    is_remote: bool
+    """Whether a read costs a round trip."""
     left_out: BitMap64 | None = None
     """Indexes of the rows that are deleted or hidden."""
 
@@ -432,6 +484,11 @@ class _OpenedFile:
         """Parquet columns of a row group, as `pyarrow.RecordBatch`es."""
         # A reader of its own: one reader must not decode on two threads.
         dictionaries = repetitive_columns(self.footer, group, parquet_columns)
-        parquet = open_parquet(self.handle, footer=self.footer, dictionaries=dictionaries)
+        parquet = open_parquet(
+            self.handle,
+            footer=self.footer,
+            dictionaries=dictionaries,
+            is_remote=self.is_remote,
+        )
         is_wide = self.footer.row_group(group).total_byte_size >= WIDE_ROW_GROUP_BYTES
         yield from parquet.iter_batches(BATCH_ROWS, [group], parquet_columns, use_threads=is_wide)

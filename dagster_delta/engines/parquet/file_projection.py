@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_delta.engines.nested_arrays import (
     is_list_like,
@@ -30,6 +31,7 @@ from dagster_delta.engines.sql.ansi_cast import value_cast
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.arrow_schema import to_arrow_type
 from dagster_delta.protocol.column_mapping import PARQUET_FIELD_ID_KEY, field_id, physical_name
+from dagster_delta.protocol.parquet_reader import decoding_pool
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -116,7 +118,7 @@ class FileProjection:
             else:
                 array = batch.column(each.position)
                 if pa.types.is_dictionary(array.type):
-                    array = array.dictionary_decode()
+                    array = pc.take(array.dictionary, array.indices, memory_pool=decoding_pool())
                 arrays.append(array if each.convert is None else each.convert(array))
         return arrays
 
