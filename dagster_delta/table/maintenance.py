@@ -155,8 +155,9 @@ class MaintenanceMethods(ABC):
         """Make the table what it was at an older version: rows, schema and properties.
 
         That is a new version, so nothing is lost and it can be undone alike. The protocol never
-        goes down, and transaction ids stay known. Where the table is the same already, nothing is
-        committed and `skipped` is true.
+        goes down, and transaction ids stay known. Rows that somebody appends meanwhile count as
+        later and stay. Where the table is the same already, nothing is committed and `skipped` is
+        true.
 
         Args:
             version: the version to go back to.

@@ -141,7 +141,7 @@ def _referenced(snapshot: Snapshot, before_ms: int, retention_ms: int) -> Refere
     own = snapshot.configuration.properties.deleted_file_retention_ms
     # The state carries tombstones for the table's own retention and must not lose any, so that a
     # shorter one is applied to what it gives.
-    tombstones = snapshot.tombstones(now_ms=before_ms + max(own, retention_ms))
+    tombstones = snapshot.tombstones(now_ms=before_ms + min(own, retention_ms))
     is_retained = pc.greater_equal(tombstones["deletion_timestamp_ms"], before_ms)
     referenced.add(tombstones.select(columns).filter(is_retained))
     if retention_ms > own:

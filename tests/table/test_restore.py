@@ -1,0 +1,223 @@
+"""RESTORE: an older version comes back as a new one, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import (
+    CommitConflict,
+    ConcurrentAppend,
+    DataFileMissing,
+    InvalidArgument,
+    UnsupportedFeature,
+    VersionNotFound,
+)
+from dagster_delta.evolution.required_protocol import minimal_protocol
+from dagster_delta.protocol.actions import DomainMetadata, Format, Metadata, Protocol
+from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.restore import restored_configuration
+from dagster_delta.testing.faulty_store import FaultyStore
+from tests.table.test_optimize import VECTORS, actions, content, make, rows
+
+
+def test_rows_deleted_rows_and_vectors_come_back() -> None:
+    table = make(2, VECTORS)
+    table.delete("id < 3")
+    then = content(table)
+    table.delete("id < 5")
+    table.append(rows(77))
+    table.optimize()
+    result = table.restore(2)
+    assert content(table) == then
+    assert result.version == table.version() == 6
+    assert content(DeltaTable("", store=table.store)) == then
+    # And forward again: a restore is a version like any other.
+    table.restore(4)
+    assert table.snapshot().num_records == 16
+
+
+def test_the_commit_says_what_it_did() -> None:
+    table = make(3)
+    table.optimize()
+    table.restore(1)
+    found = actions(table)
+    (info,) = found["commitInfo"]
+    assert info["operation"] == "RESTORE"
+    assert info["operationParameters"] == {"version": "1", "timestamp": None}
+    assert info["operationMetrics"]["numRestoredFiles"] == "2"
+    assert info["operationMetrics"]["numRemovedFiles"] == "1"
+    assert all(each["dataChange"] for each in found["add"] + found["remove"])
+
+
+def test_a_timestamp_finds_the_version() -> None:
+    table = make(2)
+    timestamp = table.snapshot(version=0).timestamp_ms
+    store = table.store
+    assert isinstance(store, MemoryStore)
+    data, modified_ms = store._objects.by_path[commit_path(1)]
+    store._objects.by_path[commit_path(1)] = data, modified_ms + 60_000
+    table.restore(timestamp=timestamp)
+    assert table.snapshot().num_records == 10
+    assert actions(table)["commitInfo"][0]["operationParameters"]["timestamp"] == str(timestamp)
+
+
+def test_the_schema_comes_back_and_the_protocol_stays() -> None:
+    table = make(1)
+    table.append(
+        pa.table({"id": [1], "at": pa.array([0], pa.timestamp("us"))}), schema_mode="merge"
+    )
+    assert table.snapshot().configuration.supports("timestampNtz")
+    table.restore(0)
+    assert table.schema().names == ("id", "v", "p")
+    assert table.snapshot().configuration.supports("timestampNtz")
+    table.restore(1)
+    assert table.schema().names == ("id", "v", "p", "at")
+
+
+def test_a_restore_to_what_the_table_is_makes_no_version() -> None:
+    table = make(2)
+    result = table.restore(1)
+    assert result.skipped
+    assert table.version() == 1
+
+
+def test_a_missing_file_is_found_before_anything_is_changed() -> None:
+    table = make(3)
+    gone = actions(table, 1)["add"][0]["path"]
+    table.optimize()
+    table.store.delete([gone])
+    with pytest.raises(DataFileMissing, match="1 of the 3 files") as caught:
+        table.restore(2)
+    assert caught.value.file == gone
+    assert table.refresh().version == 3
+    table.restore(0)
+    assert table.snapshot().num_records == 10
+
+
+def test_a_missing_deletion_vector_is_found_too() -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    table.append(rows(*range(20_000)), properties=VECTORS)
+    table.delete("id % 7 = 3")
+    table.optimize(max_deleted_share=0)
+    (vector,) = (e.path for e in table.store.list_recursive() if e.path.endswith(".bin"))
+    table.store.delete([vector])
+    with pytest.raises(DataFileMissing) as caught:
+        table.restore(1)
+    assert caught.value.file == vector
+
+
+def rival(store: MemoryStore, version: int, act: Callable[[DeltaTable], object]) -> FaultyStore:
+    """A store on which another writer commits `version` first."""
+
+    def strike(operation: str, path: str) -> None:
+        other = DeltaTable("", store=store)
+        is_due = (operation, path) == ("put_if_absent", commit_path(version))
+        if is_due and other.version() < version:
+            act(other)
+
+    return FaultyStore(store, before_call=strike)
+
+
+def test_a_concurrent_append_counts_as_later() -> None:
+    store = MemoryStore()
+    make(3, store=store)
+    faulty = rival(store, 3, lambda other: other.append(rows(99)))
+    table = DeltaTable("", store=faulty)
+    table.restore(0)
+    assert sorted(table.snapshot().scan(["id"]).to_arrow()["id"].to_pylist()) == [*range(10), 99]
+
+
+def test_a_concurrent_delete_is_a_conflict() -> None:
+    store = MemoryStore()
+    make(3, store=store)
+    faulty = rival(store, 3, lambda other: other.delete("id = 3"))
+    with pytest.raises(CommitConflict):
+        DeltaTable("", store=faulty).restore(1)
+    assert DeltaTable("", store=store).snapshot().num_records == 29
+
+
+def test_an_append_under_another_schema_is_a_conflict() -> None:
+    store = MemoryStore()
+    make(1, store=store).append(pa.table({"id": [1], "new": [2]}), schema_mode="merge")
+    faulty = rival(store, 2, lambda other: other.append(rows(5)))
+    with pytest.raises(ConcurrentAppend):
+        DeltaTable("", store=faulty).restore(0)
+
+
+def test_an_append_only_table_loses_no_rows() -> None:
+    table = make(2, {"delta.appendOnly": "true"})
+    with pytest.raises(UnsupportedFeature, match="appendOnly"):
+        table.restore(0)
+
+
+def test_what_to_restore_is_said_once() -> None:
+    table = make(1)
+    for arguments in ({}, {"version": 0, "timestamp": 0}):
+        with pytest.raises(InvalidArgument):
+            table.restore(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(VersionNotFound):
+        table.restore(7)
+
+
+def configuration(properties: dict[str, str], protocol: Protocol) -> TableConfiguration:
+    return TableConfiguration(
+        protocol,
+        Metadata(id="t", format=Format(), partition_columns=(), configuration=properties),
+    )
+
+
+def test_counters_and_in_commit_timestamps_are_those_of_today() -> None:
+    listed = minimal_protocol(["inCommitTimestamp", "columnMapping"])
+    now = configuration(
+        {
+            "delta.columnMapping.maxColumnId": "9",
+            "delta.enableInCommitTimestamps": "true",
+            "delta.inCommitTimestampEnablementVersion": "4",
+            "b": "2",
+        },
+        listed,
+    )
+    then = configuration(
+        {"delta.columnMapping.maxColumnId": "3", "a": "1"},
+        Protocol(min_reader_version=1, min_writer_version=4),
+    )
+    restored = restored_configuration(now, then)
+    assert restored.metadata.configuration == {
+        "delta.columnMapping.maxColumnId": "9",
+        "delta.enableInCommitTimestamps": "true",
+        "delta.inCommitTimestampEnablementVersion": "4",
+        "a": "1",
+    }
+    assert restored.features >= now.features | then.features
+
+
+def domain(table: DeltaTable, name: str) -> Any:
+    found = table.snapshot().domain_metadata().get(name)
+    return None if found is None else json.loads(found.configuration)
+
+
+def test_clustering_follows_the_schema_and_other_domains_stay() -> None:
+    store = MemoryStore()
+    properties = {"delta.feature.clustering": "supported"}
+    table = make(1, properties, store=store)
+    for columns in (["id"], ["v"]):
+        transaction = table.transaction()
+        transaction.set_domain_metadata("mine", json.dumps(columns))
+        text = json.dumps({"clusteringColumns": [columns]})
+        transaction.stage_domain(
+            DomainMetadata(domain="delta.clustering", configuration=text, removed=False)
+        )
+        transaction.commit("CLUSTER BY")
+    table.restore(1)
+    assert domain(table, "delta.clustering") == {"clusteringColumns": [["id"]]}
+    assert domain(table, "mine") == ["v"]
+    table.restore(0)
+    assert domain(table, "delta.clustering") is None
