@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.storage.locations import scheme_of
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Engine
+    from pyspark.sql import SparkSession
 
-__all__ = ["engine_for"]
+    from dagster_delta.engines.engine import Engine, RowChangeEngine
+    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["active_spark_session", "change_engine", "engine_for", "engine_for_changes"]
 
 
 def engine_for(data: object, name: str | None = None) -> Engine:
@@ -34,3 +41,54 @@ def engine_for(data: object, name: str | None = None) -> Engine:
 
             return SparkEngine()
     raise InvalidArgument(f"there is no engine {name!r}: choose 'arrow' or 'spark'")
+
+
+def change_engine(name: str | None) -> RowChangeEngine | None:
+    """The engine of a name that a caller gave; None where none was given.
+
+    Raises:
+        InvalidArgument: there is no engine of that name.
+    """
+    match name:
+        case None:
+            return None
+        case "arrow":
+            from dagster_delta.engines.arrow_engine import ArrowEngine
+
+            return ArrowEngine()
+        case "spark":
+            from dagster_delta.engines.spark.engine import SparkEngine
+
+            return SparkEngine()
+    raise InvalidArgument(f"there is no engine {name!r}: choose 'arrow' or 'spark'")
+
+
+def engine_for_changes(expressions: Iterable[SqlExpression], store: ObjectStore) -> RowChangeEngine:
+    """The engine that changes rows by some expressions: Spark where only Spark evaluates them
+    exactly and there is a session, Arrow otherwise.
+
+    Args:
+        expressions: all of the operation.
+        store: store of the table.
+    """
+    from dagster_delta.engines.arrow_engine import ArrowEngine
+
+    try:
+        for each in expressions:
+            each.check_embeddable()
+    except UnsupportedExpression:
+        session = active_spark_session()
+        if session is not None and scheme_of(store.location.uri) != "memory":
+            from dagster_delta.engines.spark.engine import SparkEngine
+
+            return SparkEngine(session)
+    return ArrowEngine()
+
+
+def active_spark_session() -> SparkSession | None:
+    """The session that this process uses, if it uses Spark at all."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -29,6 +30,9 @@ __all__ = ["ArrowEngine", "check_constraints"]
 
 class ArrowEngine:
     """Reads plans into record batches, and writes anything `to_reader` takes."""
+
+    keeps_row_ids = True
+    session_is_utc = True
 
     def read(self, plan: ReadPlan) -> pa.RecordBatchReader:
         """The rows of the plan as a `pyarrow.RecordBatchReader`, decoded as it is consumed.
@@ -63,13 +67,19 @@ class ArrowEngine:
 
         Raises:
             SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch, InvalidArgument.
+            UnsupportedExpression: only Spark computes a column, or checks a constraint, exactly.
         """
-        schema = spec.configuration.schema
-        batches = assign_batches(to_reader(data), schema, table=spec.location.uri)
-        checked = check_constraints(
-            batches, spec.constraints, schema=schema, table=spec.location.uri
-        )
-        return write_data_files(checked, to_arrow_schema(schema), spec, store)
+        schema, table = spec.configuration.schema, spec.location.uri
+        if not spec.values.columns:
+            batches = assign_batches(to_reader(data), schema, table=table)
+            return _write_checked(batches, spec, store)
+        from dagster_delta.engines.row_completion import IdentityNumbers, RowCompletion
+
+        numbers = IdentityNumbers()
+        completion = RowCompletion(spec.values, schema, numbers, table=table)
+        given = assign_batches(to_reader(data), completion.given, table=table)
+        written = _write_checked(completion.complete(given), spec, store)
+        return replace(written, high_water_marks=numbers.high_water_marks)
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate. Raises as `RowChangeEngine` says."""
@@ -85,6 +95,14 @@ class ArrowEngine:
         from dagster_delta.engines.row_changes.row_rewriting import rewrite_rows
 
         return rewrite_rows(rewrite)
+
+
+def _write_checked(
+    batches: Iterable[pa.RecordBatch], spec: WriteSpec, store: ObjectStore
+) -> WriteResult:
+    schema = spec.configuration.schema
+    checked = check_constraints(batches, spec.constraints, schema=schema, table=spec.location.uri)
+    return write_data_files(checked, to_arrow_schema(schema), spec, store)
 
 
 def check_constraints(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pyroaring import BitMap64
 
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.protocol.column_values import NO_VALUES, ColumnValues
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore, StoreLocation
@@ -77,6 +78,8 @@ class WriteSpec:
     location: StoreLocation
     configuration: TableConfiguration
     """Target schema (logical, partition columns included), partitioning, mapping, properties."""
+    values: ColumnValues = NO_VALUES
+    """Where the columns come from that the rows do not bring; filled before constraints bind."""
     constraints: tuple[Constraint, ...] = ()
     """Checked on every row before it is written."""
     target_file_size_bytes: int = 128 * 1024 * 1024
@@ -100,6 +103,8 @@ class WriteResult:
     files: tuple[AddFile, ...]
     num_rows: int
     num_bytes: int
+    high_water_marks: Mapping[str, int] = field(default_factory=dict)
+    """The last value given out, by logical name of each identity column that was numbered."""
 
 
 class Engine(Protocol):
@@ -119,8 +124,8 @@ class Engine(Protocol):
     def write(self, data: Any, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
         """Write rows as data files under the table root.
 
-        Columns are matched by name (case-insensitively), missing nullable ones become null, and
-        values are cast to the table's types under ANSI store assignment.
+        Columns are matched by name (case-insensitively), missing ones are filled as the spec says
+        or become null, and values are cast to the table's types under ANSI store assignment.
 
         Raises:
             SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch: before anything is
@@ -186,6 +191,13 @@ class RewriteResult:
 
 class RowChangeEngine(Protocol):
     """Finds the rows that DELETE, UPDATE and MERGE are about, and writes what replaces them."""
+
+    @property
+    def session_is_utc(self) -> bool:
+        """Whether it reads timestamps without a zone in UTC."""
+
+    keeps_row_ids: bool
+    """Whether `rewrite` lets rows keep their ids where its plan and its spec carry them."""
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate, file by file; no file without any.

@@ -33,7 +33,12 @@ class RowChangeMethods(ABC):
         """Move the handle to the version that a commit made."""
 
     def delete(
-        self, where: str | None = None, *, commit_info: Mapping[str, object] | None = None
+        self,
+        where: str | None = None,
+        *,
+        engine: str | None = None,
+        idempotency: tuple[str, int] | None = None,
+        commit_info: Mapping[str, object] | None = None,
     ) -> CommitResult:
         """Remove rows as one commit. Where no row matches there is none, and `skipped` is true.
 
@@ -44,6 +49,10 @@ class RowChangeMethods(ABC):
         Args:
             where: Spark SQL; rows for which it is true are removed. None removes every row, by the
                 log alone.
+            engine: `arrow` or `spark`; by default Arrow, but Spark where it alone evaluates the SQL
+                exactly and a session is active.
+            idempotency: application id and version; a version that was committed before does
+                nothing, and is recorded even where no row matches.
             commit_info: recorded in the commitInfo beside ours.
 
         Raises:
@@ -55,7 +64,8 @@ class RowChangeMethods(ABC):
                 append-only.
             CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
         """
-        from dagster_delta.engines.arrow_engine import ArrowEngine
+        from dagster_delta.engines import change_engine
+        from dagster_delta.table.application_record import ApplicationRecord
         from dagster_delta.table.row_operations import delete_rows
 
         return self._adopt(
@@ -63,9 +73,10 @@ class RowChangeMethods(ABC):
                 self._store,
                 self._existing(),
                 where,
-                ArrowEngine(),
+                change_engine(engine),
                 clock=now_ms,
                 commit_info=commit_info,
+                record=ApplicationRecord(idempotency),
             )
         )
 
@@ -74,6 +85,8 @@ class RowChangeMethods(ABC):
         set: Mapping[str, str],  # noqa: A002  as SQL calls it
         where: str | None = None,
         *,
+        engine: str | None = None,
+        idempotency: tuple[str, int] | None = None,
         commit_info: Mapping[str, object] | None = None,
     ) -> CommitResult:
         """Change rows as one commit. Where no row matches there is none, and `skipped` is true.
@@ -83,6 +96,8 @@ class RowChangeMethods(ABC):
                 as it was and cast to the column's type; `a.b` is a field of a struct. Text needs
                 quotes of its own: `{"state": "'open'"}`.
             where: Spark SQL; rows for which it is true are changed. None changes every row.
+            engine: as for `delete`.
+            idempotency: as for `delete`.
             commit_info: recorded in the commitInfo beside ours.
 
         Raises:
@@ -92,7 +107,8 @@ class RowChangeMethods(ABC):
             TableNotFound, SchemaMismatch, UnsupportedExpression, UnsupportedFeature,
             ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for `delete`.
         """
-        from dagster_delta.engines.arrow_engine import ArrowEngine
+        from dagster_delta.engines import change_engine
+        from dagster_delta.table.application_record import ApplicationRecord
         from dagster_delta.table.row_operations import update_rows
 
         return self._adopt(
@@ -101,9 +117,10 @@ class RowChangeMethods(ABC):
                 self._existing(),
                 set,
                 where,
-                ArrowEngine(),
+                change_engine(engine),
                 clock=now_ms,
                 commit_info=commit_info,
+                record=ApplicationRecord(idempotency),
             )
         )
 

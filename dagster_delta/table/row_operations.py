@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dagster_delta.engines import engine_for_changes
 from dagster_delta.engines.engine import Assignment, RowChangeEngine
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.application_record import ApplicationRecord
 from dagster_delta.table.row_changes import RowChangeCounts, change_rows, refuse_append_only
 from dagster_delta.table.row_selection import select_rows
 from dagster_delta.table.transaction import CommitResult, Transaction
@@ -23,15 +25,18 @@ if TYPE_CHECKING:
 
 __all__ = ["delete_rows", "row_change_metrics", "update_rows"]
 
+_NO_RECORD = ApplicationRecord()
+
 
 def delete_rows(
     store: ObjectStore,
     snapshot: Snapshot,
     where: str | None,
-    engine: RowChangeEngine,
+    engine: RowChangeEngine | None,
     *,
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
+    record: ApplicationRecord = _NO_RECORD,
 ) -> CommitResult:
     """Remove the rows for which a predicate is true.
 
@@ -39,20 +44,19 @@ def delete_rows(
         store: store of the table.
         snapshot: the latest one.
         where: Spark SQL; None for every row.
-        engine: reads and writes rows.
+        engine: reads and writes rows; None for the one that the expressions ask for.
         clock: milliseconds since the epoch.
         commit_info: of the caller.
+        record: applications that get on with it.
 
     Raises:
         InvalidArgument, SchemaMismatch, UnsupportedExpression, UnsupportedFeature, CommitConflict:
             nothing was committed, and no file is left behind where the store allows.
         CommitStateUnknown: the store would not say.
     """
-    operation = _RowOperation.begin(
-        "DELETE", Transaction(store, snapshot, clock=clock), where, engine
-    )
+    operation = _RowOperation.begin("DELETE", Transaction(store, snapshot, clock=clock), where)
     parameters = {"predicate": ["true" if where is None else where]}
-    return operation.run((), parameters, commit_info)
+    return operation.run((), engine, parameters, commit_info, record)
 
 
 def update_rows(
@@ -60,10 +64,11 @@ def update_rows(
     snapshot: Snapshot,
     values: Mapping[str, str],
     where: str | None,
-    engine: RowChangeEngine,
+    engine: RowChangeEngine | None,
     *,
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
+    record: ApplicationRecord = _NO_RECORD,
 ) -> CommitResult:
     """Give the rows for which a predicate is true new values.
 
@@ -72,9 +77,10 @@ def update_rows(
         snapshot: the latest one.
         values: Spark SQL by column, over the row as it was.
         where: Spark SQL; None for every row.
-        engine: reads and writes rows.
+        engine: reads and writes rows; None for the one that the expressions ask for.
         clock: milliseconds since the epoch.
         commit_info: of the caller.
+        record: applications that get on with it.
 
     Raises:
         InvalidCast, ConstraintViolation: a new value is no value of its column.
@@ -83,12 +89,10 @@ def update_rows(
     """
     from dagster_delta.engines.row_changes.assignments import parse_assignments
 
-    operation = _RowOperation.begin(
-        "UPDATE", Transaction(store, snapshot, clock=clock), where, engine
-    )
+    operation = _RowOperation.begin("UPDATE", Transaction(store, snapshot, clock=clock), where)
     assignments = parse_assignments(values, snapshot.schema)
     parameters = {"predicate": [] if where is None else [where]}
-    return operation.run(assignments, parameters, commit_info)
+    return operation.run(assignments, engine, parameters, commit_info, record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +103,10 @@ class _RowOperation:
     transaction: Transaction
     snapshot: Snapshot
     where: SqlExpression | None
-    engine: RowChangeEngine
     started: float
 
     @classmethod
-    def begin(
-        cls, name: str, transaction: Transaction, where: str | None, engine: RowChangeEngine
-    ) -> _RowOperation:
+    def begin(cls, name: str, transaction: Transaction, where: str | None) -> _RowOperation:
         started = time.perf_counter()
         refuse_append_only(transaction, f"{'an' if name == 'UPDATE' else 'a'} {name}")
         snapshot = transaction.snapshot
@@ -116,17 +117,25 @@ class _RowOperation:
 
             expression = parse_expression(where, snapshot.schema)
             expression.check_filter()
-        return cls(name, transaction, snapshot, expression, engine, started)
+        return cls(name, transaction, snapshot, expression, started)
 
     def run(
         self,
         assignments: tuple[Assignment, ...],
+        engine: RowChangeEngine | None,
         parameters: Mapping[str, object],
         commit_info: Mapping[str, object] | None,
+        record: ApplicationRecord,
     ) -> CommitResult:
-        selected = select_rows(self.snapshot, self.where, self.engine)
+        if record.is_done(self.snapshot):
+            return CommitResult(self.snapshot.version, {}, self.snapshot, skipped=True)
+        record.stage(self.transaction)
+        engine = engine or self._engine_of(assignments)
+        selected = select_rows(
+            self.snapshot, self.where, engine, session_is_utc=engine.session_is_utc
+        )
         scanned = time.perf_counter()
-        if not selected.files.num_rows:
+        if not selected.files.num_rows and record.is_empty:
             # As in the reference implementation, what changes nothing makes no version.
             metrics = self._metrics(RowChangeCounts(), scanned)
             return CommitResult(self.snapshot.version, metrics, self.snapshot, skipped=True)
@@ -134,7 +143,7 @@ class _RowOperation:
             counts = change_rows(
                 self.transaction,
                 selected,
-                self.engine,
+                engine,
                 assignments=assignments,
                 where=self.where,
             )
@@ -147,6 +156,11 @@ class _RowOperation:
             metrics=self._metrics(counts, scanned),
             user_info=commit_info,
         )
+
+    def _engine_of(self, assignments: tuple[Assignment, ...]) -> RowChangeEngine:
+        where = () if self.where is None else (self.where,)
+        expressions = (*where, *(each.value for each in assignments))
+        return engine_for_changes(expressions, self.transaction.store)
 
     def _metrics(self, counts: RowChangeCounts, scanned: float) -> dict[str, int | str]:
         rows = "numDeletedRows" if self.name == "DELETE" else "numUpdatedRows"

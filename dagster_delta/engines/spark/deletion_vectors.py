@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyroaring import BitMap64
 
-__all__ = ["CHUNK_BITS", "CHUNK_ROWS", "ChunkTable", "chunk_table", "load_bitmaps"]
+__all__ = ["CHUNK_BITS", "CHUNK_ROWS", "ChunkTable", "chunk_table", "load_bitmaps", "words_of"]
 
 CHUNK_BITS = 16
 """A chunk holds two to the power of this many rows, as many as a container of a roaring bitmap."""
@@ -95,12 +95,26 @@ def chunk_table(
     return ChunkTable(keys, pa.ListArray.from_arrays(pa.array(offsets), pa.array(values)), files)
 
 
+def words_of(bitmap: BitMap64) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Number and words of each chunk in which the bitmap has a row; see `ChunkTable`."""
+    rows = np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
+    bounds = np.flatnonzero(np.diff(rows >> CHUNK_BITS)) + 1
+    for part in np.split(rows, bounds):
+        if len(part):
+            yield int(part[0] >> CHUNK_BITS), _words(part)
+
+
 def _words_by_chunk(bitmap: BitMap64, count: int) -> Iterator[NDArray[np.int64]]:
     deleted = np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
     bounds = np.searchsorted(deleted, np.arange(count + 1, dtype=np.int64) << CHUNK_BITS)
     for chunk in range(count):
-        rows = deleted[bounds[chunk] : bounds[chunk + 1]] & (CHUNK_ROWS - 1)
-        length = int(rows[-1]) // _WORD_BITS + 1 if len(rows) else 0
-        bits = np.zeros(length * _WORD_BITS, np.uint8)
-        bits[rows] = 1
-        yield np.packbits(bits, bitorder="little").view("<i8")
+        yield _words(deleted[bounds[chunk] : bounds[chunk + 1]])
+
+
+def _words(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A bit per row of one chunk, in order."""
+    within = rows & (CHUNK_ROWS - 1)
+    length = int(within[-1]) // _WORD_BITS + 1 if len(within) else 0
+    bits = np.zeros(length * _WORD_BITS, np.uint8)
+    bits[within] = 1
+    return np.packbits(bits, bitorder="little").view("<i8")

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.engine import (
+    MatchedRows,
+    ReadPlan,
+    RewriteResult,
+    RowRewrite,
+    WriteResult,
+    WriteSpec,
+)
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.locations import scheme_of
@@ -26,6 +34,8 @@ class SparkEngine:
             its own session.
     """
 
+    keeps_row_ids = False
+
     def __init__(self, session: SparkSession | None = None) -> None:
         self._session = session
 
@@ -39,7 +49,7 @@ class SparkEngine:
         from dagster_delta.engines.spark.reader import read_frame
 
         _check_reachable(plan.store)
-        return read_frame(self._session or _active_session(), plan)
+        return read_frame(self.session, plan)
 
     def schema_of(self, data: DataFrame) -> StructType:
         """The logical schema of a DataFrame that is about to be written.
@@ -64,14 +74,41 @@ class SparkEngine:
         _check_reachable(store)
         return write_frame(data, spec, store)
 
+    def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
+        """The live rows that satisfy the plan's predicate. Raises as `RowChangeEngine` says."""
+        from dagster_delta.engines.spark.row_changes import find_matches
+
+        _check_reachable(plan.store)
+        return find_matches(self.session, plan)
+
+    def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
+        """Write rows anew, in no order. Raises as `RowChangeEngine` says."""
+        from dagster_delta.engines.spark.row_changes import rewrite_rows
+
+        _check_reachable(rewrite.source.store)
+        return rewrite_rows(self.session, rewrite)
+
+    @property
+    def session_is_utc(self) -> bool:
+        """Whether the session reads timestamps without a zone in UTC."""
+        from dagster_delta.engines.spark.session import is_utc
+
+        return is_utc(self.session)
+
+    @property
+    def session(self) -> SparkSession:
+        """The session that rows are read with. Raises InvalidArgument where there is none."""
+        return self._session or _active_session()
+
 
 def _active_session() -> SparkSession:
-    from pyspark.sql import SparkSession
+    from dagster_delta.engines import active_spark_session
 
-    session = SparkSession.getActiveSession()
+    session = active_spark_session()
     if session is None:
         raise InvalidArgument(
-            "there is no active Spark session: pass one, as in scan.to_spark(spark)"
+            "there is no active Spark session: pass one, as in scan.to_spark(spark), or start one "
+            "before you ask for the Spark engine"
         )
     return session
 

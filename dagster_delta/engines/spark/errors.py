@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidArgument, StorageFailure
 
-__all__ = ["executor_failure", "is_missing_file_system", "read_failure"]
+__all__ = ["executor_failure", "is_missing_file_system", "read_failure", "spark_failures"]
 
 _MISSING_MODULE = re.compile(
     r"ModuleNotFoundError: No module named '(?P<module>dagster_delta|pyarrow|msgspec|pyroaring|"
     r"fsspec|numpy|pandas)[.']"
 )
 _STORAGE_FAILURE = re.compile(r"dagster_delta\.errors\.StorageFailure: (?P<message>[^\n]*)")
+_BAD_VALUE = re.compile(
+    r"\[(?P<condition>ARITHMETIC_OVERFLOW|CANNOT_PARSE_TIMESTAMP|CAST_INVALID_INPUT|CAST_OVERFLOW|"
+    r"DATETIME_OVERFLOW|DIVIDE_BY_ZERO|INTERVAL_DIVIDED_BY_ZERO|INVALID_ARRAY_INDEX|"
+    r"NUMERIC_VALUE_OUT_OF_RANGE|REMAINDER_BY_ZERO|USER_RAISED_EXCEPTION)[\w.]*\] "
+    r"(?P<message>[^\n]*)"
+)
 _NO_FILE_SYSTEM = re.compile(
     r"No FileSystem for scheme|UnsupportedFileSystemException|"
     r"ClassNotFoundException: Class [\w.]+ not found"
@@ -34,6 +42,43 @@ def executor_failure(error: Exception, *, table: str) -> DeltaError | None:
         )
     if match := _STORAGE_FAILURE.search(text):
         return StorageFailure(f"on a Spark executor: {match['message']}", table=table)
+    return None
+
+
+@contextmanager
+def spark_failures(*, table: str) -> Iterator[None]:
+    """Turns what Spark raises for an expression of the caller, or on an executor, into errors of
+    this library.
+
+    Args:
+        table: URI of the table, for the errors.
+
+    Raises:
+        InvalidArgument: Spark cannot make sense of an expression, or it fails on a value.
+        StorageFailure: the store refused or failed on an executor.
+    """
+    try:
+        yield
+    except DeltaError:
+        raise
+    except Exception as error:
+        failure = executor_failure(error, table=table) or _query_failure(error, table=table)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def _query_failure(error: Exception, *, table: str) -> DeltaError | None:
+    from pyspark.errors import AnalysisException
+
+    if match := _BAD_VALUE.search(str(error)):
+        return InvalidArgument(
+            f"an expression fails on a value ({match['condition']}): {match['message']}",
+            table=table,
+        )
+    if isinstance(error, AnalysisException):
+        said = str(error).partition("\n")[0]
+        return InvalidArgument(f"Spark makes no sense of an expression: {said}", table=table)
     return None
 
 

@@ -9,16 +9,25 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.storage.locations import scheme_of, strip_file_scheme
+from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["file_keys", "hash_long", "is_misread_by_spark", "spark_metadata_path", "spark_path"]
+__all__ = [
+    "file_keys",
+    "hash_long",
+    "is_misread_by_spark",
+    "keys_of_files",
+    "spark_metadata_path",
+    "spark_path",
+]
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -90,6 +99,17 @@ def file_keys(paths: Sequence[str]) -> NDArray[np.int64]:
             rows = np.frombuffer(joined, np.uint8).reshape(len(members), length)
             keys[members] = _hash_rows(rows)
     return keys.view(np.int64)
+
+
+def keys_of_files(files: Any, store: ObjectStore) -> NDArray[np.int64]:
+    """The key of each live file, `xxhash64(_metadata.file_path)` for those that Spark reads.
+
+    Args:
+        files: pyarrow.Table with the column `path` of `LIVE_FILE_SCHEMA`.
+        store: store of the table.
+    """
+    uris = (store.resolve_uri(decode_path(each)) for each in files["path"].to_pylist())
+    return file_keys([spark_metadata_path(spark_path(each)) for each in uris])
 
 
 def hash_long(value: NDArray[np.int64], seed: NDArray[np.int64]) -> NDArray[np.int64]:

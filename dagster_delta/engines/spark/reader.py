@@ -32,7 +32,12 @@ from dagster_delta.engines.spark.directories import (
     directory_column,
     directory_read_fields,
 )
-from dagster_delta.engines.spark.file_keys import file_keys, spark_metadata_path, spark_path
+from dagster_delta.engines.spark.file_keys import (
+    file_keys,
+    keys_of_files,
+    spark_metadata_path,
+    spark_path,
+)
 from dagster_delta.engines.spark.file_split import FileSplit, split_files
 from dagster_delta.engines.spark.partition_values import (
     are_equal,
@@ -51,10 +56,16 @@ from dagster_delta.protocol.schema import StructField, StructType
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import types as spark_types
 
     from dagster_delta.engines.sql.expressions import SqlExpression
 
-__all__ = ["read_frame"]
+__all__ = ["FILE_KEY", "ROW_INDEX", "read_frame"]
+
+FILE_KEY = "__delta_file_key"
+"""Column of a read with positions: the key of the row's file, see `keys_of_files`."""
+ROW_INDEX = "__delta_row"
+"""Column of a read with positions: index of the row in its file."""
 
 _MAX_ARROW_TASKS = 512
 
@@ -65,17 +76,22 @@ _ROW_INDEX = "__delta_row_index"
 _PARTITION = "__delta_partition_"
 
 
-def read_frame(session: SparkSession, plan: ReadPlan) -> DataFrame:
+def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = False) -> DataFrame:
     """The rows of the plan, lazily, with the logical schema of the table.
 
     Every column is nullable, and the settings of the session are left as they are.
+
+    Args:
+        session: a classic or Connect session.
+        plan: what to read.
+        with_positions: whether `FILE_KEY` and `ROW_INDEX` follow the columns.
 
     Raises:
         DataFileMissing: the log names a file that is not there. Spark Connect looks for the files
             when the rows are asked for, and it is Spark's own error that names the file then.
         CorruptDeletionVector, InvalidTable.
     """
-    return _FrameReader(session, plan).read()
+    return _FrameReader(session, plan, with_positions).read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +110,7 @@ class _PartitionSource:
 class _FrameReader:
     session: SparkSession
     plan: ReadPlan
+    with_positions: bool
 
     def read(self) -> DataFrame:
         files = split_files(self.plan.files, self.plan.store, native=self._is_native())
@@ -105,11 +122,33 @@ class _FrameReader:
         if files.by_arrow.num_rows:
             parts.append(self._read_by_arrow(files.by_arrow))
         if not parts:
-            return self.session.createDataFrame([], to_spark_schema(self.plan.schema))
+            return self.session.createDataFrame([], self._schema(self.plan.schema))
         rows = reduce(lambda left, right: left.union(right), parts)
         if self.plan.where is not None:
             rows = rows.where(self.plan.where.sql)
-        return rows.select(*[self._result_column(each) for each in self.plan.schema])
+        results = [self._result_column(each) for each in self.plan.schema]
+        return rows.select(*results, *self._position_names)
+
+    @property
+    def _position_names(self) -> tuple[str, ...]:
+        return (FILE_KEY, ROW_INDEX) if self.with_positions else ()
+
+    def _schema(self, columns: StructType) -> spark_types.StructType:
+        schema = to_spark_schema(columns)
+        for name in self._position_names:
+            schema.add(name, "long")
+        return schema
+
+    def _with_positions(self, rows: DataFrame) -> DataFrame:
+        if not self.with_positions:
+            return rows
+        metadata = rows.metadataColumn("_metadata")
+        return rows.withColumns(
+            {
+                FILE_KEY: self._functions.xxhash64(metadata.getField("file_path")),
+                ROW_INDEX: metadata.getField("row_index"),
+            }
+        )
 
     def _result_column(self, field: StructField) -> Column:
         column: Column = self._functions.col(quote(field.name))
@@ -200,7 +239,9 @@ class _FrameReader:
     def _read_plain(self, files: FileSplit) -> DataFrame:
         """Files without a deletion vector."""
         partitions = self._partition_source(files.plain, files.plain_paths)
-        rows = self._open(files.plain_paths, by_directory=partitions.by_directory)
+        rows = self._with_positions(
+            self._open(files.plain_paths, by_directory=partitions.by_directory)
+        )
         if partitions.joined is not None:
             paths = [spark_metadata_path(each) for each in files.plain_paths]
             file_path = rows.metadataColumn("_metadata").getField("file_path")
@@ -213,7 +254,9 @@ class _FrameReader:
         """Files with a deletion vector, without the rows it deletes."""
         functions = self._functions
         partitions = self._partition_source(files.with_vectors, files.vector_paths)
-        rows = self._open(files.vector_paths, by_directory=partitions.by_directory)
+        rows = self._with_positions(
+            self._open(files.vector_paths, by_directory=partitions.by_directory)
+        )
         metadata = rows.metadataColumn("_metadata")
         row_index = metadata.getField("row_index")
         key = functions.xxhash64(
@@ -295,7 +338,8 @@ class _FrameReader:
                     else logical_column(each, mode, self._functions)
                 ).alias(each.name)
                 for each in self._needed_fields
-            ]
+            ],
+            *self._position_names,
         )
 
     def _read_by_arrow(self, files: Any) -> DataFrame:
@@ -307,10 +351,12 @@ class _FrameReader:
             configuration=plan.configuration,
             columns=tuple(each.name for each in self._needed_fields),
             where=self._early_filter(),
+            with_positions=self.with_positions,
         )
-        named = self.session.createDataFrame(encode_files(files), FILE_SCHEMA)
+        keys = keys_of_files(files, plan.store).tolist() if self.with_positions else None
+        named = self.session.createDataFrame(encode_files(files, keys), FILE_SCHEMA)
         spread = named.repartition(min(files.num_rows, _MAX_ARROW_TASKS))
-        return spread.mapInArrow(task, to_spark_schema(StructType(self._needed_fields)))
+        return spread.mapInArrow(task, self._schema(StructType(self._needed_fields)))
 
     def _early_filter(self) -> SqlExpression | None:
         """The filter, where the Arrow engine reads it as this session does: it saves rows."""

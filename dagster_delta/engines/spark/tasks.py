@@ -5,22 +5,32 @@ An executor must be able to import this package and pyarrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow_engine import ArrowEngine
 from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.parquet.data_file_reader import (
+    FILE_ORDINAL,
+    ROW_INDEX,
+    DataFileReader,
+    data_files,
+)
+from dagster_delta.engines.parquet.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.writer import write_data_files
 from dagster_delta.engines.sql.constraint_violations import refuse_violations
 from dagster_delta.engines.store_assignment import assign_batches
 from dagster_delta.errors import DeltaError, StorageFailure
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.column_values import IdentityColumn
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage import StoreLocation, open_store
@@ -35,7 +45,9 @@ __all__ = [
     "WriteTask",
     "decode_error",
     "decode_reports",
+    "encode_error",
     "encode_files",
+    "joined_batches",
 ]
 
 FILE_SCHEMA = "file string"
@@ -44,7 +56,8 @@ FILE_SCHEMA = "file string"
 REPORT_SCHEMA = "kind string, payload string"
 """What a write task tells the driver, as a Spark schema.
 
-`add`: an AddFile as JSON; `rows`: how many rows its files hold; `error`: a `DeltaError` as JSON.
+`add`: an AddFile as JSON; `rows`: how many rows its files hold; `marks`: the last value of each
+identity column that was numbered, as JSON; `error`: a `DeltaError` as JSON.
 """
 
 _TASK_BATCH_ROWS = 65_536
@@ -62,21 +75,45 @@ class ReadTask:
     """Logical columns of the rows, in order."""
     where: SqlExpression | None
     """Filter to apply early; Spark applies it to all rows later."""
+    with_positions: bool = False
+    """Whether the key of the file and the index of the row follow the columns."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The live rows of the files named by batches of `FILE_SCHEMA`."""
         store = None
         for batch in batches:
             store = store or open_store(self.location.uri, self.location.options)
+            rows = _decode_files(batch.column(0))
             plan = ReadPlan(
                 store=store,
                 version=self.version,
                 configuration=self.configuration,
-                files=_decode_files(batch.column(0)),
+                files=_file_table(rows),
                 columns=self.columns,
                 where=self.where,
             )
-            yield from ArrowEngine().read(plan)
+            if self.with_positions:
+                keys = np.array([each.key for each in rows], dtype=np.int64)
+                yield from _read_with_positions(plan, keys)
+            else:
+                yield from ArrowEngine().read(plan)
+
+
+def _read_with_positions(plan: ReadPlan, keys: Any) -> Iterator[Any]:
+    reader = DataFileReader(
+        plan.store,
+        plan.configuration,
+        plan.columns,
+        where=plan.where,
+        expected_vectors=deletion_vectors_of(plan.files),
+        with_positions=True,
+    )
+    fields = [pa.field("file", pa.int64()), pa.field("row", pa.int64())]
+    schema = pa.schema([*list(reader.schema)[:-2], *fields])
+    for batch in read_ahead(plan.store, reader.sources(data_files(plan.files))):
+        files = pa.array(keys[np.from_dlpack(batch.column(FILE_ORDINAL))])
+        columns = [*batch.columns[:-2], files, batch.column(ROW_INDEX)]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class _FileRow(msgspec.Struct, frozen=True):
@@ -84,26 +121,34 @@ class _FileRow(msgspec.Struct, frozen=True):
     size_bytes: int
     partition_values: list[tuple[str, str | None]] | None
     deletion_vector: dict[str, str | int | None] | None
+    key: int = 0
+    """See `keys_of_files`."""
 
 
-def encode_files(files: Any) -> Any:
+_LOG_COLUMNS = ["path", "size_bytes", "partition_values", "deletion_vector"]
+
+
+def encode_files(files: Any, keys: Sequence[int] | None = None) -> Any:
     """Live files as a pyarrow.Table of `FILE_SCHEMA`.
 
     Args:
         files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
+        keys: of the files, where the rows will come with positions.
     """
-    rows = files.select(_FileRow.__struct_fields__).to_pylist()
+    rows = files.select(_LOG_COLUMNS).to_pylist()
+    if keys is not None:
+        rows = [{**row, "key": int(key)} for row, key in zip(rows, keys, strict=True)]
     texts = [msgspec.json.encode(each).decode() for each in rows]
     return pa.table({"file": pa.array(texts, pa.string())})
 
 
-def _decode_files(texts: Any) -> Any:
-    rows = [
-        msgspec.structs.asdict(msgspec.json.decode(each, type=_FileRow))
-        for each in texts.to_pylist()
-    ]
-    schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in _FileRow.__struct_fields__])
-    return pa.Table.from_pylist(rows, schema)
+def _decode_files(texts: Any) -> list[_FileRow]:
+    return [msgspec.json.decode(each, type=_FileRow) for each in texts.to_pylist()]
+
+
+def _file_table(rows: Sequence[_FileRow]) -> Any:
+    schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in _LOG_COLUMNS])
+    return pa.Table.from_pylist([msgspec.structs.asdict(each) for each in rows], schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +182,9 @@ class WriteTask:
         except StorageFailure:
             raise
         except DeltaError as error:
-            yield _reports([("error", _encode_error(error))])
+            yield _reports([("error", encode_error(error))])
         else:
-            yield _reports(_result_reports(result))
+            yield _reports(_result_reports(replace(result, high_water_marks=checked.marks)))
 
 
 @dataclass(slots=True)
@@ -150,11 +195,13 @@ class _CheckedRows:
     batches: Iterator[Any]
     checks: list[Any] = field(default_factory=list)
     """Results of the constraints for the rows of the batch that is being cast."""
+    marks: dict[str, int] = field(default_factory=dict)
+    """The last value so far of each identity column that was numbered."""
 
     def conforming(self) -> Iterator[Any]:
         """Record batches of the table's schema in which every row satisfies every constraint."""
         spec = self.task.spec
-        sources = _joined(self.batches)
+        sources = joined_batches(self.batches)
         first = next(sources)
         reader = pa.RecordBatchReader.from_batches(
             self._rows(first).schema, map(self._take, chain([first], sources))
@@ -170,7 +217,20 @@ class _CheckedRows:
 
     def _take(self, batch: Any) -> Any:
         self.checks = batch.columns[len(self.task.columns) :]
-        return self._rows(batch)
+        rows = self._rows(batch)
+        for each in self.task.spec.values.identities:
+            self._mark(each, rows.column(each.column))
+        return rows
+
+    def _mark(self, identity: IdentityColumn, values: Any) -> None:
+        if values.null_count:
+            # The query makes null of what does not fit.
+            raise identity.overflow()
+        bounds = pc.min_max(values)
+        for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
+            if bound is not None:
+                known = self.marks.get(identity.column, bound)
+                self.marks[identity.column] = identity.farther(known, bound)
 
     def _rows(self, batch: Any) -> Any:
         names = self.task.columns
@@ -181,7 +241,7 @@ class _CheckedRows:
         return pa.RecordBatch.from_arrays(batch.columns[: len(names)], schema=pa.schema(fields))
 
 
-def _joined(batches: Iterator[Any]) -> Iterator[Any]:
+def joined_batches(batches: Iterator[Any]) -> Iterator[Any]:
     """The same rows in batches that are worth the overhead of a kernel call."""
     waiting: list[Any] = []
     rows = 0
@@ -217,17 +277,33 @@ def _reports(rows: list[tuple[str, str]]) -> Any:
 
 def _result_reports(result: WriteResult) -> list[tuple[str, str]]:
     adds = [("add", msgspec.json.encode(each).decode()) for each in result.files]
-    return [*adds, ("rows", str(result.num_rows))]
+    rows = ("rows", str(result.num_rows))
+    return [*adds, rows, ("marks", msgspec.json.encode(result.high_water_marks).decode())]
 
 
-def decode_reports(reports: list[tuple[str, str]]) -> tuple[WriteResult, DeltaError | None]:
-    """All files that the tasks wrote, and the first error that any of them met."""
+def decode_reports(
+    reports: list[tuple[str, str]], identities: Sequence[IdentityColumn] = ()
+) -> tuple[WriteResult, DeltaError | None]:
+    """All files that the tasks wrote, and the first error that any of them met.
+
+    Args:
+        reports: kind and payload, of all tasks.
+        identities: the columns that the tasks numbered.
+    """
     files = tuple(
         msgspec.json.decode(payload, type=AddFile) for kind, payload in reports if kind == "add"
     )
     num_rows = sum(int(payload) for kind, payload in reports if kind == "rows")
     error = next((decode_error(payload) for kind, payload in reports if kind == "error"), None)
-    return WriteResult(files, num_rows, sum(each.size_bytes for each in files)), error
+    marks: dict[str, int] = {}
+    for found in (json for kind, json in reports if kind == "marks"):
+        values = msgspec.json.decode(found, type=dict[str, int])
+        for each in identities:
+            if each.column in values:
+                value = values[each.column]
+                marks[each.column] = each.farther(marks.get(each.column, value), value)
+    size_bytes = sum(each.size_bytes for each in files)
+    return WriteResult(files, num_rows, size_bytes, marks), error
 
 
 class _ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -240,7 +316,8 @@ class _ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     examples: tuple[str, ...] = ()
 
 
-def _encode_error(error: DeltaError) -> str:
+def encode_error(error: DeltaError) -> str:
+    """An error as `decode_error` reads it."""
     report = _ErrorReport(
         kind=type(error).__name__,
         message=error.message,

@@ -1,0 +1,180 @@
+"""Rows of data files by where they stand: found as bitmaps, and found again by a broadcast join.
+
+Spec: Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from dagster_delta.engines.row_changes.merge_matching import bitmap_of
+from dagster_delta.engines.spark.deletion_vectors import CHUNK_BITS, CHUNK_ROWS, words_of
+from dagster_delta.engines.spark.file_keys import hash_long, keys_of_files
+from dagster_delta.engines.spark.reader import FILE_KEY, ROW_INDEX
+from dagster_delta.engines.spark.session import functions_of
+from dagster_delta.errors import InvalidTable
+from dagster_delta.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["FileIndex", "collect_rows", "with_file_marks", "with_number_marks"]
+
+_BUCKET, _BITS = "__delta_bucket", "__delta_bits"
+_CHUNK, _WORDS = "__delta_chunk", "__delta_mark_words"
+
+# What Spark puts into one bitmap of `bitmap_construct_agg`.
+_BUCKET_ROWS = 32_768
+_HASH_SEED = 42
+
+
+@dataclass(frozen=True, slots=True)
+class FileIndex:
+    """Data files by the keys that rows of a read with positions carry."""
+
+    paths: Mapping[int, str]
+    """Path as the log spells it."""
+
+    @classmethod
+    def of(cls, files: Any, store: ObjectStore, *, version: int) -> FileIndex:
+        """The index of the files of a plan.
+
+        Args:
+            files: pyarrow.Table with the column `path` of `LIVE_FILE_SCHEMA`.
+            store: store of the table.
+            version: of the table, for errors.
+
+        Raises:
+            InvalidTable: two files have one key.
+        """
+        keys = keys_of_files(files, store).tolist()
+        paths = dict(zip(keys, files["path"].to_pylist(), strict=True))
+        if len(paths) != len(keys):
+            raise InvalidTable(
+                "two files of the table have one name, or one 64-bit hash of it, by which Spark "
+                'would mix up their rows: change the table with engine="arrow"',
+                table=store.location.uri,
+                version=version,
+            )
+        return cls(paths)
+
+    def by_path(self, rows: Mapping[int, BitMap64], *, table: str) -> dict[str, BitMap64]:
+        """Bitmaps by path instead of by key.
+
+        Raises:
+            InvalidTable: a key belongs to no file.
+        """
+        unknown = [each for each in rows if each not in self.paths]
+        if unknown:
+            raise InvalidTable(
+                "Spark reports the path of a data file otherwise than the log does; give the full "
+                'URI of the table, or change it with engine="arrow"',
+                table=table,
+            )
+        return {self.paths[key]: bitmap for key, bitmap in rows.items()}
+
+    def by_key(self, rows: Mapping[str, BitMap64]) -> dict[int, BitMap64]:
+        """Bitmaps by key instead of by path."""
+        return {key: rows[path] for key, path in self.paths.items() if path in rows}
+
+
+def collect_rows(rows: DataFrame) -> dict[int, BitMap64]:
+    """Indexes of the rows of a frame with positions, by the key of their file.
+
+    The executors make bitmaps of them; the driver gets a bit per row at most.
+    """
+    functions = functions_of(rows)
+    number = functions.col(ROW_INDEX) + 1
+    found = (
+        rows.groupBy(FILE_KEY, functions.bitmap_bucket_number(number).alias(_BUCKET))
+        .agg(functions.bitmap_construct_agg(functions.bitmap_bit_position(number)).alias(_BITS))
+        .collect()
+    )
+    bitmaps: dict[int, BitMap64] = {}
+    for key, bucket, bits in found:
+        flags = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+        indexes = np.flatnonzero(flags) + (bucket - 1) * _BUCKET_ROWS
+        bitmaps[key] = bitmaps.get(key, BitMap64()) | bitmap_of(indexes)
+    return bitmaps
+
+
+def with_file_marks(rows: DataFrame, marked: Mapping[int, BitMap64], name: str) -> DataFrame:
+    """A frame with positions, and a column that says which rows stand in the bitmaps.
+
+    Args:
+        rows: as `read_frame` gives them with positions.
+        marked: indexes of rows by the key of their file.
+        name: of the new column.
+
+    Raises:
+        InvalidTable: two chunks of the files have one 64-bit hash.
+    """
+    functions = functions_of(rows)
+    chunks = functions.shiftright(functions.col(ROW_INDEX), CHUNK_BITS)
+    with np.errstate(over="ignore"):
+        seeds = hash_long(
+            np.array(list(marked), np.int64), np.full(len(marked), _HASH_SEED, np.int64)
+        )
+    entries = (
+        (int(hash_long(np.array([chunk]), seeds[index : index + 1])[0]), chunk_words)
+        for index, bitmap in enumerate(marked.values())
+        for chunk, chunk_words in words_of(bitmap)
+    )
+    return _marked(rows, functions.xxhash64(functions.col(FILE_KEY), chunks), entries, name)
+
+
+def with_number_marks(rows: DataFrame, number: str, marked: BitMap64, name: str) -> DataFrame:
+    """A frame with a column that says which rows have a number that stands in a bitmap.
+
+    Args:
+        rows: with a column of numbers.
+        number: name of that column.
+        marked: the numbers.
+        name: of the new column.
+    """
+    functions = functions_of(rows)
+    chunks = functions.shiftright(functions.col(number), CHUNK_BITS)
+    return _marked(rows, chunks, words_of(marked), name, row=number)
+
+
+def _marked(
+    rows: DataFrame,
+    key: Column,
+    entries: Iterable[tuple[int, Any]],
+    name: str,
+    *,
+    row: str = ROW_INDEX,
+) -> DataFrame:
+    functions = functions_of(rows)
+    listed = list(entries)
+    if not listed:
+        return rows.withColumn(name, functions.lit(False))
+    keys = [key for key, _ in listed]
+    if len(set(keys)) != len(keys):
+        raise InvalidTable(
+            "two parts of the table's files have one 64-bit hash, by which Spark would mix up "
+            'their rows: change the table with engine="arrow"'
+        )
+    offsets = np.concatenate(([0], np.cumsum([len(words) for _, words in listed]))).astype(np.int32)
+    words = pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(np.concatenate([words for _, words in listed]))
+    )
+    found = rows.sparkSession.createDataFrame(
+        pa.table([pa.array(keys, pa.int64()), words], [_CHUNK, _WORDS]),
+        f"{_CHUNK} long, {_WORDS} array<long>",
+    )
+    keyed = rows.withColumn("__delta_mark_key", key)
+    joined = keyed.join(
+        functions.broadcast(found), functions.col("__delta_mark_key") == found[_CHUNK], "left"
+    )
+    number = functions.col(row).bitwiseAND(CHUNK_ROWS - 1).cast("int")
+    word = functions.get(functions.col(_WORDS), functions.shiftright(number, 6))
+    bit = functions.call_function("shiftright", functions.coalesce(word, functions.lit(0)), number)
+    marked = joined.withColumn(name, bit.bitwiseAND(1) == 1)
+    return marked.select(*rows.columns, name)
