@@ -9,7 +9,7 @@ Spec: Row Tracking (Row IDs, in the draft).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -28,6 +28,7 @@ __all__ = [
     "ROW_TRACKING_DOMAIN",
     "MaterializedColumns",
     "assign_row_ids",
+    "carried_columns",
     "high_water_mark_domain",
     "materialized_columns",
     "parse_high_water_mark",
@@ -68,6 +69,13 @@ class MaterializedColumns:
     def names(self) -> tuple[str, str]:
         """Both names, the id's first."""
         return self.row_id, self.row_commit_version
+
+    def positions_in(self, columns: Sequence[str]) -> tuple[int | None, int | None]:
+        """Where the two stand among some columns; None for one that is not there."""
+        row_id, row_commit_version = (
+            columns.index(name) if name in columns else None for name in self.names
+        )
+        return row_id, row_commit_version
 
 
 def parse_high_water_mark(domains: Iterable[DomainMetadata]) -> int:
@@ -160,6 +168,19 @@ def materialized_columns(configuration: TableConfiguration) -> MaterializedColum
     return MaterializedColumns(row_id, row_commit_version)
 
 
+def carried_columns(configuration: TableConfiguration) -> MaterializedColumns | None:
+    """The columns in which a configuration carries row ids along; None where it does not.
+
+    Only one that `tracked_configuration` made does.
+    """
+    properties = configuration.metadata.configuration
+    row_id = properties.get(ROW_ID_COLUMN_KEY)
+    row_commit_version = properties.get(ROW_COMMIT_VERSION_COLUMN_KEY)
+    if not row_id or not row_commit_version or configuration.schema.get(row_id) is None:
+        return None
+    return MaterializedColumns(row_id, row_commit_version)
+
+
 def with_materialized_columns(
     properties: Mapping[str, str], new_name: Callable[[], str]
 ) -> dict[str, str]:
@@ -175,17 +196,21 @@ def with_materialized_columns(
     return named
 
 
-def tracked_configuration(
-    configuration: TableConfiguration, columns: MaterializedColumns
-) -> TableConfiguration:
+def tracked_configuration(configuration: TableConfiguration) -> TableConfiguration:
     """The configuration with the materialised columns behind those of the table.
 
-    What is read and written by it carries the ids of rows along.
+    What is read by it has the ids of its rows, and what is written by it keeps them. The
+    configuration itself where the table does not track rows, or carries them already.
 
     Args:
         configuration: of the table.
-        columns: see `materialized_columns`.
+
+    Raises:
+        InvalidTable: row tracking is enabled, and the table does not name the columns.
     """
+    columns = materialized_columns(configuration)
+    if columns is None or carried_columns(configuration) is not None:
+        return configuration
     fields = tuple(
         StructField(
             name,

@@ -19,6 +19,7 @@ from dagster_delta.engines.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.engine import Assignment, RewriteResult, RowChangeEngine, RowRewrite
 from dagster_delta.engines.parquet.source import count_file_rows
 from dagster_delta.engines.row_completion import changed_values
+from dagster_delta.engines.row_tracking import keep_row_ids
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.arrow_columns import boolean_column
@@ -222,13 +223,17 @@ def _rewrite(
     if assignments:
         values = changed_values(configuration, {each.column[0] for each in assignments})
         data = write_spec(configuration, location, values=values)
+    source, tracked = read_plan(transaction.snapshot, files, where), data
+    if engine.keeps_row_ids:
+        source, tracked = keep_row_ids(source, data)
+        transaction.declare_row_ids_kept()
     return engine.rewrite(
         RowRewrite(
-            source=read_plan(transaction.snapshot, files, where),
+            source=source,
             matches=selected.rows,
             assignments=assignments,
             keeps_rest=keeps_rest,
-            data=data,
+            data=tracked,
             # As soon as a commit has change data files, they alone are the feed.
             change_data=data if records else None,
         )

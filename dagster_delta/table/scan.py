@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import ReadPlan
+from dagster_delta.engines.parquet.data_file_reader import ROW_ID_COLUMNS
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.arrow_values import every, integer_scalar
 from dagster_delta.protocol.file_skipping import SkippedFiles, skip_files
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.predicates import Predicate
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.row_tracking import tracked_configuration
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.table.row_frames import RowFrames
 
 if TYPE_CHECKING:
@@ -23,7 +27,10 @@ if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.table.snapshot import Snapshot
 
-__all__ = ["Scan", "is_in_utc", "resolve_columns", "resolve_filter"]
+__all__ = ["ROW_ID_NAMES", "Scan", "is_in_utc", "resolve_columns", "resolve_filter"]
+
+ROW_ID_NAMES = ("_row_id", "_row_commit_version")
+"""Names under which row ids and the versions of rows are read."""
 
 # What the embedded engine looks at; statistics and tags of a million files are not small.
 _EMBEDDED_FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
@@ -36,10 +43,13 @@ class Scan(RowFrames):
         snapshot: the version.
         columns: logical names of the columns to read, in the order of the result; all by default.
         where: Spark SQL, or an expression parsed already; only rows for which it is true are read.
+        row_ids: whether two columns follow: `_row_id`, which a row keeps as long as it is in the
+            table, and `_row_commit_version`, the version that added or last changed it.
 
     Raises:
         SchemaMismatch: a column, or a name in the filter, is not in the schema.
-        InvalidArgument: a column is named twice, or the filter is no condition.
+        InvalidArgument: a column is named twice, the filter is no condition, or the table does not
+            track rows.
     """
 
     def __init__(
@@ -47,19 +57,28 @@ class Scan(RowFrames):
         snapshot: Snapshot,
         columns: Sequence[str] | None = None,
         where: str | SqlExpression | None = None,
+        *,
+        row_ids: bool = False,
     ) -> None:
+        if row_ids:
+            _check_row_ids(snapshot)
+        self.row_ids = row_ids
         self.snapshot = snapshot
         self.columns = resolve_columns(snapshot.schema, columns)
         self.where = resolve_filter(snapshot.schema, where)
 
     def __repr__(self) -> str:
         sql = None if self.where is None else self.where.sql
-        return f"Scan({self.snapshot!r}, columns={list(self.columns)}, where={sql!r})"
+        row_ids = ", row_ids=True" if self.row_ids else ""
+        return f"Scan({self.snapshot!r}, columns={list(self.columns)}, where={sql!r}{row_ids})"
 
     @property
     def schema(self) -> StructType:
         """The logical schema of the result."""
-        return StructType(tuple(self.snapshot.schema.field(name) for name in self.columns))
+        fields = [self.snapshot.schema.field(name) for name in self.columns]
+        if self.row_ids:
+            fields += [StructField(name, PrimitiveType("long")) for name in ROW_ID_NAMES]
+        return StructType(tuple(fields))
 
     def files(self) -> Any:
         """The files that may hold rows of the result: a `pa.Table` of LIVE_FILE_SCHEMA.
@@ -71,6 +90,8 @@ class Scan(RowFrames):
 
     def plan(self) -> ReadPlan:
         """What an engine is asked to do, for an engine of the caller's own.
+
+        Row ids are its last two columns, by the names that data files have for them.
 
         Raises:
             InvalidTable, StorageFailure: of the log.
@@ -89,7 +110,13 @@ class Scan(RowFrames):
 
         if self.where is not None:
             self.where.check_embeddable()
-        return ArrowEngine().read(self._plan(_EMBEDDED_FILE_COLUMNS, self._skipped))
+        names = _EMBEDDED_FILE_COLUMNS
+        if not self.row_ids:
+            return ArrowEngine().read(self._plan(names, self._skipped))
+        rows = ArrowEngine().read(self._plan((*names, *ROW_ID_COLUMNS), self._skipped))
+        schema = to_arrow_schema(self.schema)
+        renamed = (pa.RecordBatch.from_arrays(each.columns, schema=schema) for each in rows)
+        return pa.RecordBatchReader.from_batches(schema, renamed)
 
     def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
         """The rows as a lazy Spark DataFrame.
@@ -105,7 +132,8 @@ class Scan(RowFrames):
         skipped = self._skipped
         if self.where is not None and self.where.depends_on_time_zone and not is_in_utc(spark):
             skipped = self._skip(self.where.to_predicate(session_is_utc=False))
-        return SparkEngine(spark).read(self._plan(LIVE_FILE_SCHEMA.names, skipped))
+        rows = SparkEngine(spark).read(self._plan(LIVE_FILE_SCHEMA.names, skipped))
+        return rows.toDF(*self.schema.names) if self.row_ids else rows
 
     def count(self) -> int:
         """Number of rows, from the log alone where it knows; rows that deletion vectors hide are
@@ -148,13 +176,35 @@ class Scan(RowFrames):
         return files if pc.all(skipped.may_match).as_py() else files.filter(skipped.may_match)
 
     def _plan(self, names: Sequence[str], skipped: SkippedFiles) -> ReadPlan:
+        configuration, columns = self.snapshot.configuration, self.columns
+        if self.row_ids:
+            configuration = tracked_configuration(configuration)
+            columns += configuration.schema.names[len(self.snapshot.schema) :]
         return ReadPlan(
             store=self.snapshot.store,
             version=self.snapshot.version,
-            configuration=self.snapshot.configuration,
+            configuration=configuration,
             files=self._files(names, skipped),
-            columns=self.columns,
+            columns=columns,
             where=None if skipped.is_decided else self.where,
+        )
+
+
+def _check_row_ids(snapshot: Snapshot) -> None:
+    if not snapshot.configuration.row_tracking_enabled:
+        raise InvalidArgument(
+            "the table does not track rows; set_properties({'delta.enableRowTracking': 'true'}) "
+            "gives ids to the rows that are there",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )
+    taken = [name for name in ROW_ID_NAMES if snapshot.schema.get(name) is not None]
+    if taken:
+        raise InvalidArgument(
+            f"the table has a column {taken[0]}, by which name row ids are read; rename it",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+            column=taken[0],
         )
 
 

@@ -352,7 +352,11 @@ class Snapshot:
         return hint is not None and hint.version > self.version
 
     def scan(
-        self, columns: Sequence[str] | None = None, where: str | SqlExpression | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | SqlExpression | None = None,
+        *,
+        row_ids: bool = False,
     ) -> Scan:
         """Plan a read of this version. Nothing is read yet.
 
@@ -360,13 +364,15 @@ class Snapshot:
             columns: logical names of the columns to read, in order; all by default.
             where: Spark SQL, or an expression parsed already; only rows for which it is true are
                 read.
+            row_ids: whether the columns `_row_id` and `_row_commit_version` follow; the table must
+                have `delta.enableRowTracking`.
 
         Raises:
             SchemaMismatch, InvalidArgument, UnsupportedExpression.
         """
         from dagster_delta.table.scan import Scan
 
-        return Scan(self, columns, where)
+        return Scan(self, columns, where, row_ids=row_ids)
 
 
 def _configure(protocol: Protocol | None, metadata: Metadata | None) -> TableConfiguration:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.column_mapping import physical_name
+from dagster_delta.protocol.row_tracking import carried_columns
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -85,11 +86,15 @@ class StatisticsLayout:
         named = configuration.properties.data_skipping_stats_columns
         limit = configuration.properties.data_skipping_num_indexed_cols
         # Partition columns may stand in the file too, but their values are in the log already.
-        partitioned = set(configuration.partition_columns)
+        left_out = set(configuration.partition_columns)
+        carried = carried_columns(configuration)
+        if carried is not None:
+            # They are no columns of the table, so nobody filters by them.
+            left_out.update(carried.names)
         leaves = []
         indexed = 0
         for logical_path, leaf in _walk_leaves(file_schema.fields, mode):
-            if logical_path[0] in partitioned:
+            if logical_path[0] in left_out:
                 continue
             indexed += 1
             if named is not None:

@@ -26,8 +26,9 @@ from dagster_delta.engines.parquet.data_file_reader import (
 from dagster_delta.engines.parquet.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.writer import DataFileWriter
-from dagster_delta.engines.row_changes.assignments import RowUpdate
-from dagster_delta.engines.row_changes.change_data_files import ChangeDataWriter
+from dagster_delta.engines.row_changes.change_data_files import ChangeDataWriter, ChangeType
+from dagster_delta.engines.row_completion import row_update
+from dagster_delta.engines.row_tracking import CarriedIds
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 
 __all__ = ["rewrite_rows"]
@@ -133,10 +134,12 @@ class _Rewriting:
         self._data = data
         self._changes = changes
         self._all_match = not rewrite.keeps_rest
+        self._ids = CarriedIds.of(configuration)
         self._update = None
         if rewrite.assignments:
-            self._update = RowUpdate(
+            self._update = row_update(
                 rewrite.assignments,
+                rewrite.data.values,
                 configuration.schema,
                 rewrite.data.constraints,
                 table=rewrite.data.location.uri,
@@ -159,7 +162,8 @@ class _Rewriting:
         self.num_copied_rows += rows.num_rows - matching.num_rows
         changed = self._change(matching) if matching.num_rows else None
         if changed is not None and self._update is not None:
-            self._write(_put_back(rows, changed, marks, self._update.columns))
+            columns = (*self._update.columns, self._ids.version_column)
+            self._write(_put_back(rows, changed, marks, columns))
         else:
             self._write(rows.filter(pc.invert(marks)) if matching.num_rows else rows)
 
@@ -167,21 +171,23 @@ class _Rewriting:
         """The matching rows as they will be, None where they leave; recorded if that is wanted."""
         self.num_changed_rows += matching.num_rows
         if self._update is None:
-            if self._changes is not None:
-                self._changes.add(matching, "delete")
+            self._record(matching, "delete")
             return None
-        changed = self._update.apply(matching)
-        if self._changes is not None:
-            self._changes.add(matching, "update_preimage")
-            self._changes.add(changed, "update_postimage")
+        changed = self._ids.as_changed(self._update.apply(matching))
+        self._record(matching, "update_preimage")
+        self._record(changed, "update_postimage")
         return changed
+
+    def _record(self, rows: Any, change: ChangeType) -> None:
+        if self._changes is not None:
+            self._changes.add(self._ids.of_table(rows), change)
 
     def _write(self, rows: Any) -> None:
         if rows is not None and rows.num_rows:
             self._data.add(rows)
 
 
-def _put_back(rows: Any, changed: Any, marks: Any, columns: tuple[str, ...]) -> Any:
+def _put_back(rows: Any, changed: Any, marks: Any, columns: tuple[str | None, ...]) -> Any:
     """The rows, with the changed ones at the places they were taken from."""
     places = np.arange(rows.num_rows, dtype=np.int64)
     marked = np.from_dlpack(pc.indices_nonzero(marks))
