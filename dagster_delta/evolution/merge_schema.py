@@ -5,7 +5,7 @@ Spec: Column Metadata; Type Widening (writer requirements).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from dagster_delta.errors import SchemaMismatch
@@ -26,7 +26,9 @@ __all__ = ["as_nullable", "check_strict", "merge_schemas"]
 _INTEGERS = frozenset({"byte", "short", "integer", "long"})
 
 
-def check_strict(table: StructType, data: StructType, *, option: str) -> None:
+def check_strict(
+    table: StructType, data: StructType, *, option: str, filled: Collection[str] = ()
+) -> None:
     """Refuse data with columns that the table lacks, or without one that it needs.
 
     Types are not compared here: values are cast under ANSI store assignment when they are written.
@@ -35,6 +37,7 @@ def check_strict(table: StructType, data: StructType, *, option: str) -> None:
         table: schema of the table.
         data: schema of what is to be written.
         option: the argument that would allow the change, for the message.
+        filled: logical names of columns that are filled where the data lack them.
 
     Raises:
         SchemaMismatch: the message shows all differences and names the option.
@@ -46,11 +49,17 @@ def check_strict(table: StructType, data: StructType, *, option: str) -> None:
             f"pass {option} to change the table:\n{diff}",
             column=diff.added[0].column,
         )
-    _check_required(table, diff.missing)
+    _check_required(table, diff.missing, filled)
 
 
-def _check_required(table: StructType, missing: tuple[ColumnDifference, ...]) -> None:
-    required = [each for each in missing if not _field_at(table, each.path).nullable]
+def _check_required(
+    table: StructType, missing: tuple[ColumnDifference, ...], filled: Collection[str]
+) -> None:
+    required = [
+        each
+        for each in missing
+        if not _field_at(table, each.path).nullable and each.path[0] not in filled
+    ]
     if required:
         raise SchemaMismatch(
             f"the data lack columns that may not be null ({_names(required)}); add them",
@@ -105,7 +114,8 @@ def merge_schemas(
     table: StructType,
     data: StructType,
     *,
-    partition_columns: tuple[str, ...] = (),
+    fixed_columns: Collection[str] = (),
+    filled: Collection[str] = (),
     widen_types: bool = False,
     widen_dates: bool = False,
 ) -> StructType:
@@ -117,7 +127,9 @@ def merge_schemas(
     Args:
         table: schema of the table.
         data: schema of what is to be written.
-        partition_columns: logical names; their types never change.
+        fixed_columns: logical names of columns whose types never change: those the table is
+            partitioned by, and those that others are computed from.
+        filled: logical names of columns that are filled where the data lack them.
         widen_types: whether `delta.enableTypeWidening` lets byte to long, float to double and
             decimals grow to the type of the data; each change is recorded in the field.
         widen_dates: whether dates may become timestamps without a zone as well.
@@ -127,12 +139,12 @@ def merge_schemas(
             not in the data.
     """
     diff = diff_schemas(table, data)
-    _check_required(table, diff.missing)
+    _check_required(table, diff.missing, filled)
     for each in diff.added:
         if each.data_type is not None:
             _check_typed(each.data_type, each.column)
     widening = _Widening(widen_types, widen_dates)
-    fixed = frozenset(name.casefold() for name in partition_columns)
+    fixed = frozenset(name.casefold() for name in fixed_columns)
     fields = []
     for field in table:
         theirs = data.get(field.name)

@@ -65,6 +65,10 @@ def required_features(schema: StructType, properties: Mapping[str, str]) -> froz
 
 
 def _by_schema(schema: StructType) -> Iterable[str]:
+    if _has_required_field(schema):
+        # NOT NULL is an invariant to the reference implementation, which refuses to open a table
+        # that has one without the feature.
+        yield "invariants"
     for _, field in walk_fields(schema):
         for name in _primitive_names(field.data_type):
             if name in _BY_TYPE:
@@ -72,6 +76,15 @@ def _by_schema(schema: StructType) -> Iterable[str]:
         for prefix, feature in _BY_FIELD_METADATA.items():
             if any(key.startswith(prefix) for key in field.metadata):
                 yield feature
+
+
+def _has_required_field(schema: StructType) -> bool:
+    """Whether a column, or a field inside structs, is NOT NULL."""
+    return any(
+        not each.nullable
+        or (isinstance(each.data_type, StructType) and _has_required_field(each.data_type))
+        for each in schema
+    )
 
 
 def _primitive_names(data_type: DataType) -> Iterable[str]:

@@ -26,6 +26,7 @@ from dagster_delta.evolution.required_protocol import (
 )
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
 from dagster_delta.protocol.column_mapping import assign_column_mapping
+from dagster_delta.protocol.column_values import COLUMN_VALUE_FEATURES, HIGH_WATER_MARK_KEY
 from dagster_delta.protocol.iceberg_compat import check_iceberg_compat
 from dagster_delta.protocol.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
@@ -56,7 +57,12 @@ _IN_COMMIT_TIMESTAMP_START = (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
 )
 
-_TABLE_LOCAL_METADATA = ("delta.columnMapping.", "delta.typeChanges", "parquet.field.")
+_TABLE_LOCAL_METADATA = (
+    "delta.columnMapping.",
+    "delta.typeChanges",
+    "parquet.field.",
+    HIGH_WATER_MARK_KEY,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,11 @@ def define_table(
     properties = normalize_properties(definition.properties or {})
     schema = _clean(definition.schema)
     check_column_types(schema)
+    if required_features(schema, {}) & COLUMN_VALUE_FEATURES:
+        # It takes the SQL parser, which other tables need not wait for.
+        from dagster_delta.evolution.column_definition import check_column_values
+
+        check_column_values(schema)
     partition_columns = resolve_partition_columns(schema, definition.partition_by)
     protocol = _protocol(schema, properties, replaces)
     configuration = {

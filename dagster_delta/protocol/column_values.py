@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALLOW_EXPLICIT_INSERT_KEY",
+    "COLUMN_VALUE_FEATURES",
     "DEFAULT_KEY",
     "GENERATION_KEY",
     "HIGH_WATER_MARK_KEY",
     "IDENTITY_PREFIX",
+    "LONG_MAX",
+    "LONG_MIN",
     "NO_VALUES",
     "START_KEY",
     "STEP_KEY",
@@ -51,6 +54,9 @@ START_KEY = f"{IDENTITY_PREFIX}start"
 STEP_KEY = f"{IDENTITY_PREFIX}step"
 HIGH_WATER_MARK_KEY = f"{IDENTITY_PREFIX}highWaterMark"
 ALLOW_EXPLICIT_INSERT_KEY = f"{IDENTITY_PREFIX}allowExplicitInsert"
+
+COLUMN_VALUE_FEATURES = frozenset({"generatedColumns", "identityColumns", "allowColumnDefaults"})
+"""The features under which columns have values that data need not bring."""
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 

@@ -100,10 +100,6 @@ def _where_field(matches: Callable[[StructField], bool], clause: str) -> FindUse
     return find
 
 
-def _where_metadata(prefix: str, clause: str) -> FindUse:
-    return _where_field(lambda field: any(key.startswith(prefix) for key in field.metadata), clause)
-
-
 def _where_property(key: str) -> FindUse:
     def find(configuration: TableConfiguration) -> FeatureUse | None:
         value = configuration.metadata.configuration.get(key, "false")
@@ -150,8 +146,6 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
         name="generatedColumns",
         description="columns are computed from other columns",
         legacy_writer_version=4,
-        can_write=False,
-        find_use=_where_metadata("delta.generationExpression", "is generated"),
     ),
     TableFeature(
         name="columnMapping",
@@ -164,8 +158,6 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
         name="identityColumns",
         description="columns are numbered by the writer",
         legacy_writer_version=6,
-        can_write=False,
-        find_use=_where_metadata("delta.identity.", "is an identity column"),
     ),
     TableFeature(
         name="deletionVectors",
@@ -219,8 +211,6 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="allowColumnDefaults",
         description="columns have a default for writes that omit them",
-        can_write=False,
-        find_use=_where_metadata("CURRENT_DEFAULT", "has a default"),
     ),
     TableFeature(
         name="icebergCompatV1",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Constraint, Engine, WriteResult
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature
+from dagster_delta.protocol.column_values import inserted_values
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import Refused
@@ -260,9 +261,15 @@ class _Write:
         constraints = list(check)
         if self.options.check is not None:
             constraints.append(Constraint("check", self.options.check, is_partition=True))
-        spec = write_spec(configuration, self.store.location, constraints=constraints)
+        spec = write_spec(
+            configuration,
+            self.store.location,
+            constraints=constraints,
+            values=inserted_values(configuration, self.engine.schema_of(self.data).names),
+        )
         written = self.engine.write(self.data, spec, store=self.store)
         self.transaction.stage_written(written.files)
+        self.transaction.stage_high_water_marks(written.high_water_marks)
         return written
 
     def _commit(

@@ -6,7 +6,7 @@ Spec: Column Invariants; CHECK Constraints; Consistency Between Table Metadata a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,12 @@ from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.merge_schema import check_strict, merge_schemas
 from dagster_delta.evolution.table_definition import TableDefinition, define_table, with_schema
+from dagster_delta.protocol.column_values import (
+    NO_VALUES,
+    ColumnValues,
+    filled_columns,
+    generated_columns,
+)
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import StoreLocation
@@ -105,17 +111,31 @@ def plan_configuration(
             new_name=new_column_name,
         )
     _check_partitioning(current, options.partition_by)
+    filled = filled_columns(current)
     if options.schema_mode == "strict":
-        check_strict(current.schema, data_schema, option='schema_mode="merge"')
+        check_strict(current.schema, data_schema, option='schema_mode="merge"', filled=filled)
         return current
     merged = merge_schemas(
         current.schema,
         data_schema,
-        partition_columns=current.partition_columns,
+        fixed_columns={*current.partition_columns, *_computed_with(current)},
+        filled=filled,
         widen_types=current.type_widening_enabled,
         widen_dates=current.supports("timestampNtz"),
     )
     return with_schema(current, merged, new_name=new_column_name)
+
+
+def _computed_with(configuration: TableConfiguration) -> Iterator[str]:
+    """Logical names of the columns whose types something counts on: those that are filled, and
+    those that generated columns are computed from.
+    """
+    yield from filled_columns(configuration)
+    for each in generated_columns(configuration):
+        from dagster_delta.engines.sql.expressions import parse_expression
+
+        expression = parse_expression(each.sql, configuration.schema)
+        yield from (path[0] for path in expression.references)
 
 
 def _check_partitioning(current: TableConfiguration, asked: Sequence[str] | None) -> None:
@@ -136,6 +156,7 @@ def write_spec(
     *,
     constraints: Sequence[Constraint] = (),
     check_rows: bool = True,
+    values: ColumnValues = NO_VALUES,
 ) -> WriteSpec:
     """How rows of a table become data files.
 
@@ -145,11 +166,17 @@ def write_spec(
         constraints: checked besides those of the table.
         check_rows: whether the table's own constraints are checked; rows that stand in the table
             already have passed them.
+        values: where the columns come from that the rows do not bring.
     """
     own = table_constraints(configuration) if check_rows else ()
+    if values.verified:
+        from dagster_delta.engines.row_completion import generation_constraints
+
+        own = (*own, *generation_constraints(values))
     return WriteSpec(
         location=location,
         configuration=configuration,
+        values=values,
         constraints=(*own, *constraints),
         target_file_size_bytes=configuration.properties.target_file_size_bytes
         or _DEFAULT_FILE_SIZE_BYTES,

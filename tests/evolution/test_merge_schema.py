@@ -137,9 +137,7 @@ def test_dates_widen_where_the_table_knows_timestamps_without_zone() -> None:
 
 def test_partition_columns_keep_their_type() -> None:
     table = named(p="integer", v="integer")
-    merged = merge_schemas(
-        table, named(p="long", v="long"), partition_columns=("p",), widen_types=True
-    )
+    merged = merge_schemas(table, named(p="long", v="long"), fixed_columns=("p",), widen_types=True)
     assert str(merged) == "struct<p:integer,v:long>"
 
 

@@ -176,11 +176,6 @@ def test_listed_but_unused_feature_is_written_as_its_row_says(row: TableFeature)
 
 
 USES: dict[str, TableConfiguration] = {
-    "generatedColumns": table(
-        legacy(1, 4), metadata={"delta.generationExpression": "CAST(now() AS DATE)"}
-    ),
-    "identityColumns": table(legacy(1, 6), metadata={"delta.identity.start": 1}),
-    "allowColumnDefaults": table(listing("allowColumnDefaults"), metadata={"CURRENT_DEFAULT": "0"}),
     "icebergCompatV1": table(
         listing("icebergCompatV1"), properties={"delta.enableIcebergCompatV1": "true"}
     ),

@@ -7,7 +7,7 @@ assignment where it allows the pair of types, by an ANSI cast otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +22,9 @@ from dagster_delta.engines.store_assignment import assign_batches
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.arrow_schema import to_arrow_type
 from dagster_delta.protocol.schema import DataType, StructField, StructType
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.row_completion import ComputedColumns
 
 __all__ = ["RowUpdate", "check_computable", "compute", "parse_assignments"]
 
@@ -98,6 +101,7 @@ class RowUpdate:
         schema: logical schema of the table.
         constraints: what the new rows have to satisfy.
         table: URI of the table, for errors.
+        generated: columns that are computed from the new rows.
 
     Raises:
         UnsupportedExpression: a value or a constraint cannot be computed exactly.
@@ -110,14 +114,17 @@ class RowUpdate:
         constraints: Sequence[Constraint],
         *,
         table: str,
+        generated: ComputedColumns | None = None,
     ) -> None:
         for each in assignments:
             check_computable(each)
         self._assignments = assignments
+        self._generated = generated
         self._table = table
-        self.columns = tuple(dict.fromkeys(each.column[0] for each in assignments))
+        assigned = tuple(dict.fromkeys(each.column[0] for each in assignments))
+        self.columns = assigned if generated is None else (*assigned, *generated.names)
         """Logical names of the top-level columns that change."""
-        self._changed = StructType(tuple(schema.field(name) for name in self.columns))
+        self._changed = StructType(tuple(schema.field(name) for name in assigned))
         self._constraints = ConstraintCheck(constraints, schema, table=table)
 
     def apply(
@@ -136,16 +143,15 @@ class RowUpdate:
         """
         scope = rows if computed_from is None else computed_from
         new_values = [self._new_values(rows, scope, field) for field in self._changed]
-        source = pa.RecordBatch.from_arrays(new_values, names=list(self.columns))
+        source = pa.RecordBatch.from_arrays(new_values, names=list(self._changed.names))
         reader = pa.RecordBatchReader.from_batches(source.schema, [source])
         assigned = pa.Table.from_batches(
             list(assign_batches(reader, self._changed, table=self._table))
         )
-        arrays = [
-            _one_array(assigned[name]) if name in self.columns else rows.column(index)
-            for index, name in enumerate(rows.schema.names)
-        ]
-        updated = pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+        changed = {name: _one_array(assigned[name]) for name in self._changed.names}
+        updated = _with_columns(rows, changed)
+        if self._generated is not None:
+            updated = _with_columns(updated, self._generated.compute(updated))
         self._constraints.check(updated)
         return updated
 
@@ -156,6 +162,15 @@ class RowUpdate:
         nested = {each.column[1:]: compute(each.value, scope) for each in own}
         assert isinstance(field.data_type, StructType)  # noqa: S101  a path leads through structs
         return _with_fields(rows.column(field.name), field.data_type, nested)
+
+
+def _with_columns(rows: Any, columns: Mapping[str, Any]) -> Any:
+    """The rows with other values in some columns."""
+    arrays = [
+        columns.get(name, array)
+        for name, array in zip(rows.schema.names, rows.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
 
 
 def check_computable(assignment: Assignment) -> None:
