@@ -10,7 +10,7 @@ Spec: Generated Columns; Identity Columns; Default Columns.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -135,8 +135,11 @@ class ColumnValues:
     @property
     def columns(self) -> tuple[str, ...]:
         """Logical names of the columns that are filled, in the order of the steps."""
-        filled = (*self.defaults, *self.identities, *self.generated)
-        return tuple(each.column for each in filled)
+        return (
+            *(each.column for each in self.defaults),
+            *(each.column for each in self.identities),
+            *(each.column for each in self.generated),
+        )
 
 
 NO_VALUES = ColumnValues()
@@ -235,12 +238,9 @@ def _check_top_level(path: tuple[str, ...], key: str) -> None:
 
 def filled_columns(configuration: TableConfiguration) -> frozenset[str]:
     """Logical names of the columns that data may leave out, whether they may be null or not."""
-    filled = (
-        *generated_columns(configuration),
-        *column_defaults(configuration),
-        *identity_columns(configuration),
-    )
-    return frozenset(each.column for each in filled)
+    computed = (*generated_columns(configuration), *column_defaults(configuration))
+    numbered = identity_columns(configuration)
+    return frozenset((*(each.column for each in computed), *(each.column for each in numbered)))
 
 
 def inserted_values(configuration: TableConfiguration, given: Collection[str]) -> ColumnValues:
@@ -324,8 +324,7 @@ def advance_high_water_marks(
         if mark is not None and identity is not None:
             known = identity.high_water_mark
             mark = mark if known is None else identity.farther(known, mark)
-            metadata = {**field.metadata, HIGH_WATER_MARK_KEY: mark}
-            field = StructField(field.name, field.data_type, field.nullable, metadata)
+            field = replace(field, metadata={**field.metadata, HIGH_WATER_MARK_KEY: mark})
         fields.append(field)
     schema = StructType(tuple(fields))
     if schema == configuration.schema:

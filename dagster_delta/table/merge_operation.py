@@ -132,7 +132,7 @@ def merge_rows(
         names = MergeNames(
             snapshot.schema, source.schema, statement.target_alias, statement.source_alias
         )
-        clauses = parse_clauses(statement.clauses, names)
+        clauses = parse_clauses(statement.clauses, names, snapshot.configuration)
         condition = split_condition(names.condition(statement.on, "matched"))
         materialised = time.perf_counter()
         wanted = ClauseChoice([each for each in clauses if each.text.kind == "matched"]).columns
@@ -264,7 +264,9 @@ class _Found:
         )
         self._merged = merged
         transaction.stage_written(merged.files)
+        transaction.declare_row_ids_kept()
         transaction.stage_change_files(merged.change_files)
+        transaction.stage_high_water_marks(merged.high_water_marks)
         reads = self._reads()
         transaction.depend_on(reads)
         if not len(self.actions):

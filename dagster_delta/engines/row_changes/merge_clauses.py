@@ -6,7 +6,7 @@ column of that name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,10 +14,18 @@ import pyarrow as pa
 
 from dagster_delta.engines.engine import Assignment
 from dagster_delta.engines.row_changes.assignments import check_computable, parse_assignments
+from dagster_delta.engines.row_completion import changed_values
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.engines.sql.typed import Call, Cast, Column, Typed
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.protocol.column_values import (
+    NO_VALUES,
+    ColumnValues,
+    filled_columns,
+    inserted_values,
+)
 from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = [
     "SOURCE",
@@ -62,6 +70,9 @@ class MergeClause:
     """Paths start with `TARGET` or `SOURCE`; None holds always."""
     assignments: tuple[Assignment, ...]
     """Of values over the batches that `MergeNames.rows` makes."""
+    values: ColumnValues = NO_VALUES
+    """Where the columns come from that are not assigned: all others of an insert, and what an
+    update has to compute anew."""
 
 
 class MergeNames:
@@ -233,8 +244,15 @@ class MergeNames:
         return node
 
 
-def parse_clauses(texts: Sequence[ClauseText], names: MergeNames) -> tuple[MergeClause, ...]:
+def parse_clauses(
+    texts: Sequence[ClauseText], names: MergeNames, configuration: TableConfiguration
+) -> tuple[MergeClause, ...]:
     """The clauses of a MERGE, in order.
+
+    Args:
+        texts: what the caller wrote.
+        names: the columns of both sides.
+        configuration: of the table.
 
     Raises:
         InvalidArgument: there are none, one that always holds stands before others of its kind, or
@@ -252,23 +270,30 @@ def parse_clauses(texts: Sequence[ClauseText], names: MergeNames) -> tuple[Merge
                 f"a 'when {kind}' clause without a condition stands before another one, which "
                 "would never be reached: give it a condition, or move it to the end"
             )
-    return tuple(_parse_clause(text, names) for text in texts)
+    return tuple(_parse_clause(text, names, configuration) for text in texts)
 
 
-def _parse_clause(text: ClauseText, names: MergeNames) -> MergeClause:
+def _parse_clause(
+    text: ClauseText, names: MergeNames, configuration: TableConfiguration
+) -> MergeClause:
     condition = None
     if text.condition is not None:
         condition = names.condition(text.condition, text.kind)
     if text.action == "delete":
         return MergeClause(text, condition, ())
-    values = _every_column(names) if text.values is None else _by_path(text, names)
+    if text.values is None:
+        values = _every_column(names, filled_columns(configuration))
+    else:
+        values = _by_path(text, names)
     for sql in values.values():
         if isinstance(sql, str):
             names.parse(sql, text.kind)
     assignments = parse_assignments(values, names.target, value_schema=names.scope(text.kind))
     for each in assignments:
         check_computable(each)
-    return MergeClause(text, condition, assignments)
+    assigned = {each.column[0] for each in assignments}
+    complete = inserted_values if text.action == "insert" else changed_values
+    return MergeClause(text, condition, assignments, complete(configuration, assigned))
 
 
 def _by_path(text: ClauseText, names: MergeNames) -> dict[str, str]:
@@ -287,8 +312,10 @@ def _by_path(text: ClauseText, names: MergeNames) -> dict[str, str]:
     return values
 
 
-def _every_column(names: MergeNames) -> dict[str, str]:
-    missing = [each.name for each in names.target if names.source.get(each.name) is None]
+def _every_column(names: MergeNames, filled: Collection[str]) -> dict[str, str]:
+    """All columns of the table from those of the source; one that is filled may be lacking."""
+    lacking = [each.name for each in names.target if names.source.get(each.name) is None]
+    missing = [name for name in lacking if name not in filled]
     if missing:
         raise SchemaMismatch(
             f"the source of the merge has no column {', '.join(missing)}: add it, or say with "
@@ -304,7 +331,11 @@ def _every_column(names: MergeNames) -> dict[str, str]:
             column=unknown[0],
         )
     source = names.scope("not_matched").fields[0].name
-    return {_quote((each.name,)): _quote((source, each.name)) for each in names.target}
+    return {
+        _quote((each.name,)): _quote((source, each.name))
+        for each in names.target
+        if each.name not in lacking
+    }
 
 
 def _quote(path: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ Spec: Change Data Files; Column Invariants; CHECK Constraints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,20 +15,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.engines.parquet.data_file_reader import ROW_INDEX, DataFileReader, data_files
 from dagster_delta.engines.parquet.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.writer import DataFileWriter
-from dagster_delta.engines.row_changes.assignments import RowUpdate, compute
-from dagster_delta.engines.row_changes.change_data_files import ChangeDataWriter
+from dagster_delta.engines.row_changes.assignments import compute
+from dagster_delta.engines.row_changes.change_data_files import ChangeDataWriter, ChangeType
 from dagster_delta.engines.row_changes.merge_clauses import SOURCE, TARGET, MergeClause, MergeNames
 from dagster_delta.engines.row_changes.merge_join import ClauseChoice, source_columns
 from dagster_delta.engines.row_changes.merge_matching import MergeTarget, RowActions
 from dagster_delta.engines.row_changes.merge_source import MergeSource
+from dagster_delta.engines.row_completion import (
+    IdentityNumbers,
+    RowCompletion,
+    generation_constraints,
+    row_update,
+)
+from dagster_delta.engines.row_tracking import CarriedIds
 from dagster_delta.engines.sql.constraint_check import ConstraintCheck
 from dagster_delta.engines.store_assignment import MAX_BATCH_ROWS, assign_batches
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.row_tracking import tracked_configuration
 
 __all__ = ["MergeWriting", "MergedFiles", "write_merged"]
 
@@ -40,6 +48,8 @@ class MergedFiles:
     files: tuple[AddFile, ...]
     change_files: tuple[AddCDCFile, ...]
     num_inserted_rows: int
+    high_water_marks: Mapping[str, int]
+    """The last value given out, by logical name of each identity column that was numbered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +76,11 @@ def write_merged(merge: MergeWriting) -> MergedFiles:
         DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file. Whatever
             is raised, files already written are deleted as far as the store lets it.
     """
-    store, schema = merge.target.store, merge.target.configuration.schema
+    store = merge.target.store
+    tracked = replace(merge.data, configuration=tracked_configuration(merge.data.configuration))
+    schema = to_arrow_schema(tracked.configuration.schema)
     with ExitStack() as writers:
-        data = writers.enter_context(DataFileWriter(to_arrow_schema(schema), merge.data, store))
+        data = writers.enter_context(DataFileWriter(schema, tracked, store))
         changes = None
         if merge.change_data is not None:
             changes = writers.enter_context(ChangeDataWriter(merge.change_data, store))
@@ -79,6 +91,7 @@ def write_merged(merge: MergeWriting) -> MergedFiles:
             data.finish().files,
             changes.finish() if changes is not None else (),
             inserting.num_rows,
+            inserting.numbers.high_water_marks,
         )
 
 
@@ -90,9 +103,13 @@ class _Changing:
     ) -> None:
         self._merge, self._data, self._changes = merge, data, changes
         table = merge.data.location.uri
-        schema = merge.target.configuration.schema
+        self._configuration = tracked_configuration(merge.target.configuration)
+        self._ids = CarriedIds.of(self._configuration)
+        schema = self._configuration.schema
         self._updates = {
-            index: RowUpdate(each.assignments, schema, merge.data.constraints, table=table)
+            index: row_update(
+                each.assignments, each.values, schema, _constraints(merge, each), table=table
+            )
             for index, each in enumerate(merge.clauses)
             if each.text.action == "update"
         }
@@ -116,8 +133,8 @@ class _Changing:
             self._take(self._rows(columns, count), clauses[part], source_rows[part])
 
     def _needed_columns(self, clauses: Sequence[int]) -> list[str]:
-        """The columns of the table that are kept, computed with or recorded."""
-        every = self._merge.target.configuration.schema.names
+        """The columns of the table that are kept, computed with or recorded, ids of rows too."""
+        every = self._configuration.schema.names
         if self._changes is not None:
             return list(every)
         needed: set[str] = set()
@@ -140,7 +157,7 @@ class _Changing:
         target, bitmaps = self._merge.target, actions.bitmaps(wanted)
         reader = DataFileReader(
             target.store,
-            target.configuration,
+            self._configuration,
             columns,
             expected_vectors=deletion_vectors_of(target.files),
             with_positions=True,
@@ -160,7 +177,7 @@ class _Changing:
 
     def _rows(self, batch: Any, count: int) -> Any:
         """Rows of the table; what was not read is null, as it will be replaced unseen."""
-        schema = to_arrow_schema(self._merge.target.configuration.schema)
+        schema = to_arrow_schema(self._configuration.schema)
         there = set() if batch is None else set(batch.schema.names)
         arrays = [
             batch.column(each.name) if each.name in there else pa.nulls(count, each.type)
@@ -174,18 +191,22 @@ class _Changing:
             chosen = rows if len(places) == len(clauses) else rows.take(pa.array(places))
             if index in self._updates:
                 self._update(index, chosen, source_rows[places])
-            elif self._changes is not None:
-                self._changes.add(chosen, "delete")
+            else:
+                self._record(chosen, "delete")
 
     def _update(self, index: int, rows: Any, source_rows: Any) -> None:
-        sides = {TARGET: rows}
+        sides = {TARGET: self._ids.of_table(rows)}
         if self._merge.clauses[index].text.kind == "matched":
             sides[SOURCE] = self._merge.source.take(source_rows, self._source_names[index])
         changed = self._updates[index].apply(rows, self._merge.names.rows(sides))
+        changed = self._ids.as_changed(changed)
         self._data.add(changed)
+        self._record(rows, "update_preimage")
+        self._record(changed, "update_postimage")
+
+    def _record(self, rows: Any, change: ChangeType) -> None:
         if self._changes is not None:
-            self._changes.add(rows, "update_preimage")
-            self._changes.add(changed, "update_postimage")
+            self._changes.add(self._ids.of_table(rows), change)
 
 
 @dataclass(slots=True)
@@ -196,6 +217,7 @@ class _Inserting:
     data: DataFileWriter
     changes: ChangeDataWriter | None
     num_rows: int = field(default=0, init=False)
+    numbers: IdentityNumbers = field(default_factory=IdentityNumbers, init=False)
 
     def run(self) -> None:
         merge = self.merge
@@ -203,11 +225,8 @@ class _Inserting:
         if not clauses:
             return
         choice = ClauseChoice(clauses)
-        check = ConstraintCheck(
-            merge.data.constraints,
-            merge.target.configuration.schema,
-            table=merge.data.location.uri,
-        )
+        insertions = [_Insertion(merge, each, self.numbers) for each in clauses]
+        ids = CarriedIds.of(tracked_configuration(merge.target.configuration))
         for start, batch in merge.source.batches():
             matched = merge.actions.source_matched[start : start + batch.num_rows]
             places = np.flatnonzero(~matched)
@@ -215,25 +234,43 @@ class _Inserting:
                 continue
             rows = batch if len(places) == batch.num_rows else batch.take(pa.array(places))
             chosen = choice.choose(source_columns(rows, choice.columns), rows.num_rows)
-            for index, clause in enumerate(clauses):
+            for index, insertion in enumerate(insertions):
                 mine = np.flatnonzero(chosen == index)
                 if len(mine):
-                    self._insert(clause, rows.take(pa.array(mine)), check)
+                    self._insert(insertion.rows(rows.take(pa.array(mine))), ids)
 
-    def _insert(self, clause: MergeClause, rows: Any, check: ConstraintCheck) -> None:
-        merge = self.merge
-        schema = merge.target.configuration.schema
-        scope = merge.names.rows({SOURCE: rows})
-        values = [compute(each.value, scope) for each in clause.assignments]
-        names = [each.column[0] for each in clause.assignments]
-        given = pa.RecordBatch.from_arrays(values, names=names)
-        reader = pa.RecordBatchReader.from_batches(given.schema, [given])
-        for new in assign_batches(reader, schema, table=merge.data.location.uri):
-            check.check(new)
-            self.data.add(new)
+    def _insert(self, batches: Iterator[Any], ids: CarriedIds) -> None:
+        for new in batches:
+            self.data.add(ids.as_new(new))
             self.num_rows += new.num_rows
             if self.changes is not None:
                 self.changes.add(new, "insert")
+
+
+class _Insertion:
+    """Makes the new rows of one clause."""
+
+    def __init__(self, merge: MergeWriting, clause: MergeClause, numbers: IdentityNumbers) -> None:
+        schema, self._table = merge.target.configuration.schema, merge.data.location.uri
+        self._names, self._assignments = merge.names, clause.assignments
+        self._completion = RowCompletion(clause.values, schema, numbers, table=self._table)
+        self._check = ConstraintCheck(_constraints(merge, clause), schema, table=self._table)
+
+    def rows(self, source: Any) -> Iterator[Any]:
+        """Rows of the table for rows of the source, as `pyarrow.RecordBatch`es."""
+        scope = self._names.rows({SOURCE: source})
+        values = [compute(each.value, scope) for each in self._assignments]
+        names = [each.column[0] for each in self._assignments]
+        given = pa.RecordBatch.from_arrays(values, names=names)
+        reader = pa.RecordBatchReader.from_batches(given.schema, [given])
+        assigned = assign_batches(reader, self._completion.given, table=self._table)
+        for new in self._completion.complete(assigned):
+            self._check.check(new)
+            yield new
+
+
+def _constraints(merge: MergeWriting, clause: MergeClause) -> tuple[Constraint, ...]:
+    return (*merge.data.constraints, *generation_constraints(clause.values))
 
 
 def _source_names(merge: MergeWriting, clause: MergeClause) -> list[str]:
