@@ -13,6 +13,7 @@ from dagster_delta._version import __version__
 
 if TYPE_CHECKING:
     from dagster_delta.errors import DeltaError
+    from dagster_delta.evolution.column_definition import Column, Identity
     from dagster_delta.orchestration.io_manager import DeltaIOManager
     from dagster_delta.orchestration.observations import observable_delta_asset
     from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AzureStorageOptions",
     "ChangeDataFeed",
+    "Column",
     "CommitResult",
     "DeltaCommitRange",
     "DeltaError",
@@ -46,6 +48,7 @@ __all__ = [
     "DeltaTableResource",
     "FsspecStorageOptions",
     "GcsStorageOptions",
+    "Identity",
     "LocalStorageOptions",
     "S3StorageOptions",
     "Scan",
@@ -63,6 +66,7 @@ __all__ = [
 _HOMES = {
     "AzureStorageOptions": "orchestration.storage_options",
     "ChangeDataFeed": "table.change_data_feed",
+    "Column": "evolution.column_definition",
     "CommitResult": "table.transaction",
     "DeltaCommitRange": "orchestration.table_changes",
     "DeltaError": "errors",
@@ -71,6 +75,7 @@ _HOMES = {
     "DeltaTableResource": "orchestration.resources",
     "FsspecStorageOptions": "orchestration.storage_options",
     "GcsStorageOptions": "orchestration.storage_options",
+    "Identity": "evolution.column_definition",
     "LocalStorageOptions": "orchestration.storage_options",
     "S3StorageOptions": "orchestration.storage_options",
     "Scan": "table.scan",

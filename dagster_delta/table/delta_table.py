@@ -16,7 +16,7 @@ from dagster_delta.evolution.table_definition import TableDefinition, define_tab
 from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.conflict_checker import ReadScope
 from dagster_delta.protocol.log_paths import LOG_DIRECTORY, parse_log_file_name
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import Refused, now_ms
@@ -31,6 +31,7 @@ from dagster_delta.table.write_planning import SchemaMode, WriteOptions, new_col
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dagster_delta.evolution.column_definition import Column
     from dagster_delta.table.change_data_feed import ChangeDataFeed
     from dagster_delta.table.history import HistoryEntry
 
@@ -86,7 +87,7 @@ class DeltaTable(RowChangeMethods, SettingMethods, MaintenanceMethods):
     def create(
         cls,
         uri: str | os.PathLike[str],
-        schema: StructType | pa.Schema,
+        schema: StructType | pa.Schema | Sequence[Column | StructField],
         *,
         partition_by: Sequence[str] = (),
         properties: Mapping[str, object] | None = None,
@@ -100,7 +101,8 @@ class DeltaTable(RowChangeMethods, SettingMethods, MaintenanceMethods):
 
         Args:
             uri: path or URI of the table's root.
-            schema: logical schema, partition columns included: ours or a pyarrow.Schema.
+            schema: logical schema, partition columns included: ours, a pyarrow.Schema, or a list
+                of `Column`s, which may have defaults, be generated or be numbered.
             partition_by: partition columns, in directory order.
             properties: table properties; `delta.*` names are checked.
             name: shown by catalogs and tools.
@@ -457,9 +459,13 @@ def _already_exists(uri: str) -> TableAlreadyExists:
     )
 
 
-def _as_schema(schema: StructType | pa.Schema) -> StructType:
+def _as_schema(schema: StructType | pa.Schema | Sequence[Column | StructField]) -> StructType:
     if isinstance(schema, StructType):
         return schema
+    if isinstance(schema, Sequence):
+        from dagster_delta.evolution.column_definition import schema_of_columns
+
+        return schema_of_columns(schema)
     from dagster_delta.protocol.arrow_schema import from_arrow_schema
 
     return from_arrow_schema(schema)
