@@ -99,6 +99,7 @@ def add_column(draft: SchemaDraft, action: AddColumn) -> None:
         draft.required.append(path)
     if default is not None:
         draft.fills[path[0]] = default
+        draft.defaults.append(path[0])
 
 
 def _exists(draft: SchemaDraft, path: ColumnPath) -> bool:
@@ -388,6 +389,7 @@ def set_default(draft: SchemaDraft, action: SetDefault) -> None:
     draft.set_schema(
         change_field(draft.schema, place.path, lambda each: replace(each, metadata=metadata))
     )
+    draft.defaults.append(place.path[0])
     draft.note(f"set the default of column {column} to {action.expression}, for rows to come")
 
 
@@ -402,6 +404,7 @@ def drop_default(draft: SchemaDraft, action: DropDefault) -> None:
     if DEFAULT_KEY not in place.field.metadata:
         draft.note(f"column {column} has no default", "nothing")
         return
+    draft.defaults = [each for each in draft.defaults if each != place.path[0]]
     metadata = {k: v for k, v in place.field.metadata.items() if k != DEFAULT_KEY}
     draft.set_schema(
         change_field(draft.schema, place.path, lambda each: replace(each, metadata=metadata))

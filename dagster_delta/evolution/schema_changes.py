@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from dagster_delta.engines.engine import Constraint
-from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution import column_actions, table_actions
+from dagster_delta.evolution.column_definition import check_column_values
+from dagster_delta.evolution.default_values import check_default_values
 from dagster_delta.evolution.plan_report import plan_to_markdown
 from dagster_delta.evolution.schema_actions import (
     AddColumn,
@@ -148,15 +149,10 @@ def plan_schema_changes(
 
 def _check_result(draft: SchemaDraft) -> None:
     check_iceberg_compat(draft.configuration)
-    for column, sql in draft.fills.items():
-        try:
-            parse_expression(sql, StructType(()))
-        except SchemaMismatch:
-            raise InvalidArgument(
-                f"the default of column {column} ({sql}) names a column, and it must stand for "
-                "itself; put quotes around text",
-                column=column,
-            ) from None
+    defaults = [draft.schema.field(name) for name in draft.defaults]
+    if defaults:
+        check_column_values(StructType(tuple(defaults)))
+        check_default_values(defaults)
 
 
 def _note_costs(draft: SchemaDraft, fills: Mapping[str, str]) -> None:

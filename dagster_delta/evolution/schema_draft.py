@@ -60,6 +60,8 @@ class SchemaDraft:
     changed_domains: dict[str, str] = field(default_factory=dict)
     fills: dict[str, str] = field(default_factory=dict)
     """Default by logical name of the new column whose default existing rows are to get."""
+    defaults: list[str] = field(default_factory=list)
+    """Logical names of the columns that get another default."""
     required: list[ColumnPath] = field(default_factory=list)
     """Fields that existing rows must not have null."""
     constraints: dict[str, str] = field(default_factory=dict)
@@ -172,6 +174,7 @@ class SchemaDraft:
         """Let what was planned for a column go on under its new name."""
         if len(old) == 1 and old[0] in self.fills:
             self.fills[new[0]] = self.fills.pop(old[0])
+        self.defaults = [new[0] if (each,) == old else each for each in self.defaults]
         self.required = [
             (*new, *each[len(old) :]) if each[: len(old)] == old else each for each in self.required
         ]
@@ -180,4 +183,5 @@ class SchemaDraft:
         """Drop what was planned for a column that goes."""
         if len(path) == 1:
             self.fills.pop(path[0], None)
+            self.defaults = [each for each in self.defaults if each != path[0]]
         self.required = [each for each in self.required if each[: len(path)] != path]

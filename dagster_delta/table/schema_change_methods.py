@@ -1,0 +1,414 @@
+"""The calls of a table handle that change its schema: `alter` by SQL, and one for each change."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructType,
+)
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.committer import now_ms
+from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.transaction import CommitResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dagster_delta.evolution.schema_actions import Position, SchemaAction
+    from dagster_delta.evolution.schema_changes import ExistingRows
+    from dagster_delta.table.schema_change_operation import SchemaChangeResult
+
+__all__ = ["AlterOptions", "SchemaChangeMethods"]
+
+EngineName = Literal["arrow", "spark"]
+
+
+class AlterOptions(TypedDict, total=False):
+    """What every call takes; `SchemaChangeMethods.alter` says what it means."""
+
+    dry_run: bool
+    enable_features: bool
+    engine: EngineName | None
+    commit_info: Mapping[str, object] | None
+
+
+class SchemaChangeMethods(ABC):
+    """What changes the schema of a table; part of `DeltaTable`.
+
+    A column is named by its path: `a.b` is a field of a struct, `a.element` the element of an
+    array, `a.key` and `a.value` those of a map; backticks quote odd names, and a list of names does
+    without quotes. Every call makes one commit, planned anew where another writer was faster, and
+    none where the table is like that already (`skipped` is true).
+    """
+
+    _store: ObjectStore
+
+    @abstractmethod
+    def _existing(self) -> Snapshot:
+        """The latest version; raises TableNotFound where there is no table."""
+
+    @abstractmethod
+    def _adopt(self, result: CommitResult) -> CommitResult:
+        """Move the handle to the version that a commit made."""
+
+    def alter(
+        self,
+        statement: str,
+        *,
+        dry_run: bool = False,
+        enable_features: bool = False,
+        existing_rows: ExistingRows = "rewrite",
+        engine: EngineName | None = None,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> SchemaChangeResult:
+        """Change the table as an `ALTER TABLE` statement says, all of it in one commit.
+
+        The spellings of Spark, Delta, DuckDB, DuckLake, MySQL and TiDB are understood; see
+        `dagster_delta.evolution.alter_statement`.
+
+        Args:
+            statement: `ALTER TABLE t ADD COLUMN c INT DEFAULT 0`; `ALTER TABLE t` may be left out,
+                and the name is not looked at.
+            dry_run: True to plan the change and commit nothing: the result has the plan.
+            enable_features: whether column mapping, which dropping and renaming columns takes, and
+                type widening may be turned on for the whole table, which older clients cannot read
+                then.
+            existing_rows: what existing rows hold in a new column with a default. `rewrite`: the
+                default; their files are written again, in this commit. `null`: null, as in Delta.
+            engine: what reads and writes existing rows, where that is needed: `arrow` (the default)
+                or `spark`.
+            commit_info: recorded in the commitInfo beside ours.
+
+        Raises:
+            InvalidArgument: the statement does not parse (the message marks the place) or makes no
+                sense here.
+            SchemaChangeRefused: something depends on a column, a type is not wider, or a feature
+                would have to be enabled.
+            SchemaMismatch: a column is not there.
+            ConstraintViolation, InvalidCast: existing rows do not allow it.
+            UnsupportedExpression: only Spark evaluates an expression exactly.
+            UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
+            TableNotFound: there is no table.
+            CommitConflict, CommitStateUnknown, StorageFailure: the commit did not, or may not have,
+                landed. Called again, a change goes on with the files it has written already.
+        """
+        from dagster_delta.evolution.alter_statement import parse_alter
+
+        return self._change_schema(
+            parse_alter(statement),
+            dry_run=dry_run,
+            enable_features=enable_features,
+            existing_rows=existing_rows,
+            engine=engine,
+            commit_info=commit_info,
+        )
+
+    def add_column(
+        self,
+        column: str | Sequence[str],
+        data_type: str | DataType | pa.DataType,
+        *,
+        nullable: bool = True,
+        default: str | None = None,
+        comment: str | None = None,
+        first: bool = False,
+        after: str | None = None,
+        if_not_exists: bool = False,
+        existing_rows: ExistingRows = "rewrite",
+        **options: Unpack[AlterOptions],
+    ) -> SchemaChangeResult:
+        """Add a column, or a field to a struct.
+
+        Args:
+            column: its path.
+            data_type: SQL (`"DECIMAL(10,2)"`), a type of ours, or a pyarrow.DataType.
+            nullable: False needs a default, or a table without rows.
+            default: Spark SQL, for rows to come and, unless `existing_rows` says otherwise, for
+                those that are there.
+            comment: on the column.
+            first: whether it comes first in its struct; by default it comes last.
+            after: name of the field that it comes after.
+            if_not_exists: whether a column of that name is no error.
+            existing_rows: as for `alter`.
+            **options: `dry_run`, `enable_features`, `engine` and `commit_info`, as for `alter`.
+
+        Raises:
+            InvalidArgument, SchemaMismatch, and all that `alter` raises.
+        """
+        from dagster_delta.evolution.column_paths import to_path
+        from dagster_delta.evolution.schema_actions import AddColumn
+
+        action = AddColumn(
+            to_path(column),
+            _as_type(data_type),
+            nullable=nullable,
+            default=default,
+            comment=comment,
+            position=_position(first=first, after=after) if first or after else None,
+            if_not_exists=if_not_exists,
+        )
+        return self._change_schema([action], existing_rows=existing_rows, **options)
+
+    def drop_column(
+        self,
+        column: str | Sequence[str],
+        *,
+        if_exists: bool = False,
+        **options: Unpack[AlterOptions],
+    ) -> SchemaChangeResult:
+        """Drop a column, or a field of a struct, by the log alone.
+
+        Args:
+            column: its path.
+            if_exists: whether a column that is not there is no error.
+            **options: `dry_run`, `enable_features` and `commit_info`, as for `alter`.
+
+        Raises:
+            SchemaChangeRefused: something depends on it, or the table does not map columns.
+            SchemaMismatch, and all that `alter` raises.
+        """
+        from dagster_delta.evolution.column_paths import to_path
+        from dagster_delta.evolution.schema_actions import DropColumn
+
+        return self._change_schema([DropColumn(to_path(column), if_exists)], **options)
+
+    def rename_column(
+        self, column: str | Sequence[str], new_name: str, **options: Unpack[AlterOptions]
+    ) -> SchemaChangeResult:
+        """Rename a column, or a field of a struct, by the log alone.
+
+        Args:
+            column: its path.
+            new_name: the name alone, without quotes.
+            **options: `dry_run`, `enable_features` and `commit_info`, as for `alter`.
+
+        Raises:
+            SchemaChangeRefused: an expression names it, or the table does not map columns.
+            InvalidArgument, SchemaMismatch, and all that `alter` raises.
+        """
+        from dagster_delta.evolution.column_paths import to_path
+        from dagster_delta.evolution.schema_actions import RenameColumn
+
+        return self._change_schema([RenameColumn(to_path(column), new_name)], **options)
+
+    def widen_column(
+        self,
+        column: str | Sequence[str],
+        data_type: str | DataType | pa.DataType,
+        **options: Unpack[AlterOptions],
+    ) -> SchemaChangeResult:
+        """Give a column, field, array element, map key or map value a wider type, by the log alone.
+
+        Args:
+            column: its path.
+            data_type: as for `add_column`.
+            **options: `dry_run`, `enable_features` and `commit_info`, as for `alter`.
+
+        Raises:
+            SchemaChangeRefused: the type is not wider, something depends on the old one, or the
+                table does not have `delta.enableTypeWidening`.
+            SchemaMismatch, and all that `alter` raises.
+        """
+        from dagster_delta.evolution.column_paths import to_path
+        from dagster_delta.evolution.schema_actions import ChangeType
+
+        return self._change_schema([ChangeType(to_path(column), _as_type(data_type))], **options)
+
+    def set_nullable(
+        self, column: str | Sequence[str], nullable: bool = True, **options: Unpack[AlterOptions]
+    ) -> SchemaChangeResult:
+        """Let a column be null, or forbid it once no existing row has it null.
+
+        Args:
+            column: its path; also of an array element or a map value where they may become null.
+            nullable: False to set NOT NULL.
+            **options: `dry_run`, `engine` and `commit_info`, as for `alter`.
+
+        Raises:
+            ConstraintViolation: an existing row has it null.
+            SchemaChangeRefused: it lies in an array or a map.
+            SchemaMismatch, and all that `alter` raises.
+        """
+        from dagster_delta.evolution.column_paths import to_path
+        from dagster_delta.evolution.schema_actions import DropNotNull, SetNotNull
+
+        path = to_path(column)
+        return self._change_schema([DropNotNull(path) if nullable else SetNotNull(path)], **options)
+
+    def set_default(
+        self, column: str | Sequence[str], default: str | None, **options: Unpack[AlterOptions]
+    ) -> SchemaChangeResult:
+        """Give a column a default for rows to come; rows that are there keep what they have.
+
+        Args:
+            column: its path.
+            default: Spark SQL without columns; None takes the default away.
+            **options: `dry_run` and `commit_info`, as for `alter`.
+
+        Raises:
+            SchemaChangeRefused: it is a field of another column, or its values are computed.
+            InvalidArgument, SchemaMismatch, and all that `alter` raises.
+        """
+        from dagster_delta.evolution.column_paths import to_path
+        from dagster_delta.evolution.schema_actions import DropDefault, SetDefault
+
+        path = to_path(column)
+        return self._change_schema(
+            [DropDefault(path) if default is None else SetDefault(path, default)], **options
+        )
+
+    def set_comment(
+        self, column: str | Sequence[str], comment: str | None, **options: Unpack[AlterOptions]
+    ) -> SchemaChangeResult:
+        """Comment on a column.
+
+        Args:
+            column: its path.
+            comment: None takes the comment away.
+            **options: `dry_run` and `commit_info`, as for `alter`.
+
+        Raises:
+            SchemaMismatch, and all that `alter` raises.
+        """
+        from dagster_delta.evolution.column_paths import to_path
+        from dagster_delta.evolution.schema_actions import SetComment
+
+        return self._change_schema([SetComment(to_path(column), comment)], **options)
+
+    def move_column(
+        self,
+        column: str | Sequence[str],
+        *,
+        first: bool = False,
+        after: str | None = None,
+        **options: Unpack[AlterOptions],
+    ) -> SchemaChangeResult:
+        """Put a column, or a field of a struct, to another place among those beside it.
+
+        Args:
+            column: its path.
+            first: True to put it first.
+            after: name of the field that it comes after; exactly one of the two is given.
+            **options: `dry_run` and `commit_info`, as for `alter`.
+
+        Raises:
+            InvalidArgument: both or neither are given.
+            SchemaMismatch, and all that `alter` raises.
+        """
+        from dagster_delta.evolution.column_paths import to_path
+        from dagster_delta.evolution.schema_actions import MoveColumn
+
+        action = MoveColumn(to_path(column), _position(first=first, after=after))
+        return self._change_schema([action], **options)
+
+    def add_constraint(
+        self, name: str, check: str, **options: Unpack[AlterOptions]
+    ) -> SchemaChangeResult:
+        """Add a CHECK that every row has to satisfy, once every existing row does.
+
+        Args:
+            name: of the constraint; kept in lower case.
+            check: Spark SQL; a row for which it is not true is refused.
+            **options: `dry_run`, `engine` and `commit_info`, as for `alter`.
+
+        Raises:
+            ConstraintViolation: an existing row breaks it; with a few of them as examples.
+            UnsupportedExpression: the embedded engine cannot evaluate it exactly.
+            InvalidArgument, SchemaMismatch, and all that `alter` raises.
+        """
+        from dagster_delta.evolution.schema_actions import AddConstraint
+
+        return self._change_schema([AddConstraint(name, check)], **options)
+
+    def drop_constraint(
+        self, name: str, *, if_exists: bool = False, **options: Unpack[AlterOptions]
+    ) -> SchemaChangeResult:
+        """Drop a CHECK.
+
+        Args:
+            name: of the constraint.
+            if_exists: whether a constraint that is not there is no error.
+            **options: `dry_run` and `commit_info`, as for `alter`.
+
+        Raises:
+            InvalidArgument: there is none of that name; and all that `alter` raises.
+        """
+        from dagster_delta.evolution.schema_actions import DropConstraint
+
+        return self._change_schema([DropConstraint(name, if_exists)], **options)
+
+    def cluster_by(
+        self, *columns: str | Sequence[str], **options: Unpack[AlterOptions]
+    ) -> SchemaChangeResult:
+        """Declare other clustering columns; what is stored stays as it is until it is optimized.
+
+        Args:
+            *columns: their paths, at most four; none at all to end the clustering.
+            **options: `dry_run` and `commit_info`, as for `alter`.
+
+        Raises:
+            SchemaChangeRefused: the table is partitioned, or a column has no statistics.
+            InvalidArgument, SchemaMismatch, and all that `alter` raises.
+        """
+        from dagster_delta.evolution.column_paths import to_path
+        from dagster_delta.evolution.schema_actions import ClusterBy
+
+        return self._change_schema([ClusterBy(tuple(map(to_path, columns)))], **options)
+
+    def _change_schema(
+        self,
+        actions: Sequence[SchemaAction],
+        *,
+        dry_run: bool = False,
+        enable_features: bool = False,
+        existing_rows: ExistingRows = "rewrite",
+        engine: EngineName | None = None,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> SchemaChangeResult:
+        from dagster_delta.table.schema_change_operation import SchemaChangeOptions, change_schema
+
+        result = change_schema(
+            self._store,
+            self._existing(),
+            actions,
+            SchemaChangeOptions(existing_rows, enable_features, engine, dry_run, commit_info),
+            clock=now_ms,
+        )
+        self._adopt(result)
+        return result
+
+
+def _position(*, first: bool, after: str | None) -> Position:
+    from dagster_delta.evolution.schema_actions import Position
+
+    if first == (after is not None):
+        raise InvalidArgument("a column stands first, or after another: pass first=True or after=…")
+    return Position(after)
+
+
+def _as_type(data_type: object) -> DataType:
+    """The type that a caller means."""
+    if isinstance(data_type, str):
+        from dagster_delta.evolution.type_spelling import parse_type
+
+        return parse_type(data_type)
+    if isinstance(data_type, PrimitiveType | DecimalType | ArrayType | MapType | StructType):
+        return data_type
+    import pyarrow as pa
+
+    if isinstance(data_type, pa.DataType):
+        from dagster_delta.protocol.arrow_schema import from_arrow_type
+
+        return from_arrow_type(data_type)
+    raise InvalidArgument(
+        f"{data_type!r} is no type of a column; write SQL such as 'BIGINT', or pass an Arrow type"
+    )

@@ -1,0 +1,246 @@
+"""A change of the schema, carried out: planned on the latest version, and committed as one.
+
+Spec: Change Metadata; Protocol Evolution.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow.compute as pc
+
+from dagster_delta.engines import engine_for
+from dagster_delta.errors import DeltaError, InvalidArgument, StorageFailure
+from dagster_delta.evolution.schema_actions import (
+    AddColumn,
+    AddConstraint,
+    ChangeType,
+    ClusterBy,
+    DropColumn,
+    DropConstraint,
+    RenameColumn,
+    SchemaAction,
+    SetProperties,
+    UnsetProperties,
+)
+from dagster_delta.evolution.schema_changes import (
+    ExistingRows,
+    SchemaChangePlan,
+    plan_schema_changes,
+)
+from dagster_delta.protocol.actions import DomainMetadata
+from dagster_delta.protocol.conflict_checker import ReadScope
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.committer import Refused
+from dagster_delta.table.configuration_change import stage_configuration_change
+from dagster_delta.table.existing_rows import ExistingFiles, RowValidation
+from dagster_delta.table.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.engine import Clock
+    from dagster_delta.table.snapshot import Snapshot
+
+__all__ = ["SchemaChangeOptions", "SchemaChangeResult", "change_schema"]
+
+_MAX_ATTEMPTS = 10
+"""A change that meets another writer's commit is planned again this often."""
+
+_BATCH_BYTES = {"arrow": 512 * 1024**2, "spark": 64 * 1024**3}
+"""Size of the files that are written again at once: a cluster wants more than one process."""
+
+_OPERATIONS: Mapping[type[object], str] = {
+    AddColumn: "ADD COLUMNS",
+    DropColumn: "DROP COLUMNS",
+    RenameColumn: "RENAME COLUMN",
+    ChangeType: "CHANGE COLUMN",
+    AddConstraint: "ADD CONSTRAINT",
+    DropConstraint: "DROP CONSTRAINT",
+    SetProperties: "SET TBLPROPERTIES",
+    UnsetProperties: "UNSET TBLPROPERTIES",
+    ClusterBy: "CLUSTER BY",
+}
+"""Names by which other engines know what was done; everything else is a CHANGE COLUMN."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChangeOptions:
+    """How a caller wants a schema to be changed."""
+
+    existing_rows: ExistingRows = "rewrite"
+    enable_features: bool = False
+    engine: Literal["arrow", "spark"] | None = None
+    dry_run: bool = False
+    commit_info: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChangeResult(CommitResult):
+    """What a change of the schema did; `skipped` where it was a dry run, or nothing changed."""
+
+    plan: SchemaChangePlan
+    """What was done, or would be."""
+
+    def to_markdown(self) -> str:
+        """The plan for people: steps, what they cost, the protocol and the schema diff."""
+        return self.plan.to_markdown()
+
+
+def change_schema(
+    store: ObjectStore,
+    snapshot: Snapshot,
+    actions: Sequence[SchemaAction],
+    options: SchemaChangeOptions,
+    *,
+    clock: Clock,
+) -> SchemaChangeResult:
+    """Change the schema as one commit, planned anew where another writer was faster.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one.
+        actions: at least one.
+        options: of the caller.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        SchemaChangeRefused, SchemaMismatch, InvalidArgument: the change makes no sense here.
+        ConstraintViolation, InvalidCast: existing rows do not allow it.
+        UnsupportedExpression: only Spark evaluates a constraint or a default exactly.
+        UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
+        CommitConflict: other writers were faster every time.
+        CommitStateUnknown, StorageFailure: the store would not say, or failed; files that were
+            written again are found by the same call later.
+    """
+    engine = engine_for(None, options.engine)
+    files = ExistingFiles(engine, _BATCH_BYTES[options.engine or "arrow"])
+    change = _SchemaChange(store, actions, options, clock, RowValidation(engine), files)
+    try:
+        return change.run(snapshot)
+    except StorageFailure:
+        # Another try may find the store in a better mood, and goes on from here.
+        raise
+    except DeltaError:
+        files.discard()
+        raise
+
+
+@dataclass(slots=True)
+class _SchemaChange:
+    """One change on its way to a commit."""
+
+    store: ObjectStore
+    actions: Sequence[SchemaAction]
+    options: SchemaChangeOptions
+    clock: Clock
+    validation: RowValidation
+    files: ExistingFiles
+    started: float = field(default_factory=time.perf_counter)
+
+    def run(self, snapshot: Snapshot) -> SchemaChangeResult:
+        """Plan and commit until no other writer comes in between."""
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            transaction = Transaction(self.store, snapshot, clock=self.clock)
+            plan = self._plan(snapshot)
+            if self.options.dry_run or not plan.changes_anything:
+                return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
+            outcome = self._try(transaction, snapshot, plan)
+            if isinstance(outcome, CommitResult):
+                self.files.finish()
+                return SchemaChangeResult(
+                    outcome.version, outcome.metrics, outcome.snapshot, plan=plan
+                )
+            if attempt == _MAX_ATTEMPTS:
+                raise outcome.conflict.to_error(table=self.store.location.uri)
+            snapshot = snapshot.update()
+        raise AssertionError("unreachable")
+
+    def _plan(self, snapshot: Snapshot) -> SchemaChangePlan:
+        configuration = snapshot.configuration
+        plan = plan_schema_changes(
+            configuration,
+            self.actions,
+            new_name=_derived_names(snapshot),
+            existing_rows=self.options.existing_rows,
+            enable_features=self.options.enable_features,
+            domains={
+                name: domain.configuration for name, domain in snapshot.domain_metadata().items()
+            },
+            table_version=snapshot.version + 1,
+        )
+        if not plan.rewrites_data:
+            return plan
+        if not snapshot.num_files:
+            # A table without files has no rows to write again.
+            steps = tuple(each for each in plan.steps if each.effect != "rewrites")
+            return replace(plan, fills={}, steps=steps)
+        sizes = snapshot.live_files(["size_bytes"])["size_bytes"]
+        return replace(plan, affected_files=len(sizes), affected_bytes=pc.sum(sizes).as_py() or 0)
+
+    def _try(
+        self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan
+    ) -> CommitResult | Refused:
+        self._refuse_two_rewrites(plan)
+        stage_configuration_change(transaction, plan.after)
+        for name, text in plan.domains.items():
+            transaction.stage_domain(DomainMetadata(domain=name, configuration=text, removed=False))
+        metrics: dict[str, int | str] = {}
+        if plan.rewrites_data:
+            replaced = self.files.stage(transaction, snapshot, plan)
+            metrics |= {
+                "numRemovedFiles": replaced.num_rows,
+                "numRemovedBytes": plan.affected_bytes,
+                "numOutputRows": self.files.num_rows,
+            }
+        elif plan.validates_rows:
+            self.validation.run(snapshot, plan)
+        if plan.rewrites_data or plan.validates_rows or _names_version(plan):
+            # Rows that others add meanwhile have not been looked at.
+            transaction.depend_on(ReadScope(whole_table=True))
+        metrics["executionTimeMs"] = round((time.perf_counter() - self.started) * 1000)
+        return transaction.try_commit(
+            _operation(self.actions),
+            parameters={"changes": [each.what for each in plan.steps]},
+            metrics=metrics,
+            user_info=self.options.commit_info,
+        )
+
+    def _refuse_two_rewrites(self, plan: SchemaChangePlan) -> None:
+        tracks = plan.after.row_tracking_enabled and not plan.before.row_tracking_enabled
+        if plan.rewrites_data and tracks:
+            raise InvalidArgument(
+                "existing files cannot get row ids and the default of a new column in one commit; "
+                "set delta.enableRowTracking in a statement of its own",
+                table=self.store.location.uri,
+            )
+
+
+def _names_version(plan: SchemaChangePlan) -> bool:
+    """Whether the metadata says which version made the change, as the preview of widening does."""
+    return "tableVersion" in plan.after.metadata.schema_string
+
+
+def _operation(actions: Sequence[SchemaAction]) -> str:
+    names = {_OPERATIONS.get(type(each), "CHANGE COLUMN") for each in actions}
+    return names.pop() if len(names) == 1 else "ALTER TABLE"
+
+
+def _derived_names(snapshot: Snapshot) -> Callable[[], str]:
+    """Makes physical names that follow from the table and its largest column id.
+
+    Ids are never used again, so that the names are no other column's; and the same change planned
+    again has the same names, which lets it find the files it has written.
+    """
+    metadata = snapshot.metadata
+    start = snapshot.configuration.properties.column_mapping_max_column_id
+    count = 0
+
+    def next_name() -> str:
+        nonlocal count
+        count += 1
+        return f"col-{uuid.uuid5(uuid.NAMESPACE_OID, f'{metadata.id}/{start}/{count}')}"
+
+    return next_name
