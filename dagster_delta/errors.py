@@ -44,6 +44,7 @@ from __future__ import annotations
 __all__ = [
     "CatalogRequired",
     "ChangeDataNotRecorded",
+    "ColumnChangeFailed",
     "CommitConflict",
     "CommitRetriesExhausted",
     "CommitStateUnknown",
@@ -202,6 +203,12 @@ class InvalidCast(SchemaMismatch):
 class SchemaChangeRefused(DeltaError):
     """A schema change that the table does not allow as it stands: something depends on the column,
     the new type does not hold every old value, or a feature would have to be enabled first.
+    """
+
+
+class ColumnChangeFailed(DeltaError):
+    """An online change of a column that was cancelled: rows have no counterpart under the new type,
+    or somebody else ended it.
     """
 
 

@@ -5,13 +5,16 @@ The rules are those of the reference implementation, in its order:
     winner changed       and this transaction                    verdict
     anything             creates the table                       MetadataChanged
     protocol             any                                     ProtocolChanged
-    metadata             any                                     MetadataChanged
+    metadata             any (0)                                 MetadataChanged
     txn of an app        records a txn of the same app           ConcurrentTransaction
     a metadata domain    changes the same domain                 ConcurrentDomainMetadata
     added rows           read that part of the table (1)         ConcurrentAppend
     removed files        read one of them, or the whole table    ConcurrentDeleteRead
     removed files        removes one of them too                 ConcurrentDeleteDelete
     anything else        any                                     rebase
+
+(0) But for the high-water marks of identity columns, as long as this transaction leaves the
+metadata alone.
 
 (1) Under WriteSerializable a winner that appended blindly counts as if it had come later, unless
 this transaction changes the metadata; under Serializable it conflicts. A transaction that only
@@ -37,6 +40,7 @@ from dagster_delta.errors import (
     ProtocolChanged,
 )
 from dagster_delta.protocol.actions import AddFile, Metadata, Protocol
+from dagster_delta.protocol.column_values import differ_in_marks_only
 from dagster_delta.protocol.commit_file import CommitActions
 
 __all__ = [
@@ -89,6 +93,8 @@ class TransactionFacts:
     """Applications whose transaction version it records."""
     domains: frozenset[str] = frozenset()
     """Metadata domains it changes."""
+    survives: Callable[[Metadata], bool] | None = None
+    """Whether it may land all the same under metadata that the winner put in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,17 @@ def _protocol(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
 def _metadata(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
     if winner.metadata is None or winner.metadata == mine.metadata:
         return None
+    if mine.survives is not None and mine.survives(winner.metadata):
+        return None
+    if mine.metadata is not None and differ_in_marks_only(mine.metadata, winner.metadata):
+        # The winner has numbered rows; only who numbers rows too would repeat its values.
+        if not mine.changes_metadata:
+            return None
+        return Conflict(
+            MetadataChanged,
+            f"another writer gave out values of identity columns, as this write does; {_AGAIN}",
+            winner.version,
+        )
     return Conflict(
         MetadataChanged,
         f"another writer changed the table's schema or properties; {_AGAIN}",

@@ -24,6 +24,7 @@ from dagster_delta.protocol.actions import (
     AddCDCFile,
     AddFile,
     DomainMetadata,
+    Metadata,
     RemoveFile,
     SetTransaction,
 )
@@ -437,7 +438,22 @@ class Transaction:
             changes_metadata=contents.metadata is not None,
             app_ids=frozenset(self._applications),
             domains=frozenset(self._domains),
+            survives=self._survival(contents),
         )
+
+    def _survival(self, contents: CommitContents) -> Callable[[Metadata], bool] | None:
+        """Which metadata of others the change can live with: a step of a column change."""
+        if self.snapshot is None or contents.metadata is not None or contents.protocol is not None:
+            return None
+        mine, change_files = self.snapshot.metadata, contents.change_files
+
+        def survives(winner: Metadata) -> bool:
+            from dagster_delta.evolution.column_change_states import survives_column_change
+
+            # What is recorded for the feed has the columns of the old schema.
+            return not change_files and survives_column_change(mine, winner, contents.adds)
+
+        return survives
 
 
 def _isolation_level(configuration: TableConfiguration, contents: CommitContents) -> IsolationLevel:

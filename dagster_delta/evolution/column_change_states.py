@@ -1,0 +1,213 @@
+"""The states of an online column change, each left by one commit of metadata.
+
+    none -> prepared            the mark is set: from here on our writers fill the shadow too
+    prepared -> reorganising    the files from before are written again with the shadow
+    reorganising -> public      the shadow takes the column's place, and the mark goes
+    any -> none                 cancelled: the mark goes, the column never changed for any reader
+
+Old versions stay readable: the column they know stands in their files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import msgspec
+
+from dagster_delta.errors import InvalidTable, SchemaChangeRefused
+from dagster_delta.evolution.column_paths import ColumnPath, dotted
+from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, is_mentioned
+from dagster_delta.protocol.actions import AddFile, Metadata
+from dagster_delta.protocol.column_change import (
+    COLUMN_CHANGE_KEY,
+    ColumnChange,
+    is_filled,
+    published_schema,
+    without_mark,
+)
+from dagster_delta.protocol.column_mapping import (
+    ID_KEY,
+    NESTED_IDS_KEY,
+    PHYSICAL_NAME_KEY,
+    physical_name,
+)
+from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+__all__ = [
+    "OWN_KEYS",
+    "cancelled_configuration",
+    "check_unaltered",
+    "dependent_conditions",
+    "published_clustering",
+    "published_configuration",
+    "survives_column_change",
+]
+
+OWN_KEYS = (ID_KEY, PHYSICAL_NAME_KEY, NESTED_IDS_KEY, "delta.typeChanges")
+"""Field metadata that belongs to the physical column and does not go over to its successor."""
+
+_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+
+
+def dependent_conditions(
+    configuration: TableConfiguration, path: ColumnPath
+) -> Iterator[tuple[str, str]]:
+    """Names and SQL of the CHECK constraints and invariants that look at a column."""
+    conditions = [(f"invariant {column}", sql) for column, sql in configuration.invariants]
+    if configuration.supports("checkConstraints"):
+        named = configuration.properties.constraints
+        conditions += [(f"CHECK {name}", sql) for name, sql in named.items()]
+    for name, sql in conditions:
+        if is_mentioned(path, sql, configuration.schema):
+            yield name, sql
+
+
+def published_configuration(
+    configuration: TableConfiguration, change: ColumnChange
+) -> TableConfiguration:
+    """Protocol and metadata with the shadow in the column's place, and without the mark.
+
+    What was said of the column meanwhile (comments, defaults) goes over to it.
+
+    Raises:
+        InvalidTable: the column is not there any more.
+    """
+    schema = published_schema(configuration.schema, change)
+    source = change.source(configuration.schema)
+    assert source is not None  # noqa: S101  else there were no such schema
+    said = {key: each for key, each in source.metadata.items() if key not in OWN_KEYS}
+    own = {key: each for key, each in change.shadow.metadata.items() if key in OWN_KEYS}
+    final = replace(change.shadow, name=source.name, metadata={**said, **own})
+    fields = tuple(final if each == change.shadow else each for each in schema)
+    metadata = msgspec.structs.replace(
+        without_mark(configuration.metadata), schema_string=StructType(fields).to_json()
+    )
+    return TableConfiguration(configuration.protocol, metadata)
+
+
+def cancelled_configuration(configuration: TableConfiguration) -> TableConfiguration:
+    """Protocol and metadata without the mark. Raises nothing."""
+    return TableConfiguration(configuration.protocol, without_mark(configuration.metadata))
+
+
+def check_unaltered(configuration: TableConfiguration, change: ColumnChange) -> None:
+    """Make sure that the column is still what the shadow was made for.
+
+    Raises:
+        SchemaChangeRefused: somebody altered it, or put a new constraint on it, meanwhile.
+        InvalidTable: somebody dropped it.
+    """
+    column = dotted(change.path)
+    source = change.source(configuration.schema)
+    if source is None:
+        raise InvalidTable(
+            f"column {column} was dropped or replaced while its type was being changed; cancel "
+            "the change",
+            column=column,
+        )
+    found = _same_but_for(source.data_type, change.shadow.data_type, change.path[1:])
+    known = {name for name, _ in change.checks}
+    added = [
+        name
+        for name, _ in dependent_conditions(configuration, (source.name, *change.path[1:]))
+        if name not in known
+    ]
+    if not found or source.name != change.path[0] or added:
+        what = f"got {', '.join(added)}" if added else "was altered"
+        raise SchemaChangeRefused(
+            f"column {column} {what} while its type was being changed; cancel the change and begin "
+            "it again",
+            column=column,
+        )
+
+
+def _same_but_for(source: DataType, shadow: DataType, path: ColumnPath | None) -> bool:
+    """Whether two types have the same fields, but for the type at a path (None: for none)."""
+    below = path[1:] if path else None
+    match source, shadow:
+        case StructType(old), StructType(new):
+            return [each.name for each in old] == [each.name for each in new] and all(
+                _same_but_for(
+                    one.data_type, other.data_type, below if path and path[0] == one.name else None
+                )
+                for one, other in zip(old, new, strict=True)
+            )
+        case ArrayType(one), ArrayType(other):
+            return _same_but_for(one, other, below)
+        case MapType(one_key, one), MapType(other_key, other):
+            return _same_but_for(one_key, other_key, None) and _same_but_for(one, other, below)
+        case _:
+            return path == () or source == shadow
+
+
+def published_clustering(
+    configuration: TableConfiguration, change: ColumnChange, domains: Mapping[str, str]
+) -> str | None:
+    """The clustering domain with the shadow's physical names; None where it stays as it is."""
+    text = domains.get(CLUSTERING_DOMAIN)
+    source = change.source(configuration.schema)
+    if not text or source is None:
+        return None
+    decoded = msgspec.json.decode(text)
+    columns = decoded.get("clusteringColumns", [])
+    decoded["clusteringColumns"] = [_moved(each, source, change.shadow) for each in columns]
+    if decoded["clusteringColumns"] == columns:
+        return None
+    return msgspec.json.encode(decoded).decode()
+
+
+def _moved(physical: list[str], source: StructField, shadow: StructField) -> list[str]:
+    if physical[0] != physical_name(source):
+        return physical
+    moved, old, new = [physical_name(shadow)], source.data_type, shadow.data_type
+    for step in physical[1:]:
+        assert isinstance(old, StructType) and isinstance(new, StructType)  # noqa: S101, PT018
+        position = [physical_name(each) for each in old].index(step)
+        moved.append(physical_name(new.fields[position]))
+        old, new = old.fields[position].data_type, new.fields[position].data_type
+    return moved
+
+
+def survives_column_change(mine: Metadata, winner: Metadata, adds: Iterable[AddFile]) -> bool:
+    """Whether a write planned under one metadata may land under another, between which lies
+    nothing but a step of a column change that the write is ready for.
+
+    Before the beginning and after a cancellation any file will do. At the end every file has to
+    hold the shadow, which is what readers go by from then on.
+
+    Args:
+        mine: metadata that the write was planned under.
+        winner: metadata that another commit has put in force meanwhile.
+        adds: files of the write.
+    """
+    running = mine.configuration.get(COLUMN_CHANGE_KEY)
+    if COLUMN_CHANGE_KEY in winner.configuration:
+        return running is None and _without_ids(without_mark(winner)) == _without_ids(mine)
+    if running is None:
+        return False
+    if winner == without_mark(mine):
+        return True
+    change = msgspec.json.decode(running, type=ColumnChange)
+    adds = tuple(adds)
+    if not all(is_filled(each.tags, change.id) for each in adds):
+        return False
+    return winner == _published_metadata(mine, change)
+
+
+def _published_metadata(metadata: Metadata, change: ColumnChange) -> Metadata | None:
+    from dagster_delta.protocol.actions import Protocol
+
+    # The protocol has no say in what the metadata becomes.
+    configuration = TableConfiguration(
+        Protocol(min_reader_version=1, min_writer_version=2), metadata
+    )
+    if change.source(configuration.schema) is None:
+        return None
+    return published_configuration(configuration, change).metadata
+
+
+def _without_ids(metadata: Metadata) -> Metadata:
+    kept = {key: each for key, each in metadata.configuration.items() if key != _MAX_COLUMN_ID}
+    return msgspec.structs.replace(metadata, configuration=kept)

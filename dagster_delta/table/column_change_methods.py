@@ -1,0 +1,194 @@
+"""Changing a column to any type while the table is in use: the calls of `DeltaTable`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.committer import now_ms
+from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.transaction import CommitResult
+
+if TYPE_CHECKING:
+    from dagster_delta.evolution.column_change_plan import ColumnChangePlan
+    from dagster_delta.protocol.column_change import OnError
+    from dagster_delta.protocol.schema import DataType
+    from dagster_delta.table.column_change import (
+        Backfill,
+        ColumnChangeProgress,
+        ColumnChangeState,
+    )
+
+__all__ = ["ColumnChangeMethods"]
+
+
+class ColumnChangeMethods(ABC):
+    """What changes the type of a column online; part of `DeltaTable`."""
+
+    _store: ObjectStore
+
+    @abstractmethod
+    def _existing(self) -> Snapshot:
+        """The latest version. Raises TableNotFound where there is no table."""
+
+    @abstractmethod
+    def _adopt(self, result: CommitResult) -> CommitResult:
+        """Move the handle to the version that a commit made."""
+
+    def plan_column_change(
+        self,
+        column: str | Sequence[str],
+        new_type: str | DataType,
+        *,
+        cast: str | None = None,
+        on_error: OnError = "abort",
+        nullable: bool | None = None,
+        position: str | None = None,
+        enable: bool = False,
+    ) -> ColumnChangePlan:
+        """What `change_column` would do; nothing is written. Arguments and errors are its own."""
+        from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
+        from dagster_delta.table.column_change import plan_for
+
+        request = ColumnChangeRequest(column, new_type, cast, on_error, nullable, position, enable)
+        return plan_for(self._existing(), request)
+
+    def change_column(
+        self,
+        column: str | Sequence[str],
+        new_type: str | DataType,
+        *,
+        cast: str | None = None,
+        on_error: OnError = "abort",
+        nullable: bool | None = None,
+        position: str | None = None,
+        enable: bool = False,
+        batch_bytes: int | None = None,
+        engine: str | None = None,
+        commit_info: Mapping[str, object] | None = None,
+        on_progress: Callable[[ColumnChangeProgress], None] | None = None,
+    ) -> CommitResult:
+        """Change a column to any atomic type while readers and writers go on.
+
+        Every data file is written again with both columns, batch by batch; one last commit puts the
+        new one in the old one's place. Files that others write meanwhile are caught up with first.
+        If the process ends in between, `resume_column_change` goes on from the log.
+
+        Args:
+            column: path of the column, or of a struct field, `element` or `value` in it.
+            new_type: as SQL spells it (`INT`, `DECIMAL(10,2)`, `DATE`), or a type of the schema.
+            cast: Spark SQL over the row for the new value of a top-level column; by default the
+                value is converted as CAST does.
+            on_error: what a value does that cannot be converted: `abort` the change, which leaves
+                the table as it was, or become `null`.
+            nullable: whether the changed column takes nulls; None as it does now.
+            position: `FIRST`, or the name of the column to stand behind; None where it is.
+            enable: whether the table is given what it lacks for this: the switch
+                `dagsterDelta.enableColumnChange`, column mapping, metadata domains.
+            batch_bytes: size of the data files that are written again in one commit; 1 GiB.
+            engine: `arrow` in this process (the default), or `spark` on the executors of the active
+                session.
+            commit_info: recorded in every commit beside ours.
+            on_progress: told of every commit.
+
+        Returns:
+            What the last commit did.
+
+        Raises:
+            ColumnChangeFailed: values cannot be converted, or rows break a constraint under the new
+                type; the message counts them, with examples and their files. The change was
+                cancelled.
+            SchemaChangeRefused: something depends on the column in a way that cannot be carried
+                along, another change is in progress, or the table lacks what the change needs.
+            SchemaMismatch, InvalidArgument: the arguments make no sense on this table.
+            UnsupportedExpression: values cannot be converted exactly as Spark converts them.
+            CommitConflict: others change the table faster than its files can be written again.
+        """
+        from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
+        from dagster_delta.table.column_change import begin_column_change
+
+        request = ColumnChangeRequest(column, new_type, cast, on_error, nullable, position, enable)
+        begun = begin_column_change(
+            self._store, self._existing(), request, clock=now_ms, commit_info=commit_info
+        )
+        self._adopt(begun)
+        return self.resume_column_change(
+            batch_bytes=batch_bytes, engine=engine, commit_info=commit_info, on_progress=on_progress
+        )
+
+    def column_change(self) -> ColumnChangeState | None:
+        """The change that is in progress at the latest version, or None.
+
+        Raises:
+            TableNotFound: there is no table yet.
+            InvalidTable: the mark of the change is damaged.
+        """
+        from dagster_delta.table.column_change import state_of
+
+        return state_of(self._existing())
+
+    def resume_column_change(
+        self,
+        *,
+        batch_bytes: int | None = None,
+        engine: str | None = None,
+        worker: tuple[int, int] | None = None,
+        commit_info: Mapping[str, object] | None = None,
+        on_progress: Callable[[ColumnChangeProgress], None] | None = None,
+    ) -> CommitResult:
+        """Go on with the change that is in progress, to its end.
+
+        Args:
+            batch_bytes: as for `change_column`.
+            engine: as for `change_column`.
+            worker: number of this worker and how many there are, as in (0, 4): each takes its own
+                share of the files, and whoever finds nothing left makes the change public. For the
+                others the result is what they found, and `skipped` is true.
+            commit_info: as for `change_column`.
+            on_progress: as for `change_column`.
+
+        Raises:
+            InvalidArgument: no change is in progress.
+            ColumnChangeFailed, SchemaChangeRefused, CommitConflict: as for `change_column`.
+        """
+        from dagster_delta.table.column_change import BATCH_BYTES, ColumnChangeJob
+
+        job = ColumnChangeJob(
+            self._store,
+            _backfill(engine),
+            clock=now_ms,
+            batch_bytes=BATCH_BYTES if batch_bytes is None else batch_bytes,
+            worker=(0, 1) if worker is None else worker,
+            commit_info=commit_info,
+            on_progress=on_progress,
+        )
+        return self._adopt(job.run(self._existing()))
+
+    def cancel_column_change(
+        self, *, commit_info: Mapping[str, object] | None = None
+    ) -> CommitResult:
+        """End the change that is in progress without an effect: the column stays what it was.
+
+        Converted values stay in the files, where no reader sees them, until the files are written
+        again.
+
+        Raises:
+            InvalidArgument: no change is in progress.
+            CommitConflict: another writer changed the metadata at the same time.
+        """
+        from dagster_delta.engines.column_backfill import backfill_files
+        from dagster_delta.table.column_change import ColumnChangeJob
+
+        job = ColumnChangeJob(self._store, backfill_files, clock=now_ms, commit_info=commit_info)
+        return self._adopt(job.cancel(self._existing()))
+
+
+def _backfill(engine: str | None) -> Backfill:
+    if engine in (None, "arrow"):
+        from dagster_delta.engines.column_backfill import backfill_files
+
+        return backfill_files
+    raise InvalidArgument(f"engine is 'arrow' or 'spark', not {engine!r}")
