@@ -5,6 +5,7 @@ Spec: Generated Columns; Identity Columns; Default Columns.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from dagster_delta.engines.row_changes.assignments import (
     parse_assignments,
 )
 from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.engines.sql.moments import at_moment
 from dagster_delta.engines.store_assignment import assign_batches
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.column_values import (
@@ -195,6 +197,7 @@ class RowCompletion:
         schema: logical schema of the table.
         numbers: numbers the rows, all those of one commit.
         table: URI of the table, for errors.
+        moment: what the time is to the defaults; by default now.
 
     Raises:
         UnsupportedExpression: the embedded engine cannot compute a column exactly.
@@ -202,7 +205,13 @@ class RowCompletion:
     """
 
     def __init__(
-        self, values: ColumnValues, schema: StructType, numbers: IdentityNumbers, *, table: str
+        self,
+        values: ColumnValues,
+        schema: StructType,
+        numbers: IdentityNumbers,
+        *,
+        table: str,
+        moment: dt.datetime | None = None,
     ) -> None:
         filled = frozenset(values.columns)
         later = frozenset(each.column for each in values.generated)
@@ -210,7 +219,9 @@ class RowCompletion:
         """The columns that rows bring, or that are null."""
         before = StructType(tuple(each for each in schema if each.name not in later))
         self._identities, self._numbers = values.identities, numbers
-        self._defaults = ComputedColumns(values.defaults, schema, StructType(()), table=table)
+        moment = moment or dt.datetime.now(dt.UTC)
+        constants = [replace(each, sql=at_moment(each.sql, moment)) for each in values.defaults]
+        self._defaults = ComputedColumns(constants, schema, StructType(()), table=table)
         self._generated = ComputedColumns(values.generated, schema, before, table=table)
         self._default_values: dict[str, Any] = {}
         self._schema = schema

@@ -5,10 +5,12 @@ Spec: Generated Columns; Identity Columns; Default Columns.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.engines.sql.moments import at_moment
 from dagster_delta.engines.sql.tokens import tokenize
 from dagster_delta.engines.sql.types import sql_type_name
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
@@ -34,6 +36,7 @@ from dagster_delta.protocol.schema import (
 __all__ = ["Column", "Identity", "check_column_values", "schema_of_columns"]
 
 _LONG = PrimitiveType("long")
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 _NOT_DETERMINISTIC = frozenset(
     {
@@ -200,8 +203,10 @@ def _parse(field: StructField, key: str, scope: StructType, explained: str) -> S
             'as "\'text\'" and numbers as "1"',
             column=field.name,
         )
+    # Any moment will do: it is the form that is looked at.
+    constant = at_moment(sql, _EPOCH) if key == DEFAULT_KEY else sql
     try:
-        expression = parse_expression(sql, scope)
+        expression = parse_expression(constant, scope)
     except SchemaMismatch as mismatch:
         raise InvalidArgument(
             f"column {field.name} {explained}, and {sql!r} does not fit: {mismatch.message}",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaMismatch, UnsupportedFeature
+from dagster_delta.protocol.actions import Metadata
 from dagster_delta.protocol.schema import StructField, StructType, walk_fields
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ __all__ = [
     "IdentityColumn",
     "advance_high_water_marks",
     "column_defaults",
+    "differ_in_marks_only",
     "filled_columns",
     "generated_columns",
     "identity_columns",
@@ -331,3 +333,27 @@ def advance_high_water_marks(
         return configuration
     metadata = msgspec.structs.replace(configuration.metadata, schema_string=schema.to_json())
     return type(configuration)(configuration.protocol, metadata)
+
+
+def differ_in_marks_only(one: Metadata, other: Metadata) -> bool:
+    """Whether two metaData actions are the same but for the last values that were given out."""
+    if not any(HIGH_WATER_MARK_KEY in each.schema_string for each in (one, other)):
+        return one == other
+    unmarked = (
+        msgspec.structs.replace(each, schema_string=_unmarked(each.schema_string))
+        for each in (one, other)
+    )
+    return next(unmarked) == next(unmarked)
+
+
+def _unmarked(schema_string: str) -> str:
+    fields = (
+        replace(
+            each,
+            metadata={
+                key: value for key, value in each.metadata.items() if key != HIGH_WATER_MARK_KEY
+            },
+        )
+        for each in StructType.from_json(schema_string)
+    )
+    return StructType(tuple(fields)).to_json()

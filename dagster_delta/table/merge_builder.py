@@ -44,12 +44,14 @@ class MergeBuilder:
         self, values: Mapping[str, str], condition: str | None = None
     ) -> Self:
         """Insert rows of the source that match none: Spark SQL by column, over the source; the
-        other columns are null.
+        other columns take their default, are computed or numbered, or are null.
         """
         return self._add("not_matched", "insert", condition, values)
 
     def when_not_matched_insert_all(self, condition: str | None = None) -> Self:
-        """Insert rows of the source that match none, which have the columns of the table."""
+        """Insert rows of the source that match none, which have the columns of the table; those
+        that are filled may be missing.
+        """
         return self._add("not_matched", "insert", condition)
 
     def when_not_matched_by_source_update(
