@@ -74,7 +74,8 @@ def add_column(draft: SchemaDraft, action: AddColumn) -> None:
     parent = find_place(draft.schema, action.path[:-1]).path if action.path[1:] else ()
     path = (*parent, action.path[-1])
     column = dotted(path)
-    if _exists(draft, path):
+    if (taken := _find(draft, path)) is not None:
+        column = dotted(taken.path)
         if action.if_not_exists:
             draft.note(f"column {column} is there already", "nothing")
             return
@@ -102,12 +103,11 @@ def add_column(draft: SchemaDraft, action: AddColumn) -> None:
         draft.defaults.append(path[0])
 
 
-def _exists(draft: SchemaDraft, path: ColumnPath) -> bool:
+def _find(draft: SchemaDraft, path: ColumnPath) -> Place | None:
     try:
-        find_place(draft.schema, path)
+        return find_place(draft.schema, path)
     except SchemaMismatch:
-        return False
-    return True
+        return None
 
 
 def _check_new(draft: SchemaDraft, path: ColumnPath, action: AddColumn) -> None:
@@ -170,7 +170,7 @@ def drop_column(draft: SchemaDraft, action: DropColumn) -> None:
         SchemaChangeRefused: something depends on it, it is the last of its struct, or the table
             does not map columns.
     """
-    if action.if_exists and not _exists(draft, action.path):
+    if action.if_exists and _find(draft, action.path) is None:
         draft.note(f"there is no column {dotted(action.path)}", "nothing")
         return
     place = draft.column(action.path, "dropped")
@@ -214,10 +214,11 @@ def rename_column(draft: SchemaDraft, action: RenameColumn) -> None:
     if new_path == path:
         draft.note(f"column {dotted(path)} has that name already", "nothing")
         return
-    if action.new_name.casefold() != path[-1].casefold() and _exists(draft, new_path):
+    taken = _find(draft, new_path)
+    if taken is not None and taken.path != path:
         raise InvalidArgument(
-            f"there is a column {dotted(new_path)} already; choose another name",
-            column=dotted(new_path),
+            f"there is a column {dotted(taken.path)} already; choose another name",
+            column=dotted(taken.path),
         )
     refuse_dependants(path, "renamed", list(expression_dependants(draft.configuration, path)))
     draft.require_column_mapping("renamed")
