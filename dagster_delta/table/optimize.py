@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import WriteResult, WriteSpec
+from dagster_delta.engines.row_tracking import keep_row_ids
 from dagster_delta.errors import CommitConflict, InvalidArgument, InvalidTable
 from dagster_delta.protocol.log_replay import keys_of
 from dagster_delta.protocol.statistics import parse_statistics_json
@@ -250,7 +251,9 @@ class _Optimization:
         snapshot = self.snapshot
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         spec = _spec(snapshot, self.target_size_bytes)
-        written = self.rewrite([read_plan(snapshot, each, None) for each in groups], spec)
+        kept = [keep_row_ids(read_plan(snapshot, each, None), spec) for each in groups]
+        written = self.rewrite([plan for plan, _ in kept], kept[0][1])
+        transaction.declare_row_ids_kept()
         transaction.stage_written(
             msgspec.structs.replace(each, data_change=False) for each in written.files
         )
