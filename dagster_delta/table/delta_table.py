@@ -19,10 +19,12 @@ from dagster_delta.protocol.log_paths import LOG_DIRECTORY, parse_log_file_name
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.column_change_methods import ColumnChangeMethods
 from dagster_delta.table.committer import Refused, now_ms
 from dagster_delta.table.dml import RowChangeMethods
 from dagster_delta.table.maintenance import MaintenanceMethods
 from dagster_delta.table.post_commit import write_checkpoint
+from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from dagster_delta.table.setting_methods import SettingMethods
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.transaction import ApplicationProgress, CommitResult, Transaction
@@ -40,7 +42,13 @@ __all__ = ["CommitResult", "DeltaTable"]
 CreateMode = Literal["error", "ignore", "replace"]
 
 
-class DeltaTable(RowChangeMethods, SettingMethods, MaintenanceMethods):
+class DeltaTable(
+    RowChangeMethods,
+    SchemaChangeMethods,
+    SettingMethods,
+    MaintenanceMethods,
+    ColumnChangeMethods,
+):
     """A table, as its latest version is known to this handle.
 
     Reading calls answer from the version that was opened or last written here; `refresh` looks
