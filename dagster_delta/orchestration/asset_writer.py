@@ -17,6 +17,7 @@ from dagster_delta.protocol.schema import StructType
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import CommitResult, DeltaTable
     from dagster_delta.table.snapshot import Snapshot
+    from dagster_delta.table.transaction import ApplicationProgress
 
 __all__ = ["AssetWrite", "WrittenAsset", "default_partition_columns", "write_asset"]
 
@@ -34,6 +35,10 @@ class AssetWrite:
     """The Dagster partitions of the run; None where the asset has none."""
     idempotency: tuple[str, int] | None
     commit_info: Mapping[str, object]
+    progress: tuple[ApplicationProgress, ...] = ()
+    """Applications that the commit moves on."""
+    control_columns: tuple[str, ...] = ()
+    """Columns of the rows that steer a merge, and are none of the table's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
     table = DeltaTable(write.uri, storage_options=write.storage_options, must_exist=False)
     before = _snapshot(table)
     data = _read_once(data)
-    schema = engine_for(data).schema_of(data)
+    schema = _without(engine_for(data).schema_of(data), write.control_columns)
     predicate = None
     if write.selection is not None:
         # The rows take the types of the table, so its types decide what a partition looks like.
@@ -109,6 +114,10 @@ def default_partition_columns(selection: PartitionSelection, schema: StructType)
     distinct = tuple(dict.fromkeys(columns))
     # A table has to have a column besides those it is partitioned by.
     return distinct if len(distinct) < len(schema) else ()
+
+
+def _without(schema: StructType, names: tuple[str, ...]) -> StructType:
+    return StructType(tuple(each for each in schema if each.name not in names))
 
 
 def _skip_reason(result: CommitResult) -> str | None:
@@ -196,6 +205,7 @@ def _commit(
             partition_by=partition_by,
             commit_info=write.commit_info,
             properties=options.properties,
+            progress=write.progress,
         )
     return table.append(
         data,
@@ -205,6 +215,7 @@ def _commit(
         idempotency=write.idempotency,
         commit_info=write.commit_info,
         properties=options.properties,
+        progress=write.progress,
     )
 
 
@@ -232,6 +243,7 @@ def _merge(
         commit_info=write.commit_info,
         idempotency=write.idempotency,
         check=within,
+        progress=write.progress,
     )
     return add_clauses(
         builder,

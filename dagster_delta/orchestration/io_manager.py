@@ -22,6 +22,11 @@ from dagster_delta.orchestration.asset_options import (
     read_input_options,
 )
 from dagster_delta.orchestration.asset_writer import AssetWrite, WrittenAsset, write_asset
+from dagster_delta.orchestration.change_feed_writer import (
+    AppliedChanges,
+    consumption_metadata,
+    write_changes,
+)
 from dagster_delta.orchestration.merge_config import MergeConfig
 from dagster_delta.orchestration.output_metadata import (
     commit_metadata,
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dagster_delta.table.delta_table import DeltaTable
+    from dagster_delta.table.snapshot import Snapshot
 
 __all__ = ["DeltaIOManager"]
 
@@ -160,7 +166,11 @@ class DeltaIOManager(ConfigurableIOManager):
             idempotency=idempotency(facts),
             commit_info=commit_info(facts, options.custom_metadata),
         )
-        written = write_asset(write, obj)
+        if isinstance(obj, AppliedChanges):
+            written = write_changes(write, obj)
+            context.add_output_metadata(consumption_metadata(obj.consumption))
+        else:
+            written = write_asset(write, obj)
         if written.skipped_because is not None:
             context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
         self._report(context, write, written)
@@ -190,6 +200,47 @@ class DeltaIOManager(ConfigurableIOManager):
         scan = snapshot.scan(columns=wanted.columns, where=where)
         context.log.debug("loading %s at version %d, where %s", name, snapshot.version, where)
         return load_input(load_type, TableInput(table, scan, self._session))
+
+    def table_of(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> Snapshot | None:
+        """The latest version of the table of an asset that is stored here; None where there is
+        none yet.
+
+        Args:
+            asset_key: of the asset.
+            metadata: definition metadata of the asset.
+
+        Raises:
+            InvalidArgument: the metadata make no sense.
+            InvalidTable, UnsupportedFeature, StorageFailure: the table cannot be opened.
+        """
+        from dagster_delta.table.delta_table import DeltaTable
+
+        name = asset_key.to_user_string()
+        options = read_asset_options(metadata, self._defaults(), asset=name)
+        uri = options.table_uri(self.root_uri, asset_key, name)
+        try:
+            return DeltaTable(uri, storage_options=self.storage_options.to_options()).snapshot()
+        except TableNotFound:
+            return None
+
+    @property
+    def spark_session(self) -> SparkSession:
+        """The Spark session that loads inputs, started where there is none."""
+        return self._session()
+
+    def asset_table_uri(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> str:
+        """Location of the table of an asset.
+
+        Args:
+            asset_key: of the asset.
+            metadata: definition metadata of the asset.
+
+        Raises:
+            InvalidArgument: the metadata make no sense.
+        """
+        name = asset_key.to_user_string()
+        options = read_asset_options(metadata, self._defaults(), asset=name)
+        return options.table_uri(self.root_uri, asset_key, name)
 
     def _defaults(self) -> AssetOptions:
         given = read_asset_options(

@@ -16,6 +16,7 @@ from dagster_delta.errors import InvalidArgument
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dagster_delta.orchestration.upstream_changes import UpstreamChanges
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.scan import Scan
     from dagster_delta.table.snapshot import Snapshot
@@ -34,8 +35,9 @@ __all__ = [
 class TableInput:
     """What an input reads, opened but not yet read."""
 
-    table: DeltaTable
-    scan: Scan
+    table: DeltaTable | None
+    """None where changes are read."""
+    scan: Scan | UpstreamChanges
     """The columns and partitions that the input asked for."""
     spark: Callable[[], SparkSession]
     """Starts or gets the Spark session; called only for inputs that are Spark's."""

@@ -58,6 +58,8 @@ class ChangeDataFeed(RowFrames):
         columns: names of the columns to read, in order, the three of the feed among them where they
             are wanted; all by default.
         where: Spark SQL over the columns of the feed; only rows for which it is true are read.
+        appends_suffice: whether the feed may be off at versions that only add rows: these are read
+            from the files that they add.
 
     Raises:
         SchemaMismatch: a column, or a name in the filter, is not in the schema.
@@ -71,7 +73,10 @@ class ChangeDataFeed(RowFrames):
         starting_version: int,
         columns: Sequence[str] | None = None,
         where: str | SqlExpression | None = None,
+        *,
+        appends_suffice: bool = False,
     ) -> None:
+        self._appends_suffice = appends_suffice
         self.snapshot = end
         """The table as of the last version, with whose schema the rows are read."""
         self.starting_version = starting_version
@@ -96,6 +101,17 @@ class ChangeDataFeed(RowFrames):
         """The logical schema of the rows."""
         schema = self._configuration.schema
         return StructType(tuple(schema.field(name) for name in self.columns))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no file can hold a row, as the log alone tells: the versions only arranged rows
+        anew, or changed others than those that are asked for.
+
+        Raises:
+            As `to_batches` does of the log.
+        """
+        files = self._matching(None if self.where is None else self.where.to_predicate())
+        return not any(each.files.num_rows for each in files.sets)
 
     def to_batches(self) -> Any:
         """The rows as a `pa.RecordBatchReader`, by ascending version; files are read while it is
@@ -169,7 +185,12 @@ class ChangeDataFeed(RowFrames):
 
     @cached_property
     def _files(self) -> ChangedFiles:
-        return plan_changes(self.snapshot.store, self.starting_version, self.snapshot)
+        return plan_changes(
+            self.snapshot.store,
+            self.starting_version,
+            self.snapshot,
+            appends_suffice=self._appends_suffice,
+        )
 
     def _explained(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with self._naming_versions():

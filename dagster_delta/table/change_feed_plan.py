@@ -6,7 +6,7 @@ Spec: Change Data Files; Add CDC File (Reader Requirements for AddCDCFile).
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ from dagster_delta.protocol.change_data import (
     change_file_batch,
     file_changes,
 )
-from dagster_delta.protocol.commit_file import CommitActions
 from dagster_delta.protocol.file_skipping import skip_files
 from dagster_delta.protocol.predicates import Predicate
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
@@ -42,7 +41,7 @@ from dagster_delta.table.snapshot import Snapshot
 if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
 
-__all__ = ["ChangedFiles", "plan_changes"]
+__all__ = ["ChangeFileRows", "ChangedFiles", "commit_constants", "plan_changes"]
 
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  spelled without a zone, like partition values
 _ROWS_PER_BATCH = 10_000
@@ -88,8 +87,17 @@ def _skip(changes: ChangeFileSet, where: SqlExpression, predicate: Predicate) ->
     return replace(changes, files=files, where=None if skipped.is_decided else where)
 
 
-def plan_changes(store: ObjectStore, start: int, end: Snapshot) -> ChangedFiles:
+def plan_changes(
+    store: ObjectStore, start: int, end: Snapshot, *, appends_suffice: bool = False
+) -> ChangedFiles:
     """The files with the row changes of the versions from `start` to `end`, both included.
+
+    Args:
+        store: of the table.
+        start: first version.
+        end: the table as of the last one.
+        appends_suffice: whether the change data feed may be off at versions that only add rows:
+            the files that they add say all there is to say.
 
     Raises:
         VersionNotFound: the log does not reach back to `start` any more.
@@ -104,7 +112,7 @@ def plan_changes(store: ObjectStore, start: int, end: Snapshot) -> ChangedFiles:
         for commit in read_commit_range(store, start, end.version):
             with located(store, commit.actions.version):
                 collected.take(commit)
-        _check_configurations(store, start, end, collected.configuration_changes)
+        _check_configurations(store, start, end, collected, appends_suffice=appends_suffice)
     with located(store, end.version):
         return ChangedFiles(
             ChangeFileSet(
@@ -129,19 +137,21 @@ class _ConfigurationChange:
     metadata: Metadata | None
 
 
-class _Rows:
+class ChangeFileRows:
     """Grows into a table of CHANGE_FILE_SCHEMA without keeping an object per file."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, FileChange, dict[str, str]]] = []
+        self._waiting: list[tuple[int, FileChange, Mapping[str, str]]] = []
         self._batches: list[Any] = []
 
-    def add(self, version: int, change: FileChange, constants: dict[str, str]) -> None:
+    def add(self, version: int, change: FileChange, constants: Mapping[str, str]) -> None:
+        """Append a file; see `change_file_batch`."""
         self._waiting.append((version, change, constants))
         if len(self._waiting) >= _ROWS_PER_BATCH:
             self._flush()
 
     def to_table(self) -> Any:
+        """The `pa.Table` so far."""
         self._flush()
         return pa.Table.from_batches(self._batches, CHANGE_FILE_SCHEMA)
 
@@ -155,9 +165,11 @@ class _Collected:
     """What the commits of a range come to."""
 
     def __init__(self, *, is_partitioned: bool) -> None:
-        self.recorded = _Rows()
-        self.derived = _Rows()
+        self.recorded = ChangeFileRows()
+        self.derived = ChangeFileRows()
         self.configuration_changes: list[_ConfigurationChange] = []
+        self.removals: list[int] = []
+        """Versions that removed rows, ascending."""
         self._is_partitioned = is_partitioned
 
     def take(self, commit: RangeCommit) -> None:
@@ -166,7 +178,9 @@ class _Collected:
             self.configuration_changes.append(
                 _ConfigurationChange(actions.version, actions.protocol, actions.metadata)
             )
-        constants = _constants(actions, commit.timestamp_ms)
+        if any(each.data_change for each in actions.removes):
+            self.removals.append(actions.version)
+        constants = commit_constants(actions.version, commit.timestamp_ms)
         for change in file_changes(actions, partitioned=self._is_partitioned):
             if change.change_type is None:
                 self.recorded.add(actions.version, change, constants)
@@ -175,21 +189,37 @@ class _Collected:
                 self.derived.add(actions.version, change, typed)
 
 
-def _constants(actions: CommitActions, timestamp_ms: int) -> dict[str, str]:
+def commit_constants(version: int, timestamp_ms: int) -> dict[str, str]:
+    """What the columns of the feed say of a commit, serialised like partition values.
+
+    Args:
+        version: of the commit.
+        timestamp_ms: when, in milliseconds since the epoch.
+    """
     moment = _EPOCH + dt.timedelta(milliseconds=timestamp_ms)
     return {
-        COMMIT_VERSION_COLUMN: str(actions.version),
+        COMMIT_VERSION_COLUMN: str(version),
         COMMIT_TIMESTAMP_COLUMN: moment.isoformat(sep=" ", timespec="milliseconds"),
     }
 
 
 def _check_configurations(
-    store: ObjectStore, start: int, end: Snapshot, changes: list[_ConfigurationChange]
+    store: ObjectStore,
+    start: int,
+    end: Snapshot,
+    collected: _Collected,
+    *,
+    appends_suffice: bool,
 ) -> None:
     table = store.location.uri
-    for version, configuration in _configurations(store, start, end, changes):
+    found = list(_configurations(store, start, end, collected.configuration_changes))
+    ends = [*(version for version, _ in found[1:]), end.version + 1]
+    for (version, configuration), until in zip(found, ends, strict=True):
         configuration.check_readable(table=table, version=version)
-        if not configuration.properties.enable_change_data_feed:
+        is_recorded = configuration.properties.enable_change_data_feed
+        if not is_recorded and appends_suffice:
+            _refuse_removals(collected.removals, version, until, table=table)
+        elif not is_recorded:
             raise ChangeDataNotRecorded(
                 f"The change data feed was off at version {version} (delta.enableChangeDataFeed), "
                 f"so that the changes from version {start} to {end.version} are not recorded: "
@@ -206,6 +236,19 @@ def _check_configurations(
                 table=table,
                 version=version,
             )
+
+
+def _refuse_removals(removals: Sequence[int], start: int, until: int, *, table: str) -> None:
+    removing = next((each for each in removals if start <= each < until), None)
+    if removing is not None:
+        raise ChangeDataNotRecorded(
+            f"Version {removing} removed or rewrote rows while the change data feed was off, so "
+            "that nothing says which: set the table property delta.enableChangeDataFeed to true, "
+            "as ALTER TABLE … SET TBLPROPERTIES (delta.enableChangeDataFeed = true) does, and take "
+            "the whole table once",
+            table=table,
+            version=removing,
+        )
 
 
 def _configurations(

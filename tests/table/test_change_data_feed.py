@@ -29,6 +29,7 @@ from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.change_data_feed import ChangeDataFeed
 from dagster_delta.table.delta_table import DeltaTable
 
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -583,3 +584,16 @@ def test_the_feed_applied_to_the_rows_at_the_start_gives_the_rows_at_the_end(
 def multiset(table: DeltaTable, version: int) -> Counter[tuple[Any, ...]]:
     found = table.snapshot(version).scan().to_arrow().to_pylist()
     return Counter((row["id"], row["v"], row["p"]) for row in found)
+
+
+def test_versions_without_feed_are_read_where_they_only_add_rows() -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    table.append(rows(1))
+    table.append(rows(2))
+    feed = ChangeDataFeed(table.snapshot(), 1, ["id", "_change_type"], appends_suffice=True)
+    assert not feed.is_empty
+    assert feed.to_arrow().to_pylist() == [{"id": 2, "_change_type": "insert"}]
+    table.delete("id = 1")
+    with pytest.raises(ChangeDataNotRecorded, match="Version 2 removed or rewrote rows"):
+        ChangeDataFeed(table.snapshot(), 1, appends_suffice=True).to_arrow()
+    assert ChangeDataFeed(table.snapshot(), 3, appends_suffice=True).is_empty

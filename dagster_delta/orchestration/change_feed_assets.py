@@ -1,0 +1,407 @@
+"""Incremental assets: functions that see the changes of another Delta table, each of them once.
+
+What happens when:
+- the first run takes every row, and its table is made of them; so does a run that somebody launches
+  with `full_refresh`, and one whose changes cannot be told any more: the upstream log was cleaned
+  or set back, files with changes were vacuumed, the change data feed was off for a while, or
+  another table is there now. The reason stands in the metadata of the run;
+- any other run takes the changes since the last one, and applies them together with the note how
+  far it has read, in one commit: a crashed, repeated or concurrent run applies nothing twice;
+- where no row has changed the function is not called.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_delta.errors import DataFileMissing, InvalidArgument
+from dagster_delta.orchestration.change_consumption import (
+    Consumer,
+    Consumption,
+    OnGap,
+    plan_consumption,
+    without_changes,
+)
+from dagster_delta.orchestration.change_feed_writer import AppliedChanges, ChangeFeedMode, Returns
+from dagster_delta.orchestration.io_manager import DeltaIOManager
+from dagster_delta.orchestration.partitions import PartitionSelection, select_partitions
+from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.orchestration.type_handlers import (
+    LoadType,
+    TableInput,
+    load_input,
+    load_type_of,
+)
+from dagster_delta.orchestration.upstream_changes import UpstreamChanges
+from dagster_delta.table.scan import Scan
+
+__all__ = ["FULL_REFRESH_TAG", "ChangeFeedConfig", "delta_change_feed_asset"]
+
+FULL_REFRESH_TAG = "delta/full_refresh"
+"""Tag of a run whose incremental assets take every row, with the value `true`."""
+
+_INPUT = "changes"
+
+_CONTEXT_NAMES = ("context", "_context", "_")
+"""What Dagster lets a function call its context."""
+
+_LOADABLE = frozenset({"pyspark", "pyarrow", "pyarrow_reader", "pandas", "polars", "polars_lazy"})
+
+
+class ChangeFeedConfig(dg.Config):
+    """Run config of an incremental asset; a function with a `config` of its own extends it."""
+
+    full_refresh: bool = Field(
+        default=False,
+        description="Take every row of the upstream table, and replace what was made of it before.",
+    )
+
+
+def delta_change_feed_asset(
+    upstream: Any,
+    *,
+    keys: str | Sequence[str] = (),
+    mode: ChangeFeedMode = "merge",
+    returns: Returns = "changes",
+    table: str | None = None,
+    storage_options: StorageOptions | Mapping[str, Any] | None = None,
+    columns: Sequence[str] | None = None,
+    upstream_partition_expr: str | Mapping[str, str] | None = None,
+    on_gap: OnGap = "refresh",
+    io_manager_key: str = "io_manager",
+    **asset_options: Any,
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """A decorator for an asset that is kept up to date by the changes of another table.
+
+    The function has a parameter `changes`, and its annotation says as what they come: as
+    `pa.Table`, `pa.RecordBatchReader`, a pandas, polars or pyspark frame, or as `UpstreamChanges`,
+    which tells versions as well. Behind the columns of the upstream table stand `_change_type`,
+    `_commit_version` and `_commit_timestamp`. What it returns is written by the DeltaIOManager:
+
+    - mode `merge`, returns `changes`: of every key the last row counts. It is inserted or updated
+      or, where it is gone, deleted. The rows keep `_change_type` and `_commit_version`.
+    - mode `merge`, returns `rows`: every row is inserted or updated by its key.
+    - mode `append`: every row is added, a full refresh replaces all of them.
+
+    The upstream table should have `delta.enableChangeDataFeed`. One without can be read as long as
+    rows are only added to it.
+
+    A partitioned asset reads the changes of the partitions of the run, each from where that
+    partition stands. They are those of the upstream asset, where that is partitioned as well, else
+    those of the column that `partition_expr` names in both tables.
+
+    Args:
+        upstream: asset (or its key) whose table is read.
+        keys: columns that tell the rows of this asset's table apart; for the mode `merge`.
+        mode: how rows are written.
+        returns: what the function returns.
+        table: location of the upstream table, where no DeltaIOManager stores it.
+        storage_options: how to reach that.
+        columns: of the upstream table; all by default.
+        upstream_partition_expr: column of the upstream table that holds the partition, where it is
+            not the one of `partition_expr`.
+        on_gap: `refresh`, or `fail` where the changes cannot be told any more.
+        io_manager_key: a DeltaIOManager, which writes the table.
+        asset_options: of `dg.asset`: name, key_prefix, partitions_def, metadata, ins, …
+
+    Raises:
+        InvalidArgument: the arguments or the function do not fit.
+
+    Examples:
+        @delta_change_feed_asset("flights", keys=["id"])
+        def late_flights(changes: pa.Table) -> pa.Table:
+            return changes.filter(pc.field("delay") > 15)
+    """
+    key_names = (keys,) if isinstance(keys, str) else tuple(keys)
+    if (mode == "merge") != bool(key_names):
+        raise InvalidArgument(
+            f"an incremental asset with mode {mode!r} takes "
+            f"{'keys: the columns that tell its rows apart' if mode == 'merge' else 'no keys'}"
+        )
+    source = _Source(upstream, table, storage_options, columns, upstream_partition_expr)
+
+    def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
+        asset = _IncrementalAsset(
+            function, source, key_names, mode, returns, on_gap, io_manager_key
+        )
+        return asset.define(asset_options)
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The upstream table, as it was declared."""
+
+    asset: Any
+    table: str | None
+    storage_options: StorageOptions | Mapping[str, Any] | None
+    columns: Sequence[str] | None
+    partition_expr: str | Mapping[str, str] | None
+
+    def open(self) -> Scan:
+        from dagster_delta.table.delta_table import DeltaTable
+
+        assert self.table is not None  # noqa: S101  else the IO manager opens it
+        options = plain_options(self.storage_options)
+        return DeltaTable(self.table, storage_options=options).snapshot().scan(self.columns)
+
+
+class _IncrementalAsset:
+    """A function and what is known of it before it runs."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        source: _Source,
+        keys: tuple[str, ...],
+        mode: ChangeFeedMode,
+        returns: Returns,
+        on_gap: OnGap,
+        io_manager_key: str,
+    ) -> None:
+        self._function = function
+        self._source = source
+        self._keys, self._mode, self._returns = keys, mode, returns
+        self._on_gap: OnGap = on_gap
+        self._io_manager_key = io_manager_key
+        self._signature = inspect.signature(function)
+        self._hints = _type_hints(function)
+        self._check()
+
+    def define(self, options: Mapping[str, Any]) -> dg.AssetsDefinition:
+        """The asset."""
+        options = dict(options)
+        source = self._source
+        if source.table is None:
+            upstream_options = dict(options.pop("ins", None) or {})
+            given = upstream_options.pop(_INPUT, dg.AssetIn())
+            metadata = dict(given.metadata or {})
+            if source.columns is not None:
+                metadata["columns"] = list(source.columns)
+            options["ins"] = upstream_options | {
+                _INPUT: given._replace(key=_asset_key(source.asset), metadata=metadata)
+            }
+        else:
+            options["deps"] = [*(options.get("deps") or ()), source.asset]
+        # Dagster takes resources from the decorator or from parameters, not from both.
+        named = options.pop("required_resource_keys", None)
+        if named is not None:
+            options["required_resource_keys"] = {*named, self._io_manager_key}
+        define = dg.asset(io_manager_key=self._io_manager_key, **options)
+        computation = self._computation(takes_manager=named is None)
+        return typing.cast("dg.AssetsDefinition", define(computation))
+
+    def _check(self) -> None:
+        name = self._function.__name__
+        if _INPUT not in self._signature.parameters:
+            raise InvalidArgument(
+                f"{name} is an incremental asset and has no parameter {_INPUT!r}, which is what it "
+                "is given"
+            )
+        function = self._function
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            raise InvalidArgument(f"{name} is an incremental asset, and has to return its rows")
+        config = self._hints.get("config", ChangeFeedConfig)
+        if not (isinstance(config, type) and issubclass(config, ChangeFeedConfig)):
+            raise InvalidArgument(
+                f"the config of {name} has to extend ChangeFeedConfig, so that a run can ask for a "
+                "full refresh"
+            )
+        hint = self._hints.get(_INPUT, Any)
+        if hint is not Any:
+            _load_type(hint, None)
+
+    def _computation(self, *, takes_manager: bool) -> Callable[..., Any]:
+        """What Dagster calls: the function, with a context, a config, and a scan for changes."""
+        own = self._signature.parameters
+        parameters = {
+            each.name: each.replace(annotation=self._hints.get(each.name, each.annotation))
+            for each in own.values()
+            if each.name not in _CONTEXT_NAMES
+        }
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters[_INPUT] = inspect.Parameter(_INPUT, kind, annotation=Scan)
+        if self._source.table is not None:
+            del parameters[_INPUT]
+        parameters.setdefault(
+            "config", inspect.Parameter("config", kind, annotation=ChangeFeedConfig)
+        )
+        if takes_manager:
+            manager = inspect.Parameter(
+                self._io_manager_key, kind, annotation=dg.ResourceParam[DeltaIOManager]
+            )
+            parameters.setdefault(self._io_manager_key, manager)
+        context = inspect.Parameter("context", kind, annotation=dg.AssetExecutionContext)
+
+        @functools.wraps(self._function)
+        def compute(context: Any, **arguments: Any) -> Any:
+            return self._run(context, arguments)
+
+        signature = inspect.Signature([context, *parameters.values()])
+        compute.__signature__ = signature  # type: ignore[attr-defined]
+        compute.__annotations__ = {
+            each.name: each.annotation
+            for each in signature.parameters.values()
+            if each.annotation is not inspect.Parameter.empty
+        }
+        # Dagster resolves annotations in the function that is wrapped, where one is known.
+        del compute.__wrapped__
+        return compute
+
+    def _run(self, context: dg.AssetExecutionContext, arguments: dict[str, Any]) -> Any:
+        manager = self._manager(context)
+        given = arguments.pop(_INPUT, None)
+        upstream = self._source.open() if given is None else given
+        consumer = self._consumer(context, arguments["config"])
+        target = manager.table_of(context.asset_key, _metadata(context))
+        consumption = plan_consumption(upstream, target, consumer)
+        _log(context, consumption)
+        if consumption.is_nothing_new or consumption.changes.is_empty:
+            return self._applied(consumption, None)
+        consumption, changes = self._load(consumption, manager, upstream, consumer)
+        arguments |= {_INPUT: changes, **dict.fromkeys(_CONTEXT_NAMES, context)}
+        wanted = {name: arguments[name] for name in self._signature.parameters}
+        result = self._function(**wanted)
+        if isinstance(result, dg.Output):
+            self._refuse_none(result.value)
+            return dg.Output(
+                self._applied(consumption, result.value),
+                metadata=result.metadata,
+                tags=result.tags,
+            )
+        self._refuse_none(result)
+        return self._applied(consumption, result)
+
+    def _applied(self, consumption: Consumption, rows: Any) -> AppliedChanges:
+        return AppliedChanges(consumption, rows, self._mode, self._keys, self._returns)
+
+    def _refuse_none(self, rows: Any) -> None:
+        if rows is None:
+            raise InvalidArgument(
+                f"{self._function.__name__} is an incremental asset and returned None: return the "
+                "rows to write, none of them where nothing is to be written"
+            )
+
+    def _load(
+        self, consumption: Consumption, manager: DeltaIOManager, upstream: Scan, consumer: Consumer
+    ) -> tuple[Consumption, Any]:
+        load_type = _load_type(self._hints.get(_INPUT, Any), manager.default_load_type)
+
+        def read(changes: UpstreamChanges) -> Any:
+            if load_type is None:
+                return changes
+            return load_input(load_type, TableInput(None, changes, lambda: manager.spark_session))
+
+        try:
+            return consumption, read(consumption.changes)
+        except DataFileMissing as error:
+            if consumption.changes.is_full_refresh:
+                raise
+            consumption = without_changes(consumption, error, upstream, consumer)
+            return consumption, read(consumption.changes)
+
+    def _manager(self, context: dg.AssetExecutionContext) -> DeltaIOManager:
+        manager = getattr(context.resources, self._io_manager_key)
+        if not isinstance(manager, DeltaIOManager):
+            raise InvalidArgument(
+                f"the incremental asset {context.asset_key.to_user_string()} is written by the "
+                f"resource {self._io_manager_key!r}, which has to be a DeltaIOManager"
+            )
+        return manager
+
+    def _consumer(self, context: dg.AssetExecutionContext, config: ChangeFeedConfig) -> Consumer:
+        name = context.asset_key.to_user_string()
+        keys = (
+            tuple(context.partition_keys)
+            if context.has_partition_key_range or (context.has_partition_key)
+            else ()
+        )
+        asked = None
+        if config.full_refresh:
+            asked = "the run config asked for it"
+        elif context.run.tags.get(FULL_REFRESH_TAG, "").lower() == "true":
+            asked = f"the run tag {FULL_REFRESH_TAG} asked for it"
+        return Consumer(
+            name=name,
+            partition_keys=keys,
+            selection=self._selection(context, name) if keys else None,
+            on_gap=self._on_gap,
+            full_refresh=asked,
+        )
+
+    def _selection(
+        self, context: dg.AssetExecutionContext, name: str
+    ) -> Callable[[Sequence[str]], PartitionSelection]:
+        partitions_def = context.assets_def.partitions_def
+        metadata = _metadata(context)
+        expression = self._source.partition_expr or metadata.get(
+            "partition_expr", metadata.get("delta/partition_expr")
+        )
+        assert partitions_def is not None  # noqa: S101  the run has partition keys
+
+        def select(keys: Sequence[str]) -> PartitionSelection:
+            return select_partitions(
+                partitions_def, keys, expression, asset=name, metadata_keys=metadata
+            )
+
+        return select
+
+
+def _load_type(hint: Any, default: str | None) -> LoadType | None:
+    """As what changes are loaded; None as they are."""
+    if hint is UpstreamChanges:
+        return None
+    load_type = load_type_of(hint, default, name=_INPUT)
+    if load_type.name not in _LOADABLE:
+        raise InvalidArgument(
+            f"the parameter {_INPUT!r} is annotated with {load_type.annotation}, and changes come "
+            "as pyspark.DataFrame, pyarrow.Table, pyarrow.RecordBatchReader, pandas.DataFrame, "
+            "polars.DataFrame, polars.LazyFrame or dagster_delta.UpstreamChanges"
+        )
+    return load_type
+
+
+def _asset_key(asset: Any) -> dg.AssetKey:
+    if isinstance(asset, dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset):
+        return asset.key
+    return dg.AssetKey.from_coercible(asset)
+
+
+def _metadata(context: dg.AssetExecutionContext) -> Mapping[str, Any]:
+    metadata: Mapping[str, Any] = context.assets_def.metadata_by_key[context.asset_key]
+    return metadata
+
+
+def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError:
+        # A name that only a type checker imports: Dagster does without it as well.
+        return {
+            name: hint
+            for name, hint in inspect.get_annotations(function).items()
+            if not isinstance(hint, str)
+        }
+
+
+def _log(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
+    changes = consumption.changes
+    where = changes.snapshot.store.location.uri
+    if changes.is_full_refresh:
+        context.log.info(
+            f"Taking every row of {where} at version {changes.to_version}: {changes.refresh_reason}"
+        )
+    elif not consumption.is_nothing_new:
+        context.log.info(
+            f"Taking the changes of {where} from version {changes.from_version} to "
+            f"{changes.to_version}"
+        )
