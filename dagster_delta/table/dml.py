@@ -15,6 +15,7 @@ from dagster_delta.table.transaction import ApplicationProgress, CommitResult
 if TYPE_CHECKING:
     from dagster_delta.engines.row_changes.merge_clauses import ClauseText
     from dagster_delta.table.merge_builder import MergeBuilder
+    from dagster_delta.table.merge_statement import MergeSchemaMode
 
 __all__ = ["RowChangeMethods"]
 
@@ -135,6 +136,8 @@ class RowChangeMethods(ABC):
         idempotency: tuple[str, int] | None = None,
         check: str | None = None,
         progress: Sequence[ApplicationProgress] = (),
+        engine: str | None = None,
+        schema_mode: MergeSchemaMode = "strict",
     ) -> MergeBuilder:
         """Change, remove and add rows by what a source says: name the clauses, then `execute`.
 
@@ -143,7 +146,8 @@ class RowChangeMethods(ABC):
         the table has no deletion vectors.
 
         Args:
-            source: pyarrow Table, RecordBatchReader or Dataset, pandas or polars frame.
+            source: pyarrow Table, RecordBatchReader or Dataset, pandas or polars frame, Spark
+                DataFrame.
             on: Spark SQL: when a row of the table and one of the source match, as in
                 `"t.id = s.id"`. A null equals nothing, but `<=>` takes it for equal to itself.
             source_alias: what expressions call the source.
@@ -154,6 +158,11 @@ class RowChangeMethods(ABC):
             check: Spark SQL over the table that every new row, inserted or updated, has to satisfy.
             progress: applications that the commit moves on, each only from where it stood; with
                 any of them there is a commit even where no row changes.
+            engine: `arrow` or `spark`; by default Spark for its own frames, and where it alone
+                evaluates the SQL exactly and a session is active.
+            schema_mode: `strict`: the table's columns and no others, those of the source that it
+                lacks are left alone; `merge`: columns that are taken from the source, by name or
+                all of them, are added to the table.
 
         Raises:
             Nothing yet; see `MergeBuilder.execute`.
@@ -173,6 +182,8 @@ class RowChangeMethods(ABC):
                 idempotency,
                 check,
                 tuple(progress),
+                engine,
+                schema_mode,
             )
             return self._adopt(merge_rows(self._store, self._existing(), statement, clock=now_ms))
 

@@ -83,14 +83,28 @@ def select_rows(
     )
 
 
-def read_plan(snapshot: Snapshot, files: Any, where: SqlExpression | None) -> ReadPlan:
-    """A read of all columns of some live files (a `pa.Table` of LIVE_FILE_SCHEMA)."""
+def read_plan(
+    snapshot: Snapshot,
+    files: Any,
+    where: SqlExpression | None,
+    configuration: TableConfiguration | None = None,
+) -> ReadPlan:
+    """A read of all columns of some live files.
+
+    Args:
+        snapshot: what they are live in.
+        files: `pa.Table` of LIVE_FILE_SCHEMA.
+        where: exact filter.
+        configuration: what the rows are read as, where the commit changes it: columns that are
+            new are null, and values have the types that columns were widened to.
+    """
+    read_as = snapshot.configuration if configuration is None else configuration
     return ReadPlan(
         store=snapshot.store,
         version=snapshot.version,
-        configuration=snapshot.configuration,
+        configuration=read_as,
         files=files,
-        columns=snapshot.schema.names,
+        columns=read_as.schema.names,
         where=where,
     )
 

@@ -6,7 +6,7 @@ Spec: Column Invariants; CHECK Constraints; Consistency Between Table Metadata a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +25,14 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.table.transaction import ApplicationProgress
 
-__all__ = ["SchemaMode", "WriteOptions", "new_column_name", "plan_configuration", "write_spec"]
+__all__ = [
+    "SchemaMode",
+    "WriteOptions",
+    "grown_configuration",
+    "new_column_name",
+    "plan_configuration",
+    "write_spec",
+]
 
 SchemaMode = Literal["strict", "merge", "overwrite"]
 
@@ -115,6 +122,23 @@ def plan_configuration(
     if options.schema_mode == "strict":
         check_strict(current.schema, data_schema, option='schema_mode="merge"', filled=filled)
         return current
+    return grown_configuration(current, data_schema, filled=filled)
+
+
+def grown_configuration(
+    current: TableConfiguration, data_schema: StructType, *, filled: Collection[str]
+) -> TableConfiguration:
+    """The configuration with the columns of the data that the table lacks, and with types widened
+    as far as it lets us.
+
+    Args:
+        current: of the table.
+        data_schema: logical schema of the rows.
+        filled: logical names of columns that the rows may lack, nullable or not.
+
+    Raises:
+        SchemaMismatch: a new column has no type, or one that may not be null is lacking.
+    """
     merged = merge_schemas(
         current.schema,
         data_schema,

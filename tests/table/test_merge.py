@@ -450,7 +450,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written() -> None:
     )
     refused(InvalidCast, "do not fit", lambda m: m.when_matched_update({"p": "t.id * 10000000000"}))
     with pytest.raises(SchemaMismatch, match="no column w"):
-        table.merge(wider, "t.id = s.id").when_matched_update_all().execute()
+        table.merge(wider, "t.id = s.id").when_matched_update({"w": "s.w"}).execute()
     narrower = source.drop_columns(["p"])
     with pytest.raises(SchemaMismatch, match="no column p"):
         table.merge(narrower, "t.id = s.id").when_not_matched_insert_all().execute()

@@ -559,6 +559,9 @@ def opened(table: DeltaTable) -> DeltaTable:
 class Meanwhile:
     """An engine beside which something else happens, between planning and commit."""
 
+    keeps_row_ids = ArrowEngine.keeps_row_ids
+    session_is_utc = ArrowEngine.session_is_utc
+
     def __init__(self, happens: Any) -> None:
         self._happens = happens
         self._engine = ArrowEngine()

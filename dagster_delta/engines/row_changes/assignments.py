@@ -30,7 +30,11 @@ __all__ = ["RowUpdate", "check_computable", "compute", "parse_assignments"]
 
 
 def parse_assignments(
-    values: Mapping[str, str], schema: StructType, *, value_schema: StructType | None = None
+    values: Mapping[str, str],
+    schema: StructType,
+    *,
+    value_schema: StructType | None = None,
+    casts: bool = True,
 ) -> tuple[Assignment, ...]:
     """What an UPDATE sets.
 
@@ -38,6 +42,7 @@ def parse_assignments(
         values: Spark SQL by column; `a.b` is a field of a struct, backticks quote odd names.
         schema: logical schema of the table.
         value_schema: what the values are computed from, where that is not the row of the table.
+        casts: whether the SQL casts what store assignment would refuse; else who computes it does.
 
     Raises:
         InvalidArgument: nothing is set, a column is set twice, a name or a value is no SQL text.
@@ -54,7 +59,8 @@ def parse_assignments(
                 column=name,
             )
         column, data_type = _find_target(name, schema)
-        value = _fitting(sql, schema if value_schema is None else value_schema, data_type)
+        scope = schema if value_schema is None else value_schema
+        value = _fitting(sql, scope, data_type) if casts else parse_expression(sql, scope)
         assignments.append(Assignment(column, value))
     _refuse_overlaps(assignments)
     return tuple(assignments)

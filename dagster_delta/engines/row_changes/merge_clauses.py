@@ -6,7 +6,7 @@ column of that name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +16,8 @@ from dagster_delta.engines.engine import Assignment
 from dagster_delta.engines.row_changes.assignments import check_computable, parse_assignments
 from dagster_delta.engines.row_completion import changed_values
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
-from dagster_delta.engines.sql.typed import Call, Cast, Column, Typed
+from dagster_delta.engines.sql.tokens import tokenize
+from dagster_delta.engines.sql.typed import Call, Cast, Column, Refused, Typed
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.protocol.column_values import (
     NO_VALUES,
@@ -24,7 +25,7 @@ from dagster_delta.protocol.column_values import (
     filled_columns,
     inserted_values,
 )
-from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = [
@@ -83,13 +84,22 @@ class MergeNames:
         source: logical schema of the source.
         target_alias: what the table is called.
         source_alias: what the source is called.
+        assigned: logical schema of the table that rows are written with, where columns are added.
+        embedded: whether the embedded engine will compute the expressions.
 
     Raises:
         InvalidArgument: both have one alias, or one of them none.
     """
 
     def __init__(
-        self, target: StructType, source: StructType, target_alias: str, source_alias: str
+        self,
+        target: StructType,
+        source: StructType,
+        target_alias: str,
+        source_alias: str,
+        *,
+        assigned: StructType | None = None,
+        embedded: bool = True,
     ) -> None:
         if not target_alias or not source_alias:
             raise InvalidArgument("the aliases of a merge may not be empty")
@@ -101,6 +111,10 @@ class MergeNames:
         self._schemas = {TARGET: target, SOURCE: source}
         self._aliases = {TARGET: target_alias, SOURCE: source_alias}
         self._scopes = {sides: self._scope(sides) for sides in _SIDES.values()}
+        self.assigned = target if assigned is None else assigned
+        """Logical schema that rows are written with."""
+        self.embedded = embedded
+        """Whether the embedded engine computes the expressions."""
 
     @property
     def target(self) -> StructType:
@@ -130,21 +144,19 @@ class MergeNames:
             expression = parse_expression(sql, self.scope(kind))
         except SchemaMismatch as mismatch:
             raise self._explained(mismatch, kind) from None
-        if not isinstance(expression.typed, Column):
+        if self.embedded and not isinstance(expression.typed, Column):
             expression.check_embeddable()
         for path in expression.references:
             if len(path) == 1 and self._side_of_alias(path[0]) is not None:
-                raise InvalidArgument(
-                    f"{path[0]} is an alias of this merge: to name a column of that name, write "
-                    f"it behind an alias, as in {self._aliases[TARGET]}.{path[0]}"
-                )
+                raise self._alias_alone(path[0])
         return expression
 
     def condition(self, sql: str, kind: ClauseKind) -> Typed:
         """A condition, with paths that start with `TARGET` or `SOURCE`. Raises as `parse` does."""
         expression = self.parse(sql, kind)
         expression.check_filter()
-        expression.check_embeddable()
+        if self.embedded:
+            expression.check_embeddable()
         return self._resolved(expression.typed, kind)
 
     def paths(self, clause: MergeClause) -> frozenset[tuple[str, ...]]:
@@ -159,11 +171,18 @@ class MergeNames:
             InvalidArgument: it is no column.
             SchemaMismatch: the table does not have it.
         """
-        kind: ClauseKind = "not_matched_by_source"
-        typed = self.parse(name, kind).typed
+        if not isinstance(name, str):
+            raise InvalidArgument(f"{name!r} is no Spark SQL: write expressions as text")
+        alias = self._aliases[TARGET]
+        typed = parse_expression(name, _side_scope(alias, self.assigned)).typed
         if not isinstance(typed, Column):
             raise InvalidArgument(f"{name!r} is no column of the table", column=name)
-        return self._whole_path(typed.path, kind)[1:]
+        path = typed.path
+        if path[0].casefold() != alias.casefold():
+            return path
+        if len(path) == 1:
+            raise self._alias_alone(alias)
+        return path[1:]
 
     def rows(self, sides: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
         """Rows of one side or both as the values of assignments want them.
@@ -175,7 +194,9 @@ class MergeNames:
         columns: dict[str, Any] = {}
         for side, batch in sides.items():
             for name, array in zip(batch.schema.names, batch.columns, strict=True):
-                columns.setdefault(name, array)
+                # A column that the MERGE adds to the table is none of its expressions' yet.
+                if self._schemas[side].get(name) is not None:
+                    columns.setdefault(name, array)
             if not batch.num_columns:
                 continue
             columns[self._aliases[side]] = pa.StructArray.from_arrays(
@@ -186,6 +207,46 @@ class MergeNames:
             count = next(iter(sides.values())).num_rows
             columns["\0row"] = pa.nulls(count)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    def qualified(self, sql: str, kind: ClauseKind) -> str:
+        """The text with an alias before each name that Spark would find in both sides, although a
+        clause of this kind sees it in one of them.
+
+        Raises:
+            As `parse` does.
+        """
+        unclear = {
+            path[0].casefold(): self._whole_path(path, kind)[0]
+            for path in self.parse(sql, kind).references
+            if self._side_of_alias(path[0]) is None
+            and self.assigned.get(path[0]) is not None
+            and self.source.get(path[0]) is not None
+        }
+        if not unclear:
+            return sql
+        tokens = tokenize(sql)
+        parts, position = [], 0
+        for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
+            side = unclear.get(token.text.casefold()) if token.kind in ("word", "quoted") else None
+            is_part = before is not None and before.is_operator(".")
+            if side is not None and not is_part and not after.is_operator("("):
+                parts += [sql[position : token.position], _quote((self._aliases[side],)), "."]
+                position = token.position
+        return "".join((*parts, sql[position:]))
+
+    def paths_of(self, sql: str, kind: ClauseKind) -> frozenset[tuple[str, ...]]:
+        """The columns that a text looks at, by `TARGET` or `SOURCE` first. Raises as `parse`."""
+        return frozenset(self._whole_path(path, kind) for path in self.parse(sql, kind).references)
+
+    def alias(self, side: str) -> str:
+        """What expressions call a side."""
+        return self._aliases[side]
+
+    def _alias_alone(self, name: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"{name} is an alias of this merge: to name a column of that name, write it behind an "
+            f"alias, as in {self._aliases[TARGET]}.{name}"
+        )
 
     def _scope(self, sides: Sequence[str]) -> StructType:
         """A struct per alias, and the columns that need none."""
@@ -241,18 +302,34 @@ class MergeNames:
                 return replace(
                     node, arguments=tuple(self._resolved(each, kind) for each in arguments)
                 )
+            case Refused(operands=operands):
+                return replace(
+                    node, operands=tuple(self._resolved(each, kind) for each in operands)
+                )
         return node
 
 
+def _side_scope(alias: str, schema: StructType) -> StructType:
+    """The columns of one side, behind its alias and without it."""
+    columns = (each for each in schema if each.name.casefold() != alias.casefold())
+    return StructType((StructField(alias, schema), *columns))
+
+
 def parse_clauses(
-    texts: Sequence[ClauseText], names: MergeNames, configuration: TableConfiguration
+    texts: Sequence[ClauseText],
+    names: MergeNames,
+    configuration: TableConfiguration,
+    *,
+    evolves: bool = False,
 ) -> tuple[MergeClause, ...]:
     """The clauses of a MERGE, in order.
 
     Args:
         texts: what the caller wrote.
         names: the columns of both sides.
-        configuration: of the table.
+        configuration: of the table, as rows are written.
+        evolves: whether the columns of the source are those of the table, as far as it goes: it
+            need not have all of them.
 
     Raises:
         InvalidArgument: there are none, one that always holds stands before others of its kind, or
@@ -270,11 +347,11 @@ def parse_clauses(
                 f"a 'when {kind}' clause without a condition stands before another one, which "
                 "would never be reached: give it a condition, or move it to the end"
             )
-    return tuple(_parse_clause(text, names, configuration) for text in texts)
+    return tuple(_parse_clause(text, names, configuration, evolves) for text in texts)
 
 
 def _parse_clause(
-    text: ClauseText, names: MergeNames, configuration: TableConfiguration
+    text: ClauseText, names: MergeNames, configuration: TableConfiguration, evolves: bool
 ) -> MergeClause:
     condition = None
     if text.condition is not None:
@@ -282,14 +359,18 @@ def _parse_clause(
     if text.action == "delete":
         return MergeClause(text, condition, ())
     if text.values is None:
-        values = _every_column(names, filled_columns(configuration))
+        values = _every_column(names, None if evolves else filled_columns(configuration))
+        if evolves and text.action == "update":
+            values = _every_field(names)
     else:
         values = _by_path(text, names)
     for sql in values.values():
         if isinstance(sql, str):
             names.parse(sql, text.kind)
-    assignments = parse_assignments(values, names.target, value_schema=names.scope(text.kind))
-    for each in assignments:
+    assignments = parse_assignments(
+        values, names.assigned, value_schema=names.scope(text.kind), casts=names.embedded
+    )
+    for each in assignments if names.embedded else ():
         check_computable(each)
     assigned = {each.column[0] for each in assignments}
     complete = inserted_values if text.action == "insert" else changed_values
@@ -312,30 +393,61 @@ def _by_path(text: ClauseText, names: MergeNames) -> dict[str, str]:
     return values
 
 
-def _every_column(names: MergeNames, filled: Collection[str]) -> dict[str, str]:
-    """All columns of the table from those of the source; one that is filled may be lacking."""
-    lacking = [each.name for each in names.target if names.source.get(each.name) is None]
-    missing = [name for name in lacking if name not in filled]
+def _every_column(names: MergeNames, filled: Collection[str] | None) -> dict[str, str]:
+    """All columns of the table from those of the source; others of the source are left alone.
+
+    Args:
+        names: the columns of both sides.
+        filled: columns that the source may lack; None for all.
+    """
+    lacking = [each.name for each in names.assigned if names.source.get(each.name) is None]
+    missing = [name for name in lacking if filled is not None and name not in filled]
     if missing:
         raise SchemaMismatch(
             f"the source of the merge has no column {', '.join(missing)}: add it, or say with "
-            "when_matched_update or when_not_matched_insert what to write",
+            "when_matched_update or when_not_matched_insert what to write, or pass "
+            'schema_mode="merge" to leave such columns as they are',
             column=missing[0],
         )
-    unknown = [each.name for each in names.source if names.target.get(each.name) is None]
-    if unknown:
-        raise SchemaMismatch(
-            f"the table has no column {', '.join(unknown)}, and a merge does not add columns: "
-            "drop it from the source, or say with when_matched_update or when_not_matched_insert "
-            "what to write",
-            column=unknown[0],
-        )
-    source = names.scope("not_matched").fields[0].name
+    alias = names.alias(SOURCE)
     return {
-        _quote((each.name,)): _quote((source, each.name))
-        for each in names.target
+        _quote((each.name,)): _quote((alias, each.name))
+        for each in names.assigned
         if each.name not in lacking
     }
+
+
+def _every_field(names: MergeNames) -> dict[str, str]:
+    """What an update takes from a source that need not have everything: fields of structs that it
+    lacks stay as they are, as columns do.
+    """
+    alias = names.alias(SOURCE)
+    return {
+        _quote(path): _quote((alias, *path)) for path in _shared_paths(names.assigned, names.source)
+    }
+
+
+def _shared_paths(table: StructType, source: StructType) -> Iterator[tuple[str, ...]]:
+    """The fields that both have; inside a struct only where the source's lacks some."""
+    for field in table:
+        theirs = source.get(field.name)
+        if theirs is None:
+            continue
+        match field.data_type, theirs.data_type:
+            case StructType() as ours, StructType() as found if not _covers(found, ours):
+                yield from ((field.name, *path) for path in _shared_paths(ours, found))
+            case _:
+                yield (field.name,)
+
+
+def _covers(source: DataType, table: DataType) -> bool:
+    """Whether a struct of the source has all fields of the table's, at every depth of structs."""
+    if not isinstance(source, StructType) or not isinstance(table, StructType):
+        return True
+    found = ((source.get(each.name), each) for each in table)
+    return all(
+        theirs is not None and _covers(theirs.data_type, ours.data_type) for theirs, ours in found
+    )
 
 
 def _quote(path: Sequence[str]) -> str:

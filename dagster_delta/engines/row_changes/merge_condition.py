@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from dagster_delta.engines.row_changes.merge_clauses import SOURCE, TARGET
 from dagster_delta.engines.sql.arrow_expressions import compile_filter
 from dagster_delta.engines.sql.skipping import to_predicate
-from dagster_delta.engines.sql.typed import Call, Cast, Column, Typed, walk
+from dagster_delta.engines.sql.typed import Call, Cast, Column, Refused, Typed, walk
 from dagster_delta.protocol.arrow_values import FALSE
 from dagster_delta.protocol.predicates import (
     And,
@@ -31,6 +31,7 @@ __all__ = [
     "Computed",
     "JoinKey",
     "MergeCondition",
+    "bounds_predicate",
     "key_predicate",
     "split_condition",
     "target_predicate",
@@ -152,9 +153,9 @@ def _sides(node: Typed) -> set[str]:
     return {each.path[0] for each in walk(node) if isinstance(each, Column)}
 
 
-def target_predicate(node: Typed) -> Predicate:
+def target_predicate(node: Typed, *, session_is_utc: bool = True) -> Predicate:
     """What a condition over the target alone asks of the bounds of the table's columns."""
-    return to_predicate(_in_table(node), session_is_utc=True)
+    return to_predicate(_in_table(node), session_is_utc=session_is_utc)
 
 
 def _in_table(node: Typed) -> Typed:
@@ -165,6 +166,8 @@ def _in_table(node: Typed) -> Typed:
             return replace(node, child=_in_table(child))
         case Call(arguments=arguments):
             return replace(node, arguments=tuple(map(_in_table, arguments)))
+        case Refused(operands=operands):
+            return replace(node, operands=tuple(map(_in_table, operands)))
     return node
 
 
@@ -178,22 +181,54 @@ def key_predicate(key: JoinKey, values: Any) -> Predicate:
     known = pc.drop_null(values)
     predicate = _equal_to_any(key, known)
     if key.nulls_match and len(known) < len(values):
-        match key.target:
-            case Column(path) | Cast(Column(path)):
-                return Or((predicate, IsNull(path[1:])))
-        return Unknown("a computed key")
+        column = _key_column(key)
+        return Unknown("a computed key") if column is None else Or((predicate, IsNull(column)))
     return predicate
+
+
+def bounds_predicate(key: JoinKey, bounds: Any, *, has_nulls: bool) -> Predicate:
+    """What the target's side of a key has to satisfy to be equal to a value between two.
+
+    Args:
+        key: of the join.
+        bounds: `pyarrow.Array` of the least and the greatest value of the source's side; nulls
+            where it has none.
+        has_nulls: whether a null is among the values.
+    """
+    column, known = _key_column(key), bounds.drop_null()
+    if column is None:
+        return Unknown("a computed key")
+    found: Predicate = Constant(False)
+    if len(known):
+        least, greatest = bounds.to_pylist()
+        found = _between(column, least, greatest, key)
+    return Or((found, IsNull(column))) if has_nulls and key.nulls_match else found
+
+
+def _key_column(key: JoinKey) -> tuple[str, ...] | None:
+    """Logical path of the table's column that the key compares, if it is one."""
+    match key.target:
+        case Column(path) | Cast(Column(path)) if key.target.data_type is not None:
+            return path[1:]
+    return None
+
+
+def _between(column: tuple[str, ...], least: Any, greatest: Any, key: JoinKey) -> Predicate:
+    assert key.target.data_type is not None  # noqa: S101  it is a column
+    return And(
+        (
+            Comparison(column, ">=", least, key.target.data_type),
+            Comparison(column, "<=", greatest, key.target.data_type),
+        )
+    )
 
 
 def _equal_to_any(key: JoinKey, known: Any) -> Predicate:
     if not len(known):
         return Constant(False)
-    data_type = key.target.data_type
-    match key.target:
-        case Column(path) | Cast(Column(path)) if data_type is not None:
-            column = path[1:]
-        case _:
-            return Unknown("a computed key")
+    column, data_type = _key_column(key), key.target.data_type
+    if column is None or data_type is None:
+        return Unknown("a computed key")
     if data_type in _FLOATS and pc.any(pc.is_nan(known)).as_py():
         return Unknown("NaN as a key")
     try:
@@ -204,9 +239,4 @@ def _equal_to_any(key: JoinKey, known: Any) -> Predicate:
     except (ValueError, OverflowError, pa.ArrowNotImplementedError):
         # Dates outside the years of Python's datetime, say.
         return Unknown("keys without bounds")
-    return And(
-        (
-            Comparison(column, ">=", bounds["min"], data_type),
-            Comparison(column, "<=", bounds["max"], data_type),
-        )
-    )
+    return _between(column, bounds["min"], bounds["max"], key)

@@ -21,7 +21,7 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkEngine"]
+__all__ = ["SparkEngine", "check_reachable"]
 
 
 class SparkEngine:
@@ -48,7 +48,7 @@ class SparkEngine:
         """
         from dagster_delta.engines.spark.reader import read_frame
 
-        _check_reachable(plan.store)
+        check_reachable(plan.store)
         return read_frame(self.session, plan)
 
     def schema_of(self, data: DataFrame) -> StructType:
@@ -71,21 +71,21 @@ class SparkEngine:
         """
         from dagster_delta.engines.spark.writer import write_frame
 
-        _check_reachable(store)
+        check_reachable(store)
         return write_frame(data, spec, store)
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate. Raises as `RowChangeEngine` says."""
         from dagster_delta.engines.spark.row_changes import find_matches
 
-        _check_reachable(plan.store)
+        check_reachable(plan.store)
         return find_matches(self.session, plan)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
         """Write rows anew, in no order. Raises as `RowChangeEngine` says."""
         from dagster_delta.engines.spark.row_changes import rewrite_rows
 
-        _check_reachable(rewrite.source.store)
+        check_reachable(rewrite.source.store)
         return rewrite_rows(self.session, rewrite)
 
     @property
@@ -113,7 +113,12 @@ def _active_session() -> SparkSession:
     return session
 
 
-def _check_reachable(store: ObjectStore) -> None:
+def check_reachable(store: ObjectStore) -> None:
+    """Make sure that Spark's workers find a table where this process does.
+
+    Raises:
+        InvalidArgument: it lives in the memory of this process.
+    """
     if scheme_of(store.location.uri) == "memory":
         raise InvalidArgument(
             "a table in the memory of this process is out of reach for Spark's workers: use "

@@ -24,7 +24,13 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["FileIndex", "collect_rows", "with_file_marks", "with_number_marks"]
+__all__ = [
+    "FileIndex",
+    "collect_numbers",
+    "collect_rows",
+    "with_file_marks",
+    "with_number_marks",
+]
 
 _BUCKET, _BITS = "__delta_bucket", "__delta_bits"
 _CHUNK, _WORDS = "__delta_chunk", "__delta_mark_words"
@@ -89,19 +95,31 @@ def collect_rows(rows: DataFrame) -> dict[int, BitMap64]:
 
     The executors make bitmaps of them; the driver gets a bit per row at most.
     """
-    functions = functions_of(rows)
-    number = functions.col(ROW_INDEX) + 1
-    found = (
-        rows.groupBy(FILE_KEY, functions.bitmap_bucket_number(number).alias(_BUCKET))
-        .agg(functions.bitmap_construct_agg(functions.bitmap_bit_position(number)).alias(_BITS))
-        .collect()
-    )
     bitmaps: dict[int, BitMap64] = {}
-    for key, bucket, bits in found:
-        flags = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
-        indexes = np.flatnonzero(flags) + (bucket - 1) * _BUCKET_ROWS
-        bitmaps[key] = bitmaps.get(key, BitMap64()) | bitmap_of(indexes)
+    for key, *bucket in _buckets(rows, ROW_INDEX, FILE_KEY).collect():
+        bitmaps[key] = bitmaps.get(key, BitMap64()) | _bucket_rows(*bucket)
     return bitmaps
+
+
+def collect_numbers(rows: DataFrame, name: str) -> BitMap64:
+    """The numbers in a column of a frame, however often they are there; nulls do not count."""
+    known = rows.where(functions_of(rows).col(name).isNotNull())
+    return BitMap64.union(
+        BitMap64(), *(_bucket_rows(*each) for each in _buckets(known, name).collect())
+    )
+
+
+def _buckets(rows: DataFrame, name: str, *keys: str) -> DataFrame:
+    functions = functions_of(rows)
+    number = functions.col(name) + 1
+    return rows.groupBy(*keys, functions.bitmap_bucket_number(number).alias(_BUCKET)).agg(
+        functions.bitmap_construct_agg(functions.bitmap_bit_position(number)).alias(_BITS)
+    )
+
+
+def _bucket_rows(bucket: int, bits: bytes) -> BitMap64:
+    flags = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    return bitmap_of(np.flatnonzero(flags) + (bucket - 1) * _BUCKET_ROWS)
 
 
 def with_file_marks(rows: DataFrame, marked: Mapping[int, BitMap64], name: str) -> DataFrame:
