@@ -15,12 +15,33 @@ if TYPE_CHECKING:
     from dagster_delta.errors import DeltaError
     from dagster_delta.evolution.column_definition import Column, Identity
     from dagster_delta.orchestration.io_manager import DeltaIOManager
+    from dagster_delta.orchestration.maintained_tables import delta_table_pool
+    from dagster_delta.orchestration.maintenance import (
+        delta_maintenance_job,
+        delta_maintenance_schedule,
+        delta_restore_job,
+    )
+    from dagster_delta.orchestration.maintenance_config import (
+        CheckpointConfig,
+        DeltaMaintenanceConfig,
+        OptimizeConfig,
+        VacuumConfig,
+    )
+    from dagster_delta.orchestration.maintenance_ops import (
+        checkpoint_op,
+        history_op,
+        optimize_op,
+        restore_op,
+        vacuum_op,
+    )
+    from dagster_delta.orchestration.merge_config import (
+        MergeConfig,
+        MergeOperationsConfig,
+        MergeType,
+    )
     from dagster_delta.orchestration.observations import observable_delta_asset
     from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
-    from dagster_delta.orchestration.sensors import (
-        delta_change_feed_sensor,
-        delta_table_sensor,
-    )
+    from dagster_delta.orchestration.sensors import delta_change_feed_sensor, delta_table_sensor
     from dagster_delta.orchestration.storage_options import (
         AzureStorageOptions,
         FsspecStorageOptions,
@@ -31,62 +52,111 @@ if TYPE_CHECKING:
     )
     from dagster_delta.orchestration.table_changes import DeltaCommitRange, TableChanges
     from dagster_delta.table.change_data_feed import ChangeDataFeed
-    from dagster_delta.table.delta_table import CommitResult, DeltaTable
+    from dagster_delta.table.delta_table import DeltaTable
+    from dagster_delta.table.health import TableHealth
+    from dagster_delta.table.optimize import OptimizeResult
     from dagster_delta.table.scan import Scan
     from dagster_delta.table.snapshot import Snapshot
-    from dagster_delta.table.transaction import Transaction
+    from dagster_delta.table.streaming.registration import register_delta_log
+    from dagster_delta.table.streaming.sink import DeltaSink, delta_sink
+    from dagster_delta.table.transaction import CommitResult, Transaction
+    from dagster_delta.table.vacuum import VacuumResult
 
 __all__ = [
     "AzureStorageOptions",
     "ChangeDataFeed",
+    "CheckpointConfig",
     "Column",
     "CommitResult",
     "DeltaCommitRange",
     "DeltaError",
     "DeltaIOManager",
+    "DeltaMaintenanceConfig",
+    "DeltaSink",
     "DeltaTable",
     "DeltaTableResource",
     "FsspecStorageOptions",
     "GcsStorageOptions",
     "Identity",
     "LocalStorageOptions",
+    "MergeConfig",
+    "MergeOperationsConfig",
+    "MergeType",
+    "OptimizeConfig",
+    "OptimizeResult",
     "S3StorageOptions",
     "Scan",
     "Snapshot",
     "SparkSessionResource",
     "StorageOptions",
     "TableChanges",
+    "TableHealth",
     "Transaction",
+    "VacuumConfig",
+    "VacuumResult",
     "__version__",
+    "checkpoint_op",
     "delta_change_feed_sensor",
+    "delta_maintenance_job",
+    "delta_maintenance_schedule",
+    "delta_restore_job",
+    "delta_sink",
+    "delta_table_pool",
     "delta_table_sensor",
+    "history_op",
     "observable_delta_asset",
+    "optimize_op",
+    "register_delta_log",
+    "restore_op",
+    "vacuum_op",
 ]
 
 _HOMES = {
     "AzureStorageOptions": "orchestration.storage_options",
     "ChangeDataFeed": "table.change_data_feed",
+    "CheckpointConfig": "orchestration.maintenance_config",
     "Column": "evolution.column_definition",
     "CommitResult": "table.transaction",
     "DeltaCommitRange": "orchestration.table_changes",
     "DeltaError": "errors",
     "DeltaIOManager": "orchestration.io_manager",
+    "DeltaMaintenanceConfig": "orchestration.maintenance_config",
+    "DeltaSink": "table.streaming.sink",
     "DeltaTable": "table.delta_table",
     "DeltaTableResource": "orchestration.resources",
     "FsspecStorageOptions": "orchestration.storage_options",
     "GcsStorageOptions": "orchestration.storage_options",
     "Identity": "evolution.column_definition",
     "LocalStorageOptions": "orchestration.storage_options",
+    "MergeConfig": "orchestration.merge_config",
+    "MergeOperationsConfig": "orchestration.merge_config",
+    "MergeType": "orchestration.merge_config",
+    "OptimizeConfig": "orchestration.maintenance_config",
+    "OptimizeResult": "table.optimize",
     "S3StorageOptions": "orchestration.storage_options",
     "Scan": "table.scan",
     "Snapshot": "table.snapshot",
     "SparkSessionResource": "orchestration.resources",
     "StorageOptions": "orchestration.storage_options",
     "TableChanges": "orchestration.table_changes",
+    "TableHealth": "table.health",
     "Transaction": "table.transaction",
+    "VacuumConfig": "orchestration.maintenance_config",
+    "VacuumResult": "table.vacuum",
+    "checkpoint_op": "orchestration.maintenance_ops",
     "delta_change_feed_sensor": "orchestration.sensors",
+    "delta_maintenance_job": "orchestration.maintenance",
+    "delta_maintenance_schedule": "orchestration.maintenance",
+    "delta_restore_job": "orchestration.maintenance",
+    "delta_sink": "table.streaming.sink",
+    "delta_table_pool": "orchestration.maintained_tables",
     "delta_table_sensor": "orchestration.sensors",
+    "history_op": "orchestration.maintenance_ops",
     "observable_delta_asset": "orchestration.observations",
+    "optimize_op": "orchestration.maintenance_ops",
+    "register_delta_log": "table.streaming.registration",
+    "restore_op": "orchestration.maintenance_ops",
+    "vacuum_op": "orchestration.maintenance_ops",
 }
 
 

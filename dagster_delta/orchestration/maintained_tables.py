@@ -1,0 +1,171 @@
+"""Which tables a maintenance job is about, and how their assets say where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dagster import (
+    AssetKey,
+    AssetsDefinition,
+    AssetSelection,
+    AssetSpec,
+    MetadataValue,
+    SourceAsset,
+)
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io_manager import DeltaIOManager
+from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import DeltaTable
+
+__all__ = ["MaintainedTable", "delta_table_pool", "maintained_tables"]
+
+_URI_KEY = "dagster/uri"
+_IO_MANAGER_KEY = "dagster/io_manager_key"
+_DEFAULT_IO_MANAGER = "io_manager"
+
+Asset = AssetsDefinition | AssetSpec | SourceAsset
+
+
+def delta_table_pool(table: AssetKey | str | Sequence[str]) -> str:
+    """The pool of everything that changes one table; give it a limit of 1 in the deployment.
+
+    Maintenance jobs use it by themselves. An asset declared with it never runs while its table is
+    being maintained: `@dg.asset(pool=delta_table_pool("flights"))`.
+
+    Args:
+        table: key of the asset, or name of the table where it is no asset's.
+    """
+    name = AssetKey.from_coercible(table).to_user_string()
+    return "delta/" + "_".join(name.split())
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainedTable:
+    """One table of a job, not opened yet."""
+
+    name: str
+    """What it is called in the job: the asset key as `a/b`, or a name of the user's."""
+    asset_key: AssetKey | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Definition metadata of the asset."""
+    io_manager_key: str | None = None
+    """Resource that knows where the asset lies; None where `uri` does."""
+    uri: str | None = None
+    storage_options: StorageOptions | Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def op_name(self) -> str:
+        """A name for the op that maintains it."""
+        return "".join(each if each.isalnum() else "_" for each in self.name)
+
+    def open(self, resources: Any) -> DeltaTable | None:
+        """The table, or None where the asset was never materialised.
+
+        Args:
+            resources: of the step.
+
+        Raises:
+            InvalidArgument: the asset is not stored by a DeltaIOManager.
+            DeltaError: the table cannot be opened.
+        """
+        from dagster_delta.errors import TableNotFound
+        from dagster_delta.table.delta_table import DeltaTable
+
+        uri, options = self._locate(resources)
+        try:
+            return DeltaTable(uri, storage_options=options)
+        except TableNotFound:
+            if self.asset_key is None:
+                raise
+            return None
+
+    def _locate(self, resources: Any) -> tuple[str, dict[str, Any]]:
+        if self.uri is not None:
+            return self.uri, plain_options(self.storage_options)
+        manager = getattr(resources, self.io_manager_key or _DEFAULT_IO_MANAGER)
+        if not isinstance(manager, DeltaIOManager) or self.asset_key is None:
+            raise InvalidArgument(
+                f"the asset {self.name} is stored by {type(manager).__name__}, which is no "
+                "DeltaIOManager: leave it out of the job, or name its location in the job's tables"
+            )
+        uri = manager.asset_table_uri(self.asset_key, self.metadata)
+        return uri, manager.storage_options.to_options()
+
+
+def maintained_tables(
+    assets: Iterable[Asset],
+    selection: AssetSelection | None,
+    tables: Mapping[str, str],
+    storage_options: StorageOptions | Mapping[str, Any] | None,
+) -> tuple[MaintainedTable, ...]:
+    """The tables of a job.
+
+    Args:
+        assets: definitions of Delta assets.
+        selection: which of the assets; None for all.
+        tables: name to location of tables that are no assets.
+        storage_options: how to reach those, and assets that name their location themselves.
+
+    Raises:
+        InvalidArgument: there are none, or two have the same name.
+    """
+    found = [each for asset in assets for each in _of_asset(asset, storage_options)]
+    if selection is not None:
+        chosen = selection.resolve(_definitions(assets))
+        found = [each for each in found if each.asset_key in chosen]
+    found += [
+        MaintainedTable(name, uri=uri, storage_options=storage_options)
+        for name, uri in tables.items()
+    ]
+    names = [each.op_name for each in found]
+    if twice := sorted({each for each in names if names.count(each) > 1}):
+        raise InvalidArgument(f"two tables of the job come to the same op name: {', '.join(twice)}")
+    if not found:
+        raise InvalidArgument(
+            "the job has no tables: give it assets, a selection that finds some, or tables by name "
+            "and location"
+        )
+    return tuple(found)
+
+
+def _definitions(assets: Iterable[Asset]) -> list[AssetsDefinition | SourceAsset]:
+    return [
+        AssetsDefinition(specs=[each]) if isinstance(each, AssetSpec) else each for each in assets
+    ]
+
+
+def _of_asset(
+    asset: Asset, storage_options: StorageOptions | Mapping[str, Any] | None
+) -> Iterable[MaintainedTable]:
+    if isinstance(asset, AssetsDefinition):
+        for spec in asset.specs:
+            key = None
+            if asset.is_materializable:
+                key = asset.get_io_manager_key_for_asset_key(spec.key)
+            yield _of_key(spec.key, spec.metadata, key, storage_options)
+    else:
+        yield _of_key(asset.key, asset.metadata or {}, None, storage_options)
+
+
+def _of_key(
+    key: AssetKey,
+    metadata: Mapping[str, Any],
+    io_manager_key: str | None,
+    storage_options: StorageOptions | Mapping[str, Any] | None,
+) -> MaintainedTable:
+    plain = {
+        name: each.value if isinstance(each, MetadataValue) else each
+        for name, each in metadata.items()
+    }
+    name = key.to_user_string()
+    if _URI_KEY in plain:
+        return MaintainedTable(
+            name, key, plain, uri=str(plain[_URI_KEY]), storage_options=storage_options
+        )
+    manager = io_manager_key or plain.get(_IO_MANAGER_KEY) or _DEFAULT_IO_MANAGER
+    return MaintainedTable(name, key, plain, io_manager_key=str(manager))

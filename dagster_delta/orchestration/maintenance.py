@@ -1,0 +1,305 @@
+"""Jobs and schedules that keep the tables of assets in shape.
+
+What they change is invisible to everybody downstream: an observation is reported, and no
+materialisation, since not a row is another. Only a restore is a materialisation.
+"""
+
+# No `from __future__ import annotations`: Dagster reads the annotations of ops and mappings itself.
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict, Unpack
+
+import dagster as dg
+from pydantic import Field, create_model
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.maintained_tables import (
+    Asset,
+    MaintainedTable,
+    delta_table_pool,
+    maintained_tables,
+)
+from dagster_delta.orchestration.maintenance_config import (
+    DeltaMaintenanceConfig,
+    DeltaRestoreConfig,
+)
+from dagster_delta.orchestration.maintenance_ops import maintain
+from dagster_delta.orchestration.maintenance_steps import (
+    StepReport,
+    checkpoint_step,
+    optimize_step,
+    restore_step,
+    vacuum_step,
+)
+from dagster_delta.orchestration.storage_options import StorageOptions
+from dagster_delta.orchestration.table_changes import DATA_VERSION_TAG
+
+__all__ = [
+    "MaintenanceJobOptions",
+    "delta_maintenance_job",
+    "delta_maintenance_schedule",
+    "delta_restore_job",
+]
+
+
+class MaintenanceJobOptions(TypedDict, total=False):
+    """Which tables a job is about, and what else it is; all of them optional."""
+
+    assets: Iterable[Asset]
+    """Assets that a `DeltaIOManager` stores, or that name their location as `dagster/uri`."""
+    selection: dg.AssetSelection
+    """Only these of the assets."""
+    tables: Mapping[str, str]
+    """Name to location of tables that are no assets."""
+    storage_options: StorageOptions | Mapping[str, Any]
+    """How to reach those, and assets that name their location themselves."""
+    spark: str
+    """Key of the resource that starts the Spark session, for the engine `spark`."""
+    description: str
+    """What the UI says about the job."""
+    tags: Mapping[str, str]
+    """Tags of the job."""
+    executor_def: dg.ExecutorDefinition
+    """How the steps of a run are executed; by default as the code location says."""
+
+
+def delta_maintenance_job(
+    name: str = "delta_maintenance",
+    *,
+    config: DeltaMaintenanceConfig | None = None,
+    **options: Unpack[MaintenanceJobOptions],
+) -> dg.JobDefinition:
+    """A job that optimizes, vacuums and checkpoints tables, one step per table.
+
+    By default small files are written together, and VACUUM only tells what it would delete. The
+    Launchpad shows the config, typed and explained; a run may restrict it to some `tables`.
+
+    Every step is in the pool of its table, see `delta_table_pool`.
+
+    Args:
+        name: of the job.
+        config: what runs do unless they are told otherwise.
+        options: see `MaintenanceJobOptions`.
+
+    Raises:
+        InvalidArgument: there are no tables.
+
+    Examples:
+        delta_maintenance_job(assets=[flights, weather])
+        delta_maintenance_job(tables={"flights": "s3://lake/raw/flights"})
+    """
+    tables = _tables(options)
+    ops = [_maintenance_op(each, options.get("spark")) for each in tables]
+
+    @dg.graph(name=f"{name}_graph")
+    def maintenance() -> None:
+        for each in ops:
+            each()
+
+    mapping = _mapping(ops, tables, config or DeltaMaintenanceConfig())
+    return _job(maintenance, name, mapping, options)
+
+
+def delta_maintenance_schedule(
+    name: str,
+    cron_schedule: str,
+    *,
+    config: DeltaMaintenanceConfig | None = None,
+    execution_timezone: str | None = None,
+    default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
+    **options: Unpack[MaintenanceJobOptions],
+) -> dg.ScheduleDefinition:
+    """A schedule with a maintenance job of its own, called `<name>_job`.
+
+    Args:
+        name: of the schedule.
+        cron_schedule: when it runs: `"0 3 * * *"`.
+        config: what its runs do; by default as for `delta_maintenance_job`.
+        execution_timezone: of the cron schedule; UTC by default.
+        default_status: whether it is on from the start; it is not by default.
+        options: see `MaintenanceJobOptions`.
+
+    Raises:
+        InvalidArgument: there are no tables.
+
+    Examples:
+        delta_maintenance_schedule(
+            "nightly_maintenance",
+            "0 3 * * *",
+            assets=[flights, weather],
+            config=DeltaMaintenanceConfig(vacuum=VacuumConfig(dry_run=False)),
+        )
+    """
+    return dg.ScheduleDefinition(
+        name=name,
+        job=delta_maintenance_job(f"{name}_job", config=config, **options),
+        cron_schedule=cron_schedule,
+        execution_timezone=execution_timezone,
+        default_status=default_status,
+    )
+
+
+def delta_restore_job(
+    name: str = "delta_restore", **options: Unpack[MaintenanceJobOptions]
+) -> dg.JobDefinition:
+    """A job that makes one of its tables what it was at an older version.
+
+    A run names the table, and the version or the time. By default it only tells what would change.
+    A restored asset is reported as materialised, so that what depends on it can follow.
+
+    Args:
+        name: of the job.
+        options: see `MaintenanceJobOptions`.
+
+    Raises:
+        InvalidArgument: there are no tables.
+    """
+    tables = {each.name: each for each in _tables(options)}
+    resources = {each.io_manager_key for each in tables.values() if each.io_manager_key}
+
+    @dg.op(name="restore", out=dg.Out(dg.Nothing), required_resource_keys=resources)
+    def restore(context: dg.OpExecutionContext, config: DeltaRestoreConfig) -> None:
+        maintained = tables.get(config.table)
+        if maintained is None:
+            raise InvalidArgument(
+                f"{config.table!r} is no table of this job, which has {', '.join(sorted(tables))}"
+            )
+        table = maintained.open(context.resources)
+        if table is None:
+            raise InvalidArgument(f"{config.table} was never materialised: there is no version")
+        before = table.version()
+        metadata = maintain(
+            context,
+            table,
+            maintained.name,
+            lambda opened, info: [
+                restore_step(
+                    opened,
+                    config.version,
+                    config.timestamp,
+                    context.log,
+                    info,
+                    dry_run=config.dry_run,
+                )
+            ],
+        )
+        if maintained.asset_key is not None and table.version() > before:
+            context.log_event(_materialised(maintained.asset_key, table.version(), metadata))
+
+    @dg.graph(name=f"{name}_graph")
+    def restoring() -> None:
+        restore()
+
+    @dg.config_mapping
+    def mapping(val: DeltaRestoreConfig) -> dg.RunConfig:
+        return dg.RunConfig(ops={"restore": {"config": val.model_dump()}})
+
+    return _job(restoring, name, mapping, options)
+
+
+def _tables(options: MaintenanceJobOptions) -> tuple[MaintainedTable, ...]:
+    return maintained_tables(
+        tuple(options.get("assets", ())),
+        options.get("selection"),
+        options.get("tables", {}),
+        options.get("storage_options"),
+    )
+
+
+def _job(
+    graph: dg.GraphDefinition, name: str, mapping: Any, options: MaintenanceJobOptions
+) -> dg.JobDefinition:
+    return graph.to_job(
+        name=name,
+        config=mapping,
+        description=options.get("description"),
+        tags=dict(options.get("tags", {})),
+        executor_def=options.get("executor_def"),
+    )
+
+
+def _mapping(
+    ops: Iterable[dg.OpDefinition],
+    tables: Iterable[MaintainedTable],
+    defaults: DeltaMaintenanceConfig,
+) -> dg.ConfigMapping:
+    """What turns the one config of a run into those of its steps."""
+    names = [each.name for each in ops]
+    known = [each.name for each in tables]
+    # The Launchpad shows the defaults of the class.
+    fields: dict[str, Any] = {
+        key: (each.annotation, _with_default(each, getattr(defaults, key)))
+        for key, each in DeltaMaintenanceConfig.model_fields.items()
+    }
+    shown = create_model("DeltaMaintenanceConfig", __base__=DeltaMaintenanceConfig, **fields)
+
+    def mapping(val: DeltaMaintenanceConfig) -> dg.RunConfig:
+        if unknown := sorted(set(val.tables) - set(known)):
+            raise InvalidArgument(
+                f"{', '.join(unknown)}: no table of this job, which has {', '.join(known)}"
+            )
+        return dg.RunConfig(ops={name: {"config": val.model_dump()} for name in names})
+
+    mapping.__annotations__["val"] = shown
+    return dg.config_mapping(mapping)
+
+
+def _with_default(field: Any, default: object) -> Any:
+    return Field(default=default, description=field.description)
+
+
+def _maintenance_op(maintained: MaintainedTable, spark: str | None) -> dg.OpDefinition:
+    resources = {each for each in (maintained.io_manager_key, spark) if each is not None}
+
+    @dg.op(
+        name=maintained.op_name,
+        description=f"Maintains {maintained.name}.",
+        out=dg.Out(dg.Nothing),
+        required_resource_keys=resources,
+        pool=delta_table_pool(maintained.asset_key or maintained.name),
+    )
+    def maintain_table(context: dg.OpExecutionContext, config: DeltaMaintenanceConfig) -> None:
+        if config.tables and maintained.name not in config.tables:
+            context.log.info(f"{maintained.name} is not among the tables of this run")
+            return
+        table = maintained.open(context.resources)
+        if table is None:
+            context.log.info(f"{maintained.name} was never materialised: there is nothing to do")
+            return
+        if spark is not None and config.optimize.engine == "spark":
+            # Asking for the session starts it.
+            _ = getattr(context.resources, spark).session
+        metadata = maintain(
+            context,
+            table,
+            maintained.name,
+            lambda opened, info: _run_steps(opened, config, context.log, info),
+        )
+        if maintained.asset_key is not None:
+            context.log_event(dg.AssetObservation(maintained.asset_key, metadata=metadata))
+
+    return maintain_table
+
+
+def _run_steps(
+    table: Any, config: DeltaMaintenanceConfig, log: Any, info: Mapping[str, object]
+) -> list[StepReport]:
+    reports = []
+    if config.optimize.enabled:
+        reports.append(optimize_step(table, config.optimize, log, info))
+    if config.vacuum.enabled:
+        reports.append(vacuum_step(table, config.vacuum, log, info))
+    if config.checkpoint.enabled:
+        reports.append(checkpoint_step(table, config.checkpoint, log))
+    return reports
+
+
+def _materialised(
+    key: dg.AssetKey, version: int, metadata: Mapping[str, Any]
+) -> dg.AssetMaterialization:
+    return dg.AssetMaterialization(
+        key,
+        description=f"Restored as version {version}",
+        metadata=metadata,
+        tags={DATA_VERSION_TAG: str(version)},
+    )

@@ -1,0 +1,146 @@
+"""Ops that maintain the table whose location their config names, for jobs of the user's own.
+
+None of them has an output to store; what they did stands in the run's log and as metadata on it.
+"""
+
+# No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.maintenance_config import (
+    CheckpointConfig,
+    TableConfig,
+    TableOptimizeConfig,
+    TableRestoreConfig,
+    TableVacuumConfig,
+)
+from dagster_delta.orchestration.maintenance_report import maintenance_metadata
+from dagster_delta.orchestration.maintenance_steps import (
+    StepReport,
+    checkpoint_step,
+    optimize_step,
+    restore_step,
+    vacuum_step,
+)
+from dagster_delta.orchestration.run_facts import RunFacts, commit_info
+
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import DeltaTable
+
+__all__ = [
+    "checkpoint_op",
+    "history_op",
+    "maintain",
+    "optimize_op",
+    "restore_op",
+    "vacuum_op",
+]
+
+MAINTENANCE_POOL = "delta_maintenance"
+"""Pool of the ops whose table only the run's config names."""
+
+_HISTORY_LENGTH = 50
+
+# With `start` an op waits for others: `vacuum_op(start=optimize_op())`.
+_start: Any = {"ins": {"start": dg.In(dg.Nothing)}, "out": dg.Out(dg.Nothing)}
+_options: Any = {**_start, "pool": MAINTENANCE_POOL}
+
+
+@dg.op(**_options)
+def optimize_op(context: dg.OpExecutionContext, config: TableOptimizeConfig) -> None:
+    """Write small files of a table together, or sort its rows along a Z-order curve."""
+    _on(
+        context,
+        config,
+        lambda table, info: [optimize_step(table, config, context.log, info)],
+    )
+
+
+@dg.op(**_options)
+def vacuum_op(context: dg.OpExecutionContext, config: TableVacuumConfig) -> None:
+    """Find the files of a table that nothing refers to, and delete them where that is asked for."""
+    _on(context, config, lambda table, info: [vacuum_step(table, config, context.log, info)])
+
+
+@dg.op(**_options)
+def checkpoint_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
+    """Write a checkpoint of a table's latest version."""
+    _on(
+        context,
+        config,
+        lambda table, _: [checkpoint_step(table, CheckpointConfig(enabled=True), context.log)],
+    )
+
+
+@dg.op(**_options)
+def restore_op(context: dg.OpExecutionContext, config: TableRestoreConfig) -> None:
+    """Make a table what it was at an older version, or tell what that would mean."""
+    _on(
+        context,
+        config,
+        lambda table, info: [
+            restore_step(
+                table,
+                config.version,
+                config.timestamp,
+                context.log,
+                info,
+                dry_run=config.dry_run,
+            )
+        ],
+    )
+
+
+@dg.op(**_start)
+def history_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
+    """Show the latest commits of a table."""
+    entries = _open(config).history(_HISTORY_LENGTH)
+    lines = [
+        f"| {each.version} | {each.operation or ''} | {each.user_metadata or ''} |"
+        for each in entries
+    ]
+    table = "\n".join(["| version | operation | |", "|---:|---|---|", *lines])
+    context.add_output_metadata({"delta/history": dg.MetadataValue.md(table)})
+
+
+def maintain(
+    context: dg.OpExecutionContext,
+    table: "DeltaTable",
+    name: str,
+    work: Callable[["DeltaTable", Mapping[str, object]], list[StepReport]],
+) -> dict[str, Any]:
+    """Do some work on a table; its metadata, which is put on the step too.
+
+    Args:
+        context: of the step.
+        table: the table, opened.
+        name: what to call it in the commits.
+        work: gets the table and what its commits say about the run.
+    """
+    facts = RunFacts(name, (), context.run_id, context.run_id, context.job_name, context.op.name)
+    before = table.health()
+    reports = work(table, commit_info(facts, {}))
+    table.refresh()
+    metadata = maintenance_metadata(table.uri, before, table.health(), reports)
+    context.add_output_metadata(metadata)
+    return metadata
+
+
+def _on(
+    context: dg.OpExecutionContext,
+    config: TableConfig,
+    work: Callable[["DeltaTable", Mapping[str, object]], list[StepReport]],
+) -> None:
+    maintain(context, _open(config), config.uri, work)
+
+
+def _open(config: TableConfig) -> "DeltaTable":
+    from dagster_delta.table.delta_table import DeltaTable
+
+    if not config.uri:
+        raise InvalidArgument("the config names no table: set uri to its location")
+    return DeltaTable(config.uri, storage_options=config.storage_options.to_options())

@@ -1,0 +1,288 @@
+"""Maintenance jobs and schedules: what a run does, shows, and does not make others do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io_manager import DeltaIOManager
+from dagster_delta.orchestration.maintained_tables import delta_table_pool
+from dagster_delta.orchestration.maintenance import (
+    delta_maintenance_job,
+    delta_maintenance_schedule,
+    delta_restore_job,
+)
+from dagster_delta.orchestration.maintenance_config import (
+    DeltaMaintenanceConfig,
+    OptimizeConfig,
+    VacuumConfig,
+)
+from dagster_delta.orchestration.maintenance_ops import (
+    checkpoint_op,
+    history_op,
+    optimize_op,
+    restore_op,
+    vacuum_op,
+)
+from dagster_delta.orchestration.observations import observable_delta_asset
+from dagster_delta.table.delta_table import DeltaTable
+from tests.orchestration.conftest import Lake, library_error, plain
+from tests.table.test_optimize import content
+
+
+@dg.asset(key_prefix=["raw"], metadata={"mode": "append"})
+def flights() -> pa.Table:
+    return pa.table({"id": [1, 2, 3]})
+
+
+@dg.asset(key_prefix=["raw"], metadata={"mode": "append", "table_name": "renamed"})
+def weather() -> pa.Table:
+    return pa.table({"id": [4, 5]})
+
+
+@dg.asset(deps=[flights], automation_condition=dg.AutomationCondition.eager())
+def report() -> None:
+    """Runs when the flights change."""
+
+
+ASSETS = [flights, weather]
+
+
+def definitions(lake: Lake, jobs: Sequence[Any], **resources: Any) -> dg.Definitions:
+    manager = DeltaIOManager(root_uri=str(lake.root))
+    return dg.Definitions(
+        assets=[*ASSETS, report], jobs=jobs, resources={"io_manager": manager, **resources}
+    )
+
+
+def fill(lake: Lake, times: int = 3) -> None:
+    for _ in range(times):
+        lake.materialize(*ASSETS)
+
+
+def run(
+    lake: Lake, job: dg.JobDefinition, config: dict[str, Any] | None = None, **options: Any
+) -> dg.ExecuteInProcessResult:
+    resolved = definitions(lake, [job]).resolve_job_def(job.name)
+    return resolved.execute_in_process(run_config=config, instance=lake.instance, **options)
+
+
+def observations(lake: Lake, *key: str) -> list[dict[str, Any]]:
+    found = lake.instance.fetch_observations(dg.AssetKey(key), limit=10).records
+    return [plain(each.asset_observation.metadata) for each in found if each.asset_observation]
+
+
+def test_every_table_is_optimized_and_only_looked_through_for_garbage(lake: Lake) -> None:
+    fill(lake)
+    before = content(lake.table("flights", "raw"))
+    result = run(lake, delta_maintenance_job(assets=ASSETS))
+    assert result.success
+    for name in ("flights", "renamed"):
+        assert lake.table(name, "raw").snapshot().num_files == 1
+        assert lake.table(name, "raw").version() == 3
+    assert content(lake.table("flights", "raw")) == before
+
+
+def test_the_run_shows_before_and_after(lake: Lake) -> None:
+    fill(lake)
+    result = run(lake, delta_maintenance_job(assets=ASSETS))
+    (event,) = [each for each in result.get_step_success_events() if each.step_key == "raw_flights"]
+    assert event is not None
+    (shown,) = observations(lake, "raw", "flights")
+    assert shown["delta/optimize_files_removed"] == 3
+    assert shown["delta/optimize_files_added"] == 1
+    assert shown["delta/live_files"] == 1
+    assert shown["delta/vacuum_dry_run"] is True
+    assert "| files | 3 | 1 |" in shown["delta/report"]
+    assert "| rows | 9 | 9 |" in shown["delta/report"]
+    assert "**VACUUM (dry run)**: would delete 0 files" in shown["delta/report"]
+
+
+def test_the_commit_names_the_run(lake: Lake) -> None:
+    fill(lake)
+    result = run(lake, delta_maintenance_job(assets=ASSETS))
+    info = lake.table("flights", "raw").history(1)[0].commit_info
+    assert info["operation"] == "OPTIMIZE"
+    assert info["dagsterRunId"] == result.run_id
+    assert info["dagsterAsset"] == "raw/flights"
+
+
+def test_nothing_downstream_runs_because_of_it(lake: Lake) -> None:
+    fill(lake)
+    lake.materialize(report, *ASSETS)
+    defs = definitions(lake, [])
+
+    def requested(cursor: Any) -> Any:
+        return dg.evaluate_automation_conditions(defs, lake.instance, cursor=cursor)
+
+    settled = requested(None)
+    settled = requested(settled.cursor)
+    assert settled.total_requested == 0
+    run(lake, delta_maintenance_job(assets=ASSETS))
+    after = requested(settled.cursor)
+    assert after.total_requested == 0
+    lake.materialize(*ASSETS)
+    assert requested(after.cursor).total_requested == 1
+
+
+def test_a_run_may_do_less_or_other_things(lake: Lake) -> None:
+    fill(lake)
+    config = {
+        "tables": ["raw/flights"],
+        "optimize": {"enabled": False},
+        "vacuum": {"enabled": False},
+        "checkpoint": {"enabled": True},
+    }
+    run(lake, delta_maintenance_job(assets=ASSETS), config)
+    assert lake.table("flights", "raw").health().checkpoint_version == 2
+    assert lake.table("renamed", "raw").health().checkpoint_version is None
+    assert lake.table("flights", "raw").snapshot().num_files == 3
+
+
+def test_a_vacuum_deletes_only_when_told_to(lake: Lake) -> None:
+    fill(lake)
+    job = delta_maintenance_job(assets=[flights])
+    now = {"retention_hours": 0, "enforce_retention": False}
+    run(lake, job, {"vacuum": now})
+    directory = lake.root / "raw" / "flights"
+    assert len(list(directory.glob("*.parquet"))) == 4
+    run(lake, job, {"vacuum": {**now, "dry_run": False}})
+    assert len(list(directory.glob("*.parquet"))) == 1
+    assert lake.table("flights", "raw").snapshot().scan().count() == 9
+
+
+def test_a_retention_that_is_too_short_fails_the_run(lake: Lake) -> None:
+    fill(lake)
+    with pytest.raises(Exception) as caught:
+        run(lake, delta_maintenance_job(assets=ASSETS), {"vacuum": {"retention_hours": 1}})
+    assert isinstance(library_error(caught.value), InvalidArgument)
+
+
+def test_the_launchpad_shows_the_defaults_of_the_job(lake: Lake) -> None:
+    fill(lake)
+    config = DeltaMaintenanceConfig(
+        optimize=OptimizeConfig(enabled=False),
+        vacuum=VacuumConfig(dry_run=False, retention_hours=0, enforce_retention=False),
+    )
+    job = delta_maintenance_job(assets=ASSETS, config=config)
+    lake.table("flights", "raw").optimize()
+    run(lake, job)
+    assert lake.table("renamed", "raw").snapshot().num_files == 2 + 1
+    assert len(list((lake.root / "raw" / "flights").glob("*.parquet"))) == 1
+
+
+def test_an_asset_without_a_table_is_passed_over(lake: Lake) -> None:
+    lake.materialize(flights)
+    assert run(lake, delta_maintenance_job(assets=ASSETS)).success
+    assert observations(lake, "raw", "weather") == []
+
+
+def test_a_selection_narrows_the_assets(lake: Lake) -> None:
+    fill(lake)
+    job = delta_maintenance_job(assets=ASSETS, selection=dg.AssetSelection.assets(flights))
+    assert [each.name for each in job.graph.node_defs] == ["raw_flights"]
+    run(lake, job)
+    assert lake.table("renamed", "raw").snapshot().num_files == 3
+
+
+def test_tables_of_others_are_named_by_their_location(lake: Lake) -> None:
+    fill(lake)
+    uri = str(lake.root / "raw" / "flights")
+    external = observable_delta_asset(["ext", "w"], str(lake.root / "raw" / "renamed"))
+    job = delta_maintenance_job(tables={"theirs": uri}, assets=[external])
+    assert run(lake, job).success
+    assert lake.table("flights", "raw").snapshot().num_files == 1
+    assert lake.table("renamed", "raw").snapshot().num_files == 1
+    assert len(observations(lake, "ext", "w")) == 1
+
+
+def test_what_is_no_table_is_refused_by_name(lake: Lake) -> None:
+    with pytest.raises(InvalidArgument, match="no tables"):
+        delta_maintenance_job()
+    with pytest.raises(InvalidArgument, match="same op name: a_b"):
+        delta_maintenance_job(tables={"a/b": "x", "a_b": "y"})
+    job = delta_maintenance_job(assets=ASSETS)
+    with pytest.raises(Exception) as caught:
+        run(lake, job, {"tables": ["raw/fights"]})
+    assert "raw/fights" in str(library_error(caught.value))
+
+
+def test_another_io_manager_is_refused_by_name(lake: Lake) -> None:
+    defs = dg.Definitions(
+        assets=ASSETS,
+        jobs=[delta_maintenance_job(assets=ASSETS)],
+        resources={"io_manager": dg.mem_io_manager},
+    )
+    with pytest.raises(Exception) as caught:
+        defs.resolve_job_def("delta_maintenance").execute_in_process(instance=lake.instance)
+    assert "no DeltaIOManager" in str(library_error(caught.value))
+
+
+def test_a_schedule_brings_its_job_and_its_config(lake: Lake) -> None:
+    fill(lake)
+    config = DeltaMaintenanceConfig(vacuum=VacuumConfig(enabled=False))
+    schedule = delta_maintenance_schedule("nightly", "0 3 * * *", assets=ASSETS, config=config)
+    manager = DeltaIOManager(root_uri=str(lake.root))
+    defs = dg.Definitions(schedules=[schedule], resources={"io_manager": manager})
+    context = dg.build_schedule_context(instance=lake.instance)
+    evaluated = schedule.evaluate_tick(context)
+    assert evaluated.run_requests is not None
+    (request,) = evaluated.run_requests
+    job = defs.resolve_job_def("nightly_job")
+    result = job.execute_in_process(run_config=request.run_config, instance=lake.instance)
+    assert result.success
+    assert "delta/vacuum_files" not in observations(lake, "raw", "flights")[0]
+    assert lake.table("flights", "raw").snapshot().num_files == 1
+
+
+def test_a_restore_is_a_dry_run_first_and_a_materialization_then(stored_lake: Lake) -> None:
+    lake = stored_lake
+    fill(lake)
+    job = delta_restore_job(assets=ASSETS)
+    run(lake, job, {"table": "raw/flights", "version": 0})
+    assert lake.table("flights", "raw").version() == 2
+    result = run(lake, job, {"table": "raw/flights", "version": 0, "dry_run": False})
+    assert lake.table("flights", "raw").snapshot().num_records == 3
+    (event,) = result.get_asset_materialization_events()
+    assert event.asset_key == dg.AssetKey(["raw", "flights"])
+    materialisation = event.step_materialization_data.materialization
+    assert materialisation.tags == {"dagster/data_version": "3"}
+    assert "9 rows to 3" in plain(materialisation.metadata)["delta/report"]
+    with pytest.raises(Exception) as caught:
+        run(lake, job, {"table": "flights", "version": 0})
+    assert "raw/flights" in str(library_error(caught.value))
+
+
+def test_ops_work_on_the_table_that_their_config_names(lake: Lake) -> None:
+    fill(lake)
+    uri = str(lake.root / "raw" / "flights")
+
+    @dg.job
+    def by_hand() -> None:
+        shaped = vacuum_op(start=checkpoint_op(start=optimize_op()))
+        history_op(start=restore_op(start=shaped))
+
+    config: dict[str, dict[str, Any]] = {
+        "optimize_op": {"uri": uri, "storage_options": {"local": {}}},
+        "vacuum_op": {"uri": uri},
+        "checkpoint_op": {"uri": uri},
+        "restore_op": {"uri": uri, "version": 1},
+        "history_op": {"uri": uri},
+    }
+    ops = {name: {"config": each} for name, each in config.items()}
+    assert by_hand.execute_in_process({"ops": ops}, instance=lake.instance).success
+    table = DeltaTable(uri)
+    assert table.snapshot().num_files == 1
+    assert table.health().checkpoint_version == 3
+
+
+def test_everything_that_changes_a_table_has_one_pool() -> None:
+    (op,) = delta_maintenance_job(assets=[flights]).graph.node_defs
+    assert isinstance(op, dg.OpDefinition)
+    assert op.pool == delta_table_pool(flights.key) == "delta/raw/flights"
+    assert delta_table_pool("my table") == "delta/my_table"
