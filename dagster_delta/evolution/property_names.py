@@ -61,6 +61,7 @@ _INTERNAL = frozenset(
         "delta.rowtracking.materializedrowidcolumnname",
         "delta.rowtracking.materializedrowcommitversioncolumnname",
         "delta.rowids.physicalcolumnname",
+        "delta.requirecheckpointprotectionbeforeversion",
     }
 )
 

@@ -26,7 +26,14 @@ from dagster_delta.protocol.table_features import (
 )
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
-__all__ = ["FEATURE_PREFIX", "minimal_protocol", "required_features", "upgrade_protocol"]
+__all__ = [
+    "FEATURE_PREFIX",
+    "dependent_features",
+    "downgrade_protocol",
+    "minimal_protocol",
+    "required_features",
+    "upgrade_protocol",
+]
 
 FEATURE_PREFIX = "delta.feature."
 """`delta.feature.<name> = supported` lists a feature by hand."""
@@ -47,6 +54,9 @@ _NEEDED_BY = {
     "icebergCompatV1": "columnMapping",
     "icebergCompatV2": "columnMapping",
 }
+
+
+_LEGACY_VERSIONS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6))
 
 
 def required_features(schema: StructType, properties: Mapping[str, str]) -> frozenset[str]:
@@ -171,6 +181,51 @@ def upgrade_protocol(protocol: Protocol, features: Iterable[str]) -> Protocol:
         reader_features=_extend(protocol.reader_features, upgraded.reader_features),
         writer_features=_extend(protocol.writer_features, upgraded.writer_features),
     )
+
+
+def downgrade_protocol(protocol: Protocol, feature: str) -> Protocol:
+    """The protocol that supports all it did but one feature.
+
+    A legacy version where one implies exactly what is left, since the oldest clients know it; else
+    feature lists.
+
+    Args:
+        protocol: in force.
+        feature: name of the feature's row.
+    """
+    kept = effective_features(protocol) - {feature}
+    for reader, writer in _LEGACY_VERSIONS:
+        legacy = Protocol(min_reader_version=reader, min_writer_version=writer)
+        if effective_features(legacy) == kept:
+            return legacy
+    listed = _listed_protocol(_rows(kept))
+    names = frozenset(kept)
+    return Protocol(
+        min_reader_version=listed.min_reader_version,
+        min_writer_version=TABLE_FEATURES_WRITER_VERSION,
+        # The table's own spelling of a feature stays.
+        reader_features=_kept(protocol.reader_features, listed.reader_features, names),
+        writer_features=_kept(protocol.writer_features, listed.writer_features, names) or (),
+    )
+
+
+def _kept(
+    listed: tuple[str, ...] | None, wanted: tuple[str, ...] | None, names: frozenset[str]
+) -> tuple[str, ...] | None:
+    if wanted is None:
+        return None
+    staying = [each for each in listed or () if _row_name(each) in names]
+    return _extend(tuple(staying), wanted)
+
+
+def dependent_features(feature: str) -> frozenset[str]:
+    """Names of the features that build on a feature."""
+    return frozenset(name for name, needed in _NEEDED_BY.items() if needed == feature)
+
+
+def _row_name(name: str) -> str:
+    row = find_feature(name)
+    return row.name if row else name
 
 
 def _rows(features: Iterable[str]) -> tuple[TableFeature, ...]:

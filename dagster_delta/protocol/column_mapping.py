@@ -31,6 +31,7 @@ __all__ = [
     "assign_column_mapping",
     "drop_column_mapping",
     "field_id",
+    "map_fields",
     "physical_arrow_schema",
     "physical_name",
     "to_physical_schema",
@@ -84,7 +85,7 @@ def to_physical_schema(schema: StructType, mode: ColumnMappingMode) -> StructTyp
     """
     if mode == "none":
         return schema
-    return _map_fields(schema, lambda each: replace(each, name=physical_name(each, mode)))
+    return map_fields(schema, lambda each: replace(each, name=physical_name(each, mode)))
 
 
 def assign_column_mapping(
@@ -121,7 +122,7 @@ def assign_column_mapping(
             metadata[PHYSICAL_NAME_KEY] = field.name if keep_logical_names else new_name()
         return replace(field, metadata=metadata)
 
-    return _map_fields(schema, assign), last_id
+    return map_fields(schema, assign), last_id
 
 
 def _assigned_ids(schema: StructType) -> list[int]:
@@ -140,10 +141,11 @@ def drop_column_mapping(schema: StructType) -> StructType:
         kept = {key: value for key, value in field.metadata.items() if key not in keys}
         return replace(field, metadata=kept)
 
-    return _map_fields(schema, strip)
+    return map_fields(schema, strip)
 
 
-def _map_fields(data_type: _D, change: Callable[[StructField], StructField]) -> _D:
+def map_fields(data_type: _D, change: Callable[[StructField], StructField]) -> _D:
+    """A type in which every field, at every depth, is what `change` makes of it."""
     return cast("_D", _map_data_type(data_type, change))
 
 

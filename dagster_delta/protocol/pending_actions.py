@@ -3,7 +3,7 @@
 Most actions are the same whatever the version. Row ids follow those that the winners of a race have
 assigned, and what says when in-commit timestamps began names the commit itself.
 
-Spec: Row Tracking; In-Commit Timestamps.
+Spec: Row Tracking; In-Commit Timestamps; Checkpoint Protection.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dagster_delta.protocol.commit_writer import CommitContents, encode_actions
 from dagster_delta.protocol.row_tracking import assign_row_ids, high_water_mark_domain
 
 __all__ = [
+    "CHECKPOINT_PROTECTION_KEY",
     "IN_COMMIT_TIMESTAMP_START_TIME_KEY",
     "IN_COMMIT_TIMESTAMP_START_VERSION_KEY",
     "CommitSlot",
@@ -27,6 +28,9 @@ IN_COMMIT_TIMESTAMP_START_VERSION_KEY = "delta.inCommitTimestampEnablementVersio
 """Property that names the first commit with a timestamp of its own."""
 IN_COMMIT_TIMESTAMP_START_TIME_KEY = "delta.inCommitTimestampEnablementTimestamp"
 """Property that repeats that commit's timestamp, in milliseconds since the epoch."""
+
+CHECKPOINT_PROTECTION_KEY = "delta.requireCheckpointProtectionBeforeVersion"
+"""Property that names the commit before which checkpoints are protected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class PendingActions:
     """Whether files get row ids, as the table supports row tracking."""
     starts_in_commit_timestamps: bool = False
     """Whether it is the first commit with a timestamp of its own."""
+    protects_checkpoints: bool = False
+    """Whether the checkpoints before it are kept until all of them can go at once."""
 
     def encode(self, slot: CommitSlot) -> bytes:
         """The lines of the commit below its commitInfo, for one place in the log.
@@ -56,19 +62,16 @@ class PendingActions:
         Raises:
             InvalidTable: rows of a file that does not say how many it has need ids.
         """
-        if not self.tracks_rows and not self.starts_in_commit_timestamps:
-            return self._encoded
-        return encode_actions(self.settle(slot))
+        if self.tracks_rows or self.starts_in_commit_timestamps or self.protects_checkpoints:
+            return encode_actions(self.settle(slot))
+        return self._encoded
 
     def settle(self, slot: CommitSlot) -> CommitContents:
         """The contents of the commit for one place in the log. Raises as `encode` does."""
         contents = self.contents
-        if self.starts_in_commit_timestamps and contents.metadata is not None:
-            start = {
-                IN_COMMIT_TIMESTAMP_START_VERSION_KEY: str(slot.version),
-                IN_COMMIT_TIMESTAMP_START_TIME_KEY: str(slot.in_commit_timestamp_ms),
-            }
-            configuration = {**contents.metadata.configuration, **start}
+        own = self._own_properties(slot)
+        if own and contents.metadata is not None:
+            configuration = {**contents.metadata.configuration, **own}
             metadata = msgspec.structs.replace(contents.metadata, configuration=configuration)
             contents = replace(contents, metadata=metadata)
         if self.tracks_rows:
@@ -80,6 +83,16 @@ class PendingActions:
                 domains = (*domains, high_water_mark_domain(highest))
             contents = replace(contents, adds=adds, domain_metadata=domains)
         return contents
+
+    def _own_properties(self, slot: CommitSlot) -> dict[str, str]:
+        """Properties that name the commit."""
+        own = {}
+        if self.starts_in_commit_timestamps:
+            own[IN_COMMIT_TIMESTAMP_START_VERSION_KEY] = str(slot.version)
+            own[IN_COMMIT_TIMESTAMP_START_TIME_KEY] = str(slot.in_commit_timestamp_ms)
+        if self.protects_checkpoints:
+            own[CHECKPOINT_PROTECTION_KEY] = str(slot.version)
+        return own
 
     @cached_property
     def _encoded(self) -> bytes:

@@ -243,7 +243,6 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="checkpointProtection",
         description="old checkpoints outlive log clean-up",
-        can_write=False,
     ),
     TableFeature(
         name="materializePartitionColumns",

@@ -259,6 +259,11 @@ class TableProperties:
         "delta.columnMapping.maxColumnId", _parse_integer(0), 0
     )
     """Largest column id ever assigned in the table."""
+    checkpoint_protection_before_version = _Property(
+        "delta.requireCheckpointProtectionBeforeVersion", _parse_integer(0), 0
+    )
+    """Version before which a clean-up takes all of the log away or nothing, as a feature that
+    older versions use was dropped then."""
     isolation_level = _Property(
         "delta.isolationLevel",
         _parse_choice("Serializable", "WriteSerializable", "SnapshotIsolation"),

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import WriteResult, WriteSpec
 from dagster_delta.engines.row_tracking import keep_row_ids
-from dagster_delta.errors import CommitConflict, InvalidArgument, InvalidTable
+from dagster_delta.errors import CommitConflict, InvalidArgument
 from dagster_delta.protocol.log_replay import keys_of
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.storage.object_store import ObjectStore
@@ -31,6 +31,7 @@ from dagster_delta.table.compaction_plan import (
     pack_small_files,
 )
 from dagster_delta.table.file_actions import tombstones
+from dagster_delta.table.moved_rows import check_no_row_lost
 from dagster_delta.table.row_selection import read_plan
 from dagster_delta.table.transaction import CommitResult, Transaction
 from dagster_delta.table.write_planning import write_spec
@@ -258,7 +259,7 @@ class _Optimization:
             msgspec.structs.replace(each, data_change=False) for each in written.files
         )
         try:
-            _check_no_row_lost(snapshot, files, written)
+            check_no_row_lost(snapshot, files, written)
             transaction.stage_removed(tombstones(files, self.clock(), data_change=False))
         except BaseException:
             transaction.abandon()
@@ -287,21 +288,6 @@ def _spec(snapshot: Snapshot, target_size_bytes: int) -> WriteSpec:
     # The rows stand in the table, so they have passed its constraints.
     spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
     return replace(spec, target_file_size_bytes=target_size_bytes)
-
-
-def _check_no_row_lost(snapshot: Snapshot, files: Any, written: WriteResult) -> None:
-    """Compare what was written with what the log says was there, before the old files leave."""
-    counts = parse_statistics_json(files["stats"], ())["num_records"]
-    deleted = pc.fill_null(pc.struct_field(files["deletion_vector"], "cardinality"), 0)
-    expected = pc.sum(pc.subtract(counts, deleted), skip_nulls=False).as_py()
-    if expected is not None and expected != written.num_rows:
-        raise InvalidTable(
-            f"the log counts {expected} rows in {files.num_rows} files, which hold "
-            f"{written.num_rows}: statistics or a deletion vector are wrong. Nothing was changed; "
-            "find the file with a full scan, and write it anew from its source",
-            table=snapshot.store.location.uri,
-            version=snapshot.version,
-        )
 
 
 _SUMMED = (

@@ -121,6 +121,48 @@ class SettingMethods(ABC):
             commit_info,
         )
 
+    def drop_feature(
+        self,
+        name: str,
+        truncate_history: bool = False,
+        *,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Take a table feature out of the protocol, after the table was freed of its use.
+
+        A feature that only writers know leaves in one commit, and what it kept with it: properties,
+        row ids, column defaults, metadata domains. For one that readers know too, files are written
+        anew where it asks for that (`deletionVectors`: those with vectors; `typeWidening`: those of
+        old types; `columnMapping`: all), checkpoints are put before the drop, and the feature
+        `checkpointProtection` keeps them: older versions stay readable for those who know the
+        feature.
+
+        Args:
+            name: of the feature, as in `"deletionVectors"`.
+            truncate_history: whether older versions are gone instead, and `checkpointProtection` is
+                not needed. The log has to be cleaned first; where it is not, the table is freed of
+                the use of the feature, and the error says what to clean.
+            commit_info: recorded in the commitInfo of the last commit beside ours.
+
+        Raises:
+            InvalidArgument: the table does not have the feature, another one builds on it,
+                something has to be taken away first, or the log still holds versions that use it.
+            TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
+            CommitStateUnknown: as for `set_properties`. After a conflict the call can be repeated.
+        """
+        from dagster_delta.table.feature_drop import drop_feature
+
+        return self._adopt(
+            drop_feature(
+                self._store,
+                self._existing(),
+                name,
+                truncate_history=truncate_history,
+                clock=now_ms,
+                commit_info=commit_info,
+            )
+        )
+
     def upgrade_protocol(
         self,
         *,

@@ -113,6 +113,7 @@ class Transaction:
     _applications: dict[str, int] = field(default_factory=dict, init=False)
     _domains: dict[str, DomainMetadata] = field(default_factory=dict, init=False)
     _keeps_row_ids: bool = field(default=False, init=False)
+    _protects_checkpoints: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if not self.store.supports_put_if_absent:
@@ -207,6 +208,13 @@ class Transaction:
         Without it a commit that both writes and removes files says that ids were lost.
         """
         self._keeps_row_ids = True
+
+    def protect_earlier_checkpoints(self) -> None:
+        """Have the table keep the checkpoints before the commit until all of them can go at once.
+
+        The configuration that is staged must support `checkpointProtection`.
+        """
+        self._protects_checkpoints = True
 
     def record_application(self, app_id: str, version: int) -> None:
         """Record that an application has got as far as `version`, as part of the commit."""
@@ -370,6 +378,7 @@ class Transaction:
                 contents,
                 tracks_rows=configuration.supports("rowTracking"),
                 starts_in_commit_timestamps=self._starts_in_commit_timestamps(),
+                protects_checkpoints=self._protects_checkpoints,
             ),
             facts=self._facts(contents),
             transaction_id=self.new_id(),
@@ -416,7 +425,7 @@ class Transaction:
         new = self._staged
         return CommitContents(
             protocol=new.protocol if new and (not old or new.protocol != old.protocol) else None,
-            metadata=new.metadata if new and (not old or new.metadata != old.metadata) else None,
+            metadata=new.metadata if new and self._changes_metadata(old, new) else None,
             transactions=tuple(
                 SetTransaction(app_id=app_id, version=version, last_updated_ms=self.clock())
                 for app_id, version in self._applications.items()
@@ -426,6 +435,10 @@ class Transaction:
             adds=tuple(self._adds),
             change_files=tuple(self._change_files),
         )
+
+    def _changes_metadata(self, old: TableConfiguration | None, new: TableConfiguration) -> bool:
+        # The property that protects checkpoints comes in when the version is known.
+        return old is None or new.metadata != old.metadata or self._protects_checkpoints
 
     def _facts(self, contents: CommitContents) -> TransactionFacts:
         old = None if self.snapshot is None else self.snapshot.configuration

@@ -1,0 +1,238 @@
+"""Taking a table feature out of the protocol: what has to happen to the table first, as a plan.
+
+Features that only writers know leave at once. Where readers know it too, old versions of the table
+go on using it: a client that knows the feature no more must not read the log past the drop, so
+checkpoints are put between, which no clean-up may take away by halves (`checkpointProtection`).
+
+Spec: Table Features; Checkpoint Protection; Column Mapping; Deletion Vectors; Type Widening; Row
+Tracking; In-Commit Timestamps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.column_rules import check_column_names
+from dagster_delta.evolution.required_protocol import (
+    dependent_features,
+    downgrade_protocol,
+    required_features,
+    upgrade_protocol,
+)
+from dagster_delta.protocol.column_mapping import drop_column_mapping, map_fields
+from dagster_delta.protocol.pending_actions import (
+    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
+    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
+)
+from dagster_delta.protocol.row_tracking import (
+    ROW_COMMIT_VERSION_COLUMN_KEY,
+    ROW_ID_COLUMN_KEY,
+    ROW_TRACKING_DOMAIN,
+)
+from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.table_features import TableFeature, find_feature
+from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
+from dagster_delta.protocol.type_widening import TYPE_CHANGES_KEY
+
+__all__ = ["FeatureDrop", "FilesToRewrite", "plan_feature_drop"]
+
+FilesToRewrite = Literal["none", "with_vectors", "of_old_types", "all"]
+"""Which data files have to be written anew before a feature can go."""
+
+_CHECKPOINT_PROTECTION = "checkpointProtection"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureDrop:
+    """How a feature leaves a table."""
+
+    feature: TableFeature
+    prepared: TableConfiguration
+    """The table without a use of the feature, under the old protocol."""
+    final: TableConfiguration
+    """The table without the feature."""
+    files: FilesToRewrite = "none"
+    """Files that are written anew by `prepared`."""
+    forgets_row_ids: bool = False
+    """Whether files lose the row ids that the log has for them."""
+    removed_domains: frozenset[str] | None = frozenset()
+    """Metadata domains that leave with it; None for all."""
+
+    @property
+    def needs_protected_history(self) -> bool:
+        """Whether old versions stay out of reach of clients that do not know the feature."""
+        return self.feature.is_reader_feature
+
+    def with_protected_checkpoints(self) -> TableConfiguration:
+        """`final`, with the feature that keeps the checkpoints before the drop."""
+        protocol = upgrade_protocol(self.final.protocol, [_CHECKPOINT_PROTECTION])
+        return TableConfiguration(protocol, self.final.metadata)
+
+
+def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDrop:
+    """How a feature leaves a table.
+
+    Args:
+        configuration: protocol and metadata in force.
+        name: of the feature, or one of its other names.
+
+    Raises:
+        InvalidArgument: the table does not have the feature, another one builds on it, or something
+            in the table has to be taken away first; the message says what.
+    """
+    feature = find_feature(name)
+    if feature is None or feature.name not in configuration.features:
+        raise InvalidArgument(
+            f"the table does not have the feature {name}; it has "
+            f"{', '.join(sorted(configuration.features)) or 'none'}"
+        )
+    dependents = sorted(dependent_features(feature.name) & configuration.features)
+    if dependents:
+        raise InvalidArgument(
+            f"the feature {feature.name} cannot be dropped while the table has "
+            f"{', '.join(dependents)}, which builds on it; drop that first"
+        )
+    prepare = _PREPARATIONS.get(feature.name)
+    if prepare is None:
+        raise InvalidArgument(
+            f"the feature {feature.name} ({feature.description}) cannot be dropped; copy the rows "
+            "to a new table without it"
+        )
+    prepared = prepare(configuration)
+    final = TableConfiguration(
+        downgrade_protocol(configuration.protocol, feature.name), prepared.metadata
+    )
+    return FeatureDrop(
+        feature,
+        prepared,
+        final,
+        files=_FILES.get(feature.name, "none"),
+        forgets_row_ids=feature.name == "rowTracking",
+        removed_domains=_DOMAINS.get(feature.name, frozenset()),
+    )
+
+
+_Prepare = Callable[[TableConfiguration], TableConfiguration]
+
+
+def _without_properties(*keys: str) -> _Prepare:
+    def prepare(configuration: TableConfiguration) -> TableConfiguration:
+        kept = {
+            key: value
+            for key, value in configuration.metadata.configuration.items()
+            if key not in keys
+        }
+        metadata = msgspec.structs.replace(configuration.metadata, configuration=kept)
+        return TableConfiguration(configuration.protocol, metadata)
+
+    return prepare
+
+
+def _without_field_metadata(prefix: str, then: _Prepare) -> _Prepare:
+    def strip(field: StructField) -> StructField:
+        kept = {key: each for key, each in field.metadata.items() if not key.startswith(prefix)}
+        return replace(field, metadata=kept)
+
+    def prepare(configuration: TableConfiguration) -> TableConfiguration:
+        return _with_schema(then(configuration), map_fields(configuration.schema, strip))
+
+    return prepare
+
+
+def _with_schema(configuration: TableConfiguration, schema: StructType) -> TableConfiguration:
+    metadata = msgspec.structs.replace(configuration.metadata, schema_string=schema.to_json())
+    return TableConfiguration(configuration.protocol, metadata)
+
+
+def _without_mapping(configuration: TableConfiguration) -> TableConfiguration:
+    unmapped = _without_properties("delta.columnMapping.mode", "delta.columnMapping.maxColumnId")(
+        configuration
+    )
+    schema = drop_column_mapping(configuration.schema)
+    check_column_names(schema, "none")
+    return _with_schema(unmapped, schema)
+
+
+def _if_unused(feature: str, advice: str) -> _Prepare:
+    """Refuse as long as the schema or a constraint needs the feature."""
+
+    def prepare(configuration: TableConfiguration) -> TableConfiguration:
+        constraints = {
+            key: value
+            for key, value in configuration.metadata.configuration.items()
+            if key.startswith(CONSTRAINT_PREFIX)
+        }
+        if feature in required_features(configuration.schema, constraints):
+            raise InvalidArgument(
+                f"the feature {feature} cannot be dropped while the table uses it; {advice}"
+            )
+        return configuration
+
+    return prepare
+
+
+def _if_no_invariants(configuration: TableConfiguration) -> TableConfiguration:
+    if configuration.not_null_columns:
+        column = ".".join(configuration.not_null_columns[0])
+        raise InvalidArgument(
+            f"the feature invariants cannot be dropped while column {column} is NOT NULL; drop "
+            "that first",
+            column=column,
+        )
+    return _if_unused("invariants", "it cannot be taken from columns that have one")(configuration)
+
+
+_NOTHING = _without_properties()
+
+_PREPARATIONS: dict[str, _Prepare] = {
+    "appendOnly": _without_properties("delta.appendOnly"),
+    "invariants": _if_no_invariants,
+    "checkConstraints": _if_unused("checkConstraints", "drop its CHECK constraints first"),
+    "changeDataFeed": _without_properties("delta.enableChangeDataFeed"),
+    "generatedColumns": _without_field_metadata("delta.generationExpression", _NOTHING),
+    "columnMapping": _without_mapping,
+    "identityColumns": _without_field_metadata("delta.identity.", _NOTHING),
+    "deletionVectors": _without_properties("delta.enableDeletionVectors"),
+    "rowTracking": _without_properties(
+        "delta.enableRowTracking",
+        "delta.rowTrackingSuspended",
+        ROW_ID_COLUMN_KEY,
+        ROW_COMMIT_VERSION_COLUMN_KEY,
+    ),
+    "domainMetadata": _NOTHING,
+    "timestampNtz": _if_unused("timestampNtz", "drop its columns without a time zone first"),
+    "typeWidening": _without_field_metadata(
+        TYPE_CHANGES_KEY, _without_properties("delta.enableTypeWidening")
+    ),
+    "v2Checkpoint": _without_properties("delta.checkpointPolicy"),
+    "vacuumProtocolCheck": _NOTHING,
+    "inCommitTimestamp": _without_properties(
+        "delta.enableInCommitTimestamps",
+        IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
+        IN_COMMIT_TIMESTAMP_START_TIME_KEY,
+    ),
+    "clustering": _NOTHING,
+    "allowColumnDefaults": _without_field_metadata("CURRENT_DEFAULT", _NOTHING),
+    "icebergCompatV1": _without_properties("delta.enableIcebergCompatV1"),
+    "icebergCompatV2": _without_properties("delta.enableIcebergCompatV2"),
+    "variantType": _if_unused("variantType", "drop its columns that hold variants first"),
+    "checkpointProtection": _without_properties("delta.requireCheckpointProtectionBeforeVersion"),
+}
+
+_FILES: dict[str, FilesToRewrite] = {
+    "columnMapping": "all",
+    "deletionVectors": "with_vectors",
+    "typeWidening": "of_old_types",
+}
+
+_DOMAINS: dict[str, frozenset[str] | None] = {
+    "rowTracking": frozenset({ROW_TRACKING_DOMAIN}),
+    "clustering": frozenset({"delta.clustering"}),
+    "domainMetadata": None,
+}

@@ -1,0 +1,211 @@
+"""Features leave a table: its rows stay, its use of the feature goes, the protocol is lower."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.delta_table import DeltaTable
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "v": ["a", "b", "c"]})
+
+
+def table_with(properties: dict[str, Any]) -> DeltaTable:
+    store = MemoryStore()
+    table = DeltaTable.create("", ROWS.schema, properties=properties, store=store)
+    table.append(ROWS)
+    return table
+
+
+def opened(table: DeltaTable) -> DeltaTable:
+    return DeltaTable("", store=table.store)
+
+
+def ids(table: DeltaTable, version: int | None = None) -> list[int]:
+    found = opened(table).snapshot(version=version).scan(["id"]).to_arrow()
+    return sorted(found["id"].to_pylist())
+
+
+def nothing(table: DeltaTable) -> None:
+    """Use a feature by listing it."""
+
+
+def forget_before(table: DeltaTable, version: int) -> None:
+    """Clean the log as far as a version that has a checkpoint."""
+    log = [each.path for each in table.store.list_from("_delta_log", "0")]
+    table.store.delete([each for each in log if each < f"_delta_log/{version:020}"])
+
+
+def widen(table: DeltaTable) -> None:
+    table.append(pa.table({"id": pa.array([2**40], pa.int64())}), schema_mode="merge")
+
+
+USES: dict[str, tuple[dict[str, Any], Callable[[DeltaTable], Any], set[str]]] = {
+    "deletionVectors": (
+        {"delta.enableDeletionVectors": True},
+        lambda table: table.delete("id = 2"),
+        {"checkpointProtection"},
+    ),
+    "typeWidening": ({"delta.enableTypeWidening": True}, widen, {"checkpointProtection"}),
+    "columnMapping": (
+        {"delta.columnMapping.mode": "name", "delta.feature.domainMetadata": "supported"},
+        lambda table: table.update({"v": "'x'"}, "id = 1"),
+        {"domainMetadata", "checkpointProtection"},
+    ),
+    "v2Checkpoint": (
+        {"delta.checkpointPolicy": "v2"},
+        lambda table: table.checkpoint(),
+        {"checkpointProtection"},
+    ),
+    "vacuumProtocolCheck": (
+        {"delta.feature.vacuumProtocolCheck": "supported"},
+        nothing,
+        {"checkpointProtection"},
+    ),
+    "inCommitTimestamp": (
+        {"delta.enableInCommitTimestamps": True},
+        nothing,
+        set(),
+    ),
+    "rowTracking": (
+        {"delta.enableRowTracking": True},
+        lambda table: table.update({"v": "'x'"}, "id = 1"),
+        {"domainMetadata"},
+    ),
+    "checkConstraints": (
+        {"delta.feature.checkConstraints": "supported"},
+        nothing,
+        {"invariants", "appendOnly"},
+    ),
+    "invariants": ({}, nothing, {"appendOnly"}),
+    "appendOnly": ({"delta.appendOnly": True}, nothing, {"invariants"}),
+    "changeDataFeed": (
+        {"delta.enableChangeDataFeed": True},
+        lambda table: table.delete("id = 2"),
+        {"invariants", "appendOnly", "checkConstraints", "generatedColumns"},
+    ),
+    "generatedColumns": (
+        {"delta.feature.generatedColumns": "supported"},
+        nothing,
+        {"invariants", "appendOnly", "checkConstraints", "changeDataFeed"},
+    ),
+    "allowColumnDefaults": (
+        {"delta.feature.allowColumnDefaults": "supported"},
+        nothing,
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("feature", USES)
+def test_a_dropped_feature_leaves_the_rows_and_nothing_of_itself(feature: str) -> None:
+    properties, use, expected = USES[feature]
+    table = table_with(properties)
+    use(table)
+    before, old_version, rows = table.protocol(), table.version(), ids(table)
+    assert feature in table.snapshot().configuration.features
+    table.drop_feature(feature)
+    snapshot = opened(table).snapshot()
+    assert snapshot.configuration.features == expected
+    assert ids(table) == rows
+    assert not any(
+        key.startswith("delta.") and key != "delta.requireCheckpointProtectionBeforeVersion"
+        for key in snapshot.metadata.configuration
+    )
+    assert '"metadata":{"' not in snapshot.metadata.schema_string
+    assert snapshot.live_files()["deletion_vector"].null_count == snapshot.num_files
+    if feature != "changeDataFeed":
+        assert snapshot.live_files()["base_row_id"].null_count == snapshot.num_files
+    opened(table).append(ROWS.slice(0, 1).set_column(0, "id", pa.array([9], pa.int32())))
+    assert ids(table) == [*sorted([*rows, 9])]
+    old = opened(table).snapshot(version=old_version)
+    assert (old.protocol, ids(table, old_version)) == (before, rows)
+
+
+def test_checkpoints_stand_before_the_drop_of_a_reader_feature() -> None:
+    table = table_with({"delta.enableDeletionVectors": True})
+    table.delete("id = 2")
+    version = table.drop_feature("deletionVectors").version
+    names = [each.path for each in table.store.list_from("_delta_log", "0")]
+    for each in range(version - 3, version + 1):
+        assert f"_delta_log/{each:020}.checkpoint.parquet" in names
+    protected = table.metadata().configuration["delta.requireCheckpointProtectionBeforeVersion"]
+    assert protected == str(version)
+    assert table.protocol().min_reader_version == 1
+
+
+def test_only_files_of_an_old_type_are_written_again() -> None:
+    table = table_with({"delta.enableTypeWidening": True})
+    widen(table)
+    old, new = table.snapshot().live_files()["path"].to_pylist()
+    table.drop_feature("typeWidening")
+    left = table.snapshot().live_files()["path"].to_pylist()
+    assert len(left) == 2
+    assert (new in left) != (old in left)
+
+
+def test_moved_rows_keep_their_ids_and_are_no_change() -> None:
+    table = table_with({"delta.enableDeletionVectors": True, "delta.enableRowTracking": True})
+    table.delete("id = 2")
+    before = table.snapshot().scan(row_ids=True).to_arrow().sort_by("id")
+    table.drop_feature("deletionVectors")
+    assert table.snapshot().scan(row_ids=True).to_arrow().sort_by("id") == before
+    lines = table.store.read(commit_path(3)).splitlines()
+    actions = [next(iter(json.loads(line).items())) for line in lines]
+    moved = [each["dataChange"] for name, each in actions if name in ("add", "remove")]
+    assert moved
+    assert not any(moved)
+
+
+@pytest.mark.parametrize(
+    ("properties", "feature", "message"),
+    [
+        ({}, "deletionVectors", "does not have the feature"),
+        ({}, "noSuchFeature", "does not have the feature"),
+        ({"delta.enableRowTracking": True}, "domainMetadata", "rowTracking, which builds on it"),
+        ({"delta.constraints.c": "id > 0"}, "checkConstraints", "drop its CHECK constraints"),
+        ({"delta.columnMapping.mode": "name"}, "columnMapping", "rename the column"),
+    ],
+)
+def test_a_drop_that_cannot_be_is_refused_with_what_to_do(
+    properties: dict[str, Any], feature: str, message: str
+) -> None:
+    schema = ROWS.schema
+    if feature == "columnMapping":
+        schema = pa.schema([pa.field("an id", pa.int32())])
+    table = DeltaTable.create("", schema, properties=properties, store=MemoryStore())
+    with pytest.raises(InvalidArgument, match=message):
+        table.drop_feature(feature)
+    assert table.version() == 0
+
+
+def test_a_history_with_the_feature_has_to_go_before_it_is_dropped_without_protection() -> None:
+    table = table_with({"delta.enableDeletionVectors": True})
+    table.delete("id = 2")
+    with pytest.raises(InvalidArgument, match="clean the log"):
+        table.drop_feature("deletionVectors", truncate_history=True)
+    table = opened(table)
+    assert table.snapshot().live_files()["deletion_vector"].null_count == 1
+    table.checkpoint()
+    forget_before(table, table.version())
+    table.drop_feature("deletionVectors", truncate_history=True)
+    assert opened(table).snapshot().configuration.features == set()
+    assert ids(table) == [1, 3]
+
+
+def test_the_protection_goes_once_the_history_is_gone() -> None:
+    table = table_with({"delta.feature.vacuumProtocolCheck": "supported"})
+    version = table.drop_feature("vacuumProtocolCheck").version
+    with pytest.raises(InvalidArgument, match="clean the log"):
+        table.drop_feature("checkpointProtection")
+    forget_before(table, version)
+    table.drop_feature("checkpointProtection")
+    assert opened(table).metadata().configuration == {}
+    assert ids(table) == [1, 2, 3]
