@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import msgspec
 
-from dagster_delta.errors import InvalidTable, SchemaChangeRefused
+from dagster_delta.errors import SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, is_mentioned
 from dagster_delta.protocol.actions import AddFile, Metadata
@@ -42,6 +42,7 @@ __all__ = [
     "dependent_conditions",
     "published_clustering",
     "published_configuration",
+    "refuse_altering_changing_column",
     "survives_column_change",
 ]
 
@@ -96,31 +97,49 @@ def check_unaltered(configuration: TableConfiguration, change: ColumnChange) -> 
     """Make sure that the column is still what the shadow was made for.
 
     Raises:
-        SchemaChangeRefused: somebody altered it, or put a new constraint on it, meanwhile.
-        InvalidTable: somebody dropped it.
+        SchemaChangeRefused: somebody altered or dropped it, or put a new constraint on it.
     """
-    column = dotted(change.path)
+    found = _alteration(configuration, change)
+    if found is not None:
+        raise SchemaChangeRefused(
+            f"column {dotted(change.path)} {found} while its type was being changed; cancel the "
+            "change and begin it again",
+            column=dotted(change.path),
+        )
+
+
+def refuse_altering_changing_column(planned: TableConfiguration) -> None:
+    """Make sure that a schema change leaves the column alone whose type is being changed.
+
+    Args:
+        planned: protocol and metadata as they would be.
+
+    Raises:
+        SchemaChangeRefused: it does not.
+    """
+    change = ColumnChange.of(planned)
+    if change is not None and _alteration(planned, change) is not None:
+        raise SchemaChangeRefused(
+            f"the type of column {dotted(change.path)} is being changed, and until that is done "
+            "nothing else about the column can be; resume the change or cancel it first",
+            column=dotted(change.path),
+        )
+
+
+def _alteration(configuration: TableConfiguration, change: ColumnChange) -> str | None:
+    """What was done to the column since the change began; None where nothing was."""
     source = change.source(configuration.schema)
     if source is None:
-        raise InvalidTable(
-            f"column {column} was dropped or replaced while its type was being changed; cancel "
-            "the change",
-            column=column,
-        )
-    found = _same_but_for(source.data_type, change.shadow.data_type, change.path[1:])
+        return "was dropped or replaced"
+    if source.name != change.path[0]:
+        return f"was renamed to {source.name}"
+    if not _same_but_for(source.data_type, change.shadow.data_type, change.path[1:]):
+        return "was altered"
     known = {name for name, _ in change.checks}
     added = [
-        name
-        for name, _ in dependent_conditions(configuration, (source.name, *change.path[1:]))
-        if name not in known
+        name for name, _ in dependent_conditions(configuration, change.path) if name not in known
     ]
-    if not found or source.name != change.path[0] or added:
-        what = f"got {', '.join(added)}" if added else "was altered"
-        raise SchemaChangeRefused(
-            f"column {column} {what} while its type was being changed; cancel the change and begin "
-            "it again",
-            column=column,
-        )
+    return f"got {', '.join(added)}" if added else None
 
 
 def _same_but_for(source: DataType, shadow: DataType, path: ColumnPath | None) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from dagster_delta.engines.engine import Constraint
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution import column_actions, table_actions
+from dagster_delta.evolution.column_change_states import refuse_altering_changing_column
 from dagster_delta.evolution.column_definition import check_column_values
 from dagster_delta.evolution.default_values import check_default_values
 from dagster_delta.evolution.plan_report import plan_to_markdown
@@ -148,6 +149,7 @@ def plan_schema_changes(
 
 
 def _check_result(draft: SchemaDraft) -> None:
+    refuse_altering_changing_column(draft.configuration)
     check_iceberg_compat(draft.configuration)
     defaults = [draft.schema.field(name) for name in draft.defaults]
     if defaults:

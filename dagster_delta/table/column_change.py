@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.column_backfill import Backfilled, Problems
 from dagster_delta.engines.engine import Clock
+from dagster_delta.engines.row_tracking import keep_row_ids
 from dagster_delta.engines.sql.types import sql_type_name
 from dagster_delta.errors import (
     ColumnChangeFailed,
@@ -343,11 +344,13 @@ class ColumnChangeJob:
         self, snapshot: Snapshot, files: Any, change: ColumnChange
     ) -> CommitResult | Refused:
         spec = write_spec(snapshot.configuration, self._store.location, check_rows=False)
-        done = self._backfill(read_plan(snapshot, files, None), spec)
+        plan, spec = keep_row_ids(read_plan(snapshot, files, None), spec)
+        done = self._backfill(plan, spec)
         if done.problems.num_rows:
             self._give_up(change, done.problems)
         transaction = Transaction(self._store, snapshot, clock=self._clock)
         transaction.stage_written(done.files)
+        transaction.declare_row_ids_kept()
         transaction.stage_removed(tombstones(files, self._clock(), data_change=False))
         transaction.depend_on(ReadScope(paths=frozenset(files["path"].to_pylist())))
         outcome = transaction.try_commit(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.schema import DataType
     from dagster_delta.table.column_change import (
         Backfill,
+        ColumnChangeJob,
         ColumnChangeProgress,
         ColumnChangeState,
     )
@@ -111,13 +112,12 @@ class ColumnChangeMethods(ABC):
         from dagster_delta.table.column_change import begin_column_change
 
         request = ColumnChangeRequest(column, new_type, cast, on_error, nullable, position, enable)
+        # Made first, so that arguments without sense are refused before anything is committed.
+        job = self._job(engine, batch_bytes, None, commit_info, on_progress)
         begun = begin_column_change(
             self._store, self._existing(), request, clock=now_ms, commit_info=commit_info
         )
-        self._adopt(begun)
-        return self.resume_column_change(
-            batch_bytes=batch_bytes, engine=engine, commit_info=commit_info, on_progress=on_progress
-        )
+        return self._adopt(job.run(self._adopt(begun).snapshot))
 
     def column_change(self) -> ColumnChangeState | None:
         """The change that is in progress at the latest version, or None.
@@ -154,9 +154,20 @@ class ColumnChangeMethods(ABC):
             InvalidArgument: no change is in progress.
             ColumnChangeFailed, SchemaChangeRefused, CommitConflict: as for `change_column`.
         """
+        job = self._job(engine, batch_bytes, worker, commit_info, on_progress)
+        return self._adopt(job.run(self._existing()))
+
+    def _job(
+        self,
+        engine: str | None,
+        batch_bytes: int | None,
+        worker: tuple[int, int] | None,
+        commit_info: Mapping[str, object] | None,
+        on_progress: Callable[[ColumnChangeProgress], None] | None,
+    ) -> ColumnChangeJob:
         from dagster_delta.table.column_change import BATCH_BYTES, ColumnChangeJob
 
-        job = ColumnChangeJob(
+        return ColumnChangeJob(
             self._store,
             _backfill(engine),
             clock=now_ms,
@@ -165,7 +176,6 @@ class ColumnChangeMethods(ABC):
             commit_info=commit_info,
             on_progress=on_progress,
         )
-        return self._adopt(job.run(self._existing()))
 
     def cancel_column_change(
         self, *, commit_info: Mapping[str, object] | None = None
@@ -179,10 +189,7 @@ class ColumnChangeMethods(ABC):
             InvalidArgument: no change is in progress.
             CommitConflict: another writer changed the metadata at the same time.
         """
-        from dagster_delta.engines.column_backfill import backfill_files
-        from dagster_delta.table.column_change import ColumnChangeJob
-
-        job = ColumnChangeJob(self._store, backfill_files, clock=now_ms, commit_info=commit_info)
+        job = self._job(None, None, None, commit_info, None)
         return self._adopt(job.cancel(self._existing()))
 
 
@@ -191,4 +198,8 @@ def _backfill(engine: str | None) -> Backfill:
         from dagster_delta.engines.column_backfill import backfill_files
 
         return backfill_files
+    if engine == "spark":
+        from dagster_delta.engines.spark.column_backfill import SparkBackfill
+
+        return SparkBackfill()
     raise InvalidArgument(f"engine is 'arrow' or 'spark', not {engine!r}")
