@@ -12,14 +12,16 @@ from dagster_delta.storage.locations import scheme_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dagster_delta.engines.engine import Engine, RowChangeEngine
+    from dagster_delta.engines.arrow_engine import ArrowEngine
+    from dagster_delta.engines.engine import RowChangeEngine
+    from dagster_delta.engines.spark.engine import SparkEngine
     from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.storage.object_store import ObjectStore
 
 __all__ = ["active_spark_session", "change_engine", "engine_for", "engine_for_changes"]
 
 
-def engine_for(data: object, name: str | None = None) -> Engine:
+def engine_for(data: object, name: str | None = None) -> ArrowEngine | SparkEngine:
     """The engine that writes a value: Spark for its own frames, Arrow for everything else.
 
     Args:
@@ -31,27 +33,20 @@ def engine_for(data: object, name: str | None = None) -> Engine:
     """
     if name is None:
         name = "spark" if type(data).__module__.startswith("pyspark.sql") else "arrow"
-    match name:
-        case "arrow":
-            from dagster_delta.engines.arrow_engine import ArrowEngine
-
-            return ArrowEngine()
-        case "spark":
-            from dagster_delta.engines.spark.engine import SparkEngine
-
-            return SparkEngine()
-    raise InvalidArgument(f"there is no engine {name!r}: choose 'arrow' or 'spark'")
+    return _named(name, getattr(data, "sparkSession", None))
 
 
-def change_engine(name: str | None) -> RowChangeEngine | None:
+def change_engine(name: str | None) -> ArrowEngine | SparkEngine | None:
     """The engine of a name that a caller gave; None where none was given.
 
     Raises:
         InvalidArgument: there is no engine of that name.
     """
+    return None if name is None else _named(name, None)
+
+
+def _named(name: str, session: SparkSession | None) -> ArrowEngine | SparkEngine:
     match name:
-        case None:
-            return None
         case "arrow":
             from dagster_delta.engines.arrow_engine import ArrowEngine
 
@@ -59,7 +54,7 @@ def change_engine(name: str | None) -> RowChangeEngine | None:
         case "spark":
             from dagster_delta.engines.spark.engine import SparkEngine
 
-            return SparkEngine()
+            return SparkEngine(session)
     raise InvalidArgument(f"there is no engine {name!r}: choose 'arrow' or 'spark'")
 
 

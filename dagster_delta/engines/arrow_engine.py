@@ -21,6 +21,7 @@ from dagster_delta.engines.parquet.reader import read_files
 from dagster_delta.engines.parquet.writer import write_data_files
 from dagster_delta.engines.sql.constraint_check import ConstraintCheck
 from dagster_delta.engines.store_assignment import assign_batches
+from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.object_store import ObjectStore
@@ -95,6 +96,15 @@ class ArrowEngine:
         from dagster_delta.engines.row_changes.row_rewriting import rewrite_rows
 
         return rewrite_rows(rewrite)
+
+    def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
+        """Record all rows of a plan as inserted. Raises as `RowChangeEngine` says."""
+        from dagster_delta.engines.row_changes.change_data_files import ChangeDataWriter
+
+        with ChangeDataWriter(spec, plan.store) as changes:
+            for batch in self.read(plan):
+                changes.add(batch, "insert")
+            return changes.finish()
 
 
 def _write_checked(

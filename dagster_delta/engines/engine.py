@@ -218,6 +218,14 @@ class RowChangeEngine(Protocol):
             InvalidTable, StorageFailure: as `find_matches` does.
         """
 
+    def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
+        """Record all rows of a plan as inserted, in change data files.
+
+        Raises:
+            DataFileMissing, InvalidTable, StorageFailure: of a file; files already written are
+                deleted where that is possible.
+        """
+
 
 Clock = Callable[[], int]
 """Milliseconds since the epoch; a parameter, so that tests own the time."""

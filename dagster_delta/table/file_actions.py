@@ -5,13 +5,15 @@ Spec: Add File and Remove File.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import pyarrow as pa
 
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 
-__all__ = ["REMOVED_COLUMNS", "added_again", "tombstones"]
+__all__ = ["REMOVED_COLUMNS", "added_again", "file_table", "tombstones"]
 
 REMOVED_COLUMNS = (
     "path",
@@ -71,6 +73,21 @@ def added_again(files: Any, *, data_change: bool = True) -> Iterator[AddFile]:
             default_row_commit_version=row["default_row_commit_version"],
             clustering_provider=row["clustering_provider"],
         )
+
+
+def file_table(files: Iterable[AddFile]) -> Any:
+    """New files without deletion vectors, as a `pa.Table` of LIVE_FILE_SCHEMA."""
+    rows = [
+        {
+            "path": each.path,
+            "partition_values": list(each.partition_values.items()),
+            "size_bytes": each.size_bytes,
+            "modification_time_ms": each.modification_time_ms,
+            "stats": each.stats,
+        }
+        for each in files
+    ]
+    return pa.Table.from_pylist(rows, LIVE_FILE_SCHEMA)
 
 
 def _tags(row: Mapping[str, Any]) -> dict[str, str | None] | None:

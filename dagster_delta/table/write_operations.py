@@ -5,29 +5,35 @@ Spec: Add File and Remove File; Transaction Identifiers; Append-only Tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dagster_delta.engines import engine_for
-from dagster_delta.engines.engine import Constraint, Engine, WriteResult
+from dagster_delta.engines.engine import Constraint, WriteResult
+from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature
 from dagster_delta.protocol.column_values import inserted_values
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import Refused
+from dagster_delta.table.file_actions import file_table
 from dagster_delta.table.replacement import (
     Replacement,
     replace_everything,
-    replace_matching,
+    replace_matching_partitions,
     replace_partitions,
 )
+from dagster_delta.table.row_changes import change_rows
+from dagster_delta.table.row_selection import read_plan, select_rows
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.transaction import CommitResult, Transaction
 from dagster_delta.table.write_planning import WriteOptions, plan_configuration, write_spec
 
 if TYPE_CHECKING:
+    from dagster_delta.engines.arrow_engine import ArrowEngine
     from dagster_delta.engines.engine import Clock
+    from dagster_delta.engines.spark.engine import SparkEngine
 
 __all__ = ["DYNAMIC", "append_rows", "overwrite_rows"]
 
@@ -107,7 +113,7 @@ class _Write:
     data: Any
     options: WriteOptions
     clock: Clock
-    _engine: Engine | None = field(default=None, init=False)
+    _engine: ArrowEngine | SparkEngine | None = field(default=None, init=False)
 
     @classmethod
     def begin(
@@ -128,7 +134,7 @@ class _Write:
         return self.transaction.store
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> ArrowEngine | SparkEngine:
         """The engine that the data or the caller chooses."""
         if self._engine is None:
             self._engine = engine_for(self.data, self.options.engine)
@@ -168,19 +174,74 @@ class _Write:
     ) -> dict[str, int | str]:
         """Write the new rows and stage what they replace; returns the operation metrics."""
         snapshot = self.transaction.snapshot
+        if where is None or where == DYNAMIC or snapshot is None:
+            return self._replace_files(configuration, where)
+        expression = parse_expression(where, snapshot.schema)
+        expression.check_filter()
+        is_utc = _session_is_utc(self.data)
+        replaced = replace_matching_partitions(
+            snapshot, expression, now_ms=self.clock(), session_is_utc=is_utc
+        )
+        if replaced is None:
+            return self._replace_rows(configuration, expression, session_is_utc=is_utc)
+        self._refuse_removal(replaced.removes)
+        written = self._write_rows(configuration, [_overwrite_check(where)])
+        return self._stage_replacement(replaced, written)
+
+    def _replace_files(
+        self, configuration: TableConfiguration, where: str | None
+    ) -> dict[str, int | str]:
+        """All files, or those of the partitions that are written; none where there is no table."""
+        snapshot = self.transaction.snapshot
         if where == DYNAMIC:
             self._check_partitioned(configuration)
             written = self._write_rows(configuration)
             replaced = Replacement()
             if snapshot is not None:
                 replaced = replace_partitions(snapshot, written.files, now_ms=self.clock())
-                self._refuse_removal(replaced)
-        else:
-            replaced = self._plan_replacement(where)
-            check = [] if where is None else [_overwrite_check(where)]
-            written = self._write_rows(configuration, check)
-        copied_rows = self._apply(replaced, configuration)
-        return _metrics(written) | _removal_metrics(replaced, copied_rows)
+                self._refuse_removal(replaced.removes)
+            return self._stage_replacement(replaced, written)
+        replaced = Replacement()
+        if snapshot is not None:
+            replaced = replace_everything(snapshot, now_ms=self.clock())
+            self._refuse_removal(replaced.removes)
+        check = [] if where is None else [_overwrite_check(where)]
+        return self._stage_replacement(replaced, self._write_rows(configuration, check))
+
+    def _stage_replacement(
+        self, replaced: Replacement, written: WriteResult
+    ) -> dict[str, int | str]:
+        self.transaction.depend_on(replaced.reads)
+        self.transaction.stage_removed(replaced.removes)
+        return _metrics(written) | {
+            "numRemovedFiles": len(replaced.removes),
+            "numRemovedBytes": sum(each.size_bytes or 0 for each in replaced.removes),
+        }
+
+    def _replace_rows(
+        self, configuration: TableConfiguration, expression: SqlExpression, *, session_is_utc: bool
+    ) -> dict[str, int | str]:
+        """The rows for which a predicate is true, wherever they stand."""
+        snapshot, transaction, engine = self.transaction.snapshot, self.transaction, self.engine
+        assert snapshot is not None  # noqa: S101  the caller looked
+        selected = select_rows(snapshot, expression, engine, session_is_utc=session_is_utc)
+        self._refuse_removal(selected.files["path"])
+        written = self._write_rows(configuration, [_overwrite_check(expression.sql)])
+        if not selected.files.num_rows:
+            transaction.depend_on(selected.reads)
+            return _metrics(written) | {"numRemovedFiles": 0, "numRemovedBytes": 0}
+        counts = change_rows(transaction, selected, engine)
+        if counts.num_change_files:
+            # As soon as a commit has change data files, they alone are the feed.
+            plan = read_plan(snapshot, file_table(written.files), None, configuration)
+            spec = write_spec(configuration, self.store.location, check_rows=False)
+            transaction.stage_change_files(engine.record_inserts(plan, spec))
+        copied = {"numCopiedRows": counts.num_copied_rows} if counts.num_copied_rows else {}
+        return _metrics(written) | {
+            "numRemovedFiles": counts.num_removed_files,
+            "numRemovedBytes": counts.num_removed_bytes,
+            **copied,
+        }
 
     def _check_partitioned(self, configuration: TableConfiguration) -> None:
         if not configuration.partition_columns:
@@ -190,48 +251,15 @@ class _Write:
                 table=self.store.location.uri,
             )
 
-    def _plan_replacement(self, where: str | None) -> Replacement:
+    def _refuse_removal(self, removed: Sized) -> None:
         snapshot = self.transaction.snapshot
-        if snapshot is None:
-            return Replacement()
-        from dagster_delta.engines.sql.expressions import parse_expression
-
-        if where is None:
-            planned = replace_everything(snapshot, now_ms=self.clock())
-        else:
-            expression = parse_expression(where, snapshot.schema)
-            expression.check_filter()
-            planned = replace_matching(
-                snapshot,
-                expression,
-                self.engine,
-                now_ms=self.clock(),
-                session_is_utc=_session_is_utc(self.data),
-            )
-        self._refuse_removal(planned)
-        return planned
-
-    def _refuse_removal(self, planned: Replacement) -> None:
-        snapshot = self.transaction.snapshot
-        if planned.removes and snapshot is not None and snapshot.configuration.append_only:
+        if len(removed) and snapshot is not None and snapshot.configuration.append_only:
             raise UnsupportedFeature(
                 "the table is append-only (delta.appendOnly), and this overwrite would remove "
                 "rows; append instead, or unset the property first",
                 table=self.store.location.uri,
                 version=snapshot.version,
             )
-
-    def _apply(self, replaced: Replacement, configuration: TableConfiguration) -> int:
-        """Stage the removals and write again the rows that stay; returns how many those are."""
-        self.transaction.depend_on(replaced.reads)
-        self.transaction.stage_removed(replaced.removes)
-        if replaced.remaining is None:
-            return 0
-        rows = self.engine.read(replaced.remaining)
-        spec = write_spec(configuration, self.store.location, check_rows=False)
-        copied = self.engine.write(rows, spec, store=self.store)
-        self.transaction.stage_written(copied.files)
-        return copied.num_rows
 
     def _found_done(self) -> CommitResult | None:
         """The result of the call, where the application's transaction was committed before."""
@@ -357,13 +385,3 @@ def _metrics(written: WriteResult) -> dict[str, int | str]:
         "numOutputRows": written.num_rows,
         "numOutputBytes": written.num_bytes,
     }
-
-
-def _removal_metrics(replaced: Replacement, copied_rows: int) -> dict[str, int | str]:
-    metrics: dict[str, int | str] = {
-        "numRemovedFiles": len(replaced.removes),
-        "numRemovedBytes": sum(each.size_bytes or 0 for each in replaced.removes),
-    }
-    if replaced.remaining is not None:
-        metrics["numCopiedRows"] = copied_rows
-    return metrics

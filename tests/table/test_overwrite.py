@@ -191,17 +191,32 @@ def test_a_predicate_on_both_kinds_of_columns(store: MemoryStore, partitioned: D
     assert info.operation_metrics["numCopiedRows"] == "1"
 
 
-def test_part_of_a_file_is_not_replaced_under_a_change_data_feed(store: MemoryStore) -> None:
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_part_of_a_file_that_is_replaced_stands_in_the_change_data_feed(
+    vectors: str, store: MemoryStore
+) -> None:
     table = DeltaTable.create(
-        "", ROWS.schema, properties={"delta.enableChangeDataFeed": "true"}, store=store
+        "",
+        ROWS.schema,
+        properties={
+            "delta.enableChangeDataFeed": "true",
+            "delta.enableDeletionVectors": vectors,
+        },
+        store=store,
     )
     table.append(ROWS)
-    files = data_files(store)
-    with pytest.raises(UnsupportedFeature, match="enableChangeDataFeed"):
-        table.overwrite(some((3, 2)), where="id = 3")
-    assert data_files(store) == files
+    table.append(some((3, 3)))
+    table.overwrite(some((3, 1), (3, 5)), where="id = 3")
+    changed = table.changes(3).to_arrow()
+    found = zip(changed["_change_type"].to_pylist(), changed["id"].to_pylist(), strict=True)
+    assert sorted(found) == [("delete", 3), ("delete", 3), ("insert", 3), ("insert", 3)]
+    assert bool(recorded(store)) == (vectors == "false")
     table.overwrite(some((3, 2)), where="id > 0")
     assert pairs(store) == [(3, 2)]
+
+
+def recorded(store: MemoryStore) -> list[str]:
+    return [each.path for each in store.list_from("_change_data", "") if "cdc" in each.path]
 
 
 def test_dynamic_replaces_the_partitions_that_have_new_rows(

@@ -14,6 +14,7 @@ from dagster_delta.engines.engine import (
     WriteSpec,
 )
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectStore
@@ -34,7 +35,7 @@ class SparkEngine:
             its own session.
     """
 
-    keeps_row_ids = False
+    keeps_row_ids = True
 
     def __init__(self, session: SparkSession | None = None) -> None:
         self._session = session
@@ -87,6 +88,13 @@ class SparkEngine:
 
         check_reachable(rewrite.source.store)
         return rewrite_rows(self.session, rewrite)
+
+    def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
+        """Record all rows of a plan as inserted. Raises as `RowChangeEngine` says."""
+        from dagster_delta.engines.spark.row_changes import record_inserts
+
+        check_reachable(plan.store)
+        return record_inserts(self.session, plan, spec)
 
     @property
     def session_is_utc(self) -> bool:

@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
-from dagster_delta.engines.engine import MatchedRows, ReadPlan, RewriteResult, RowRewrite
+from dagster_delta.engines.engine import (
+    MatchedRows,
+    ReadPlan,
+    RewriteResult,
+    RowRewrite,
+    WriteSpec,
+)
 from dagster_delta.engines.parquet.source import count_file_rows
+from dagster_delta.engines.row_changes.change_data_files import (
+    CHANGE_TYPE_COLUMN,
+    change_data_configuration,
+    change_files_of,
+)
 from dagster_delta.engines.spark.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changed_rows import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.columns import quote
@@ -22,13 +33,14 @@ from dagster_delta.engines.spark.row_positions import FileIndex, collect_rows, w
 from dagster_delta.engines.spark.session import functions_of
 from dagster_delta.engines.spark.writer import delete_files, write_frame
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.protocol.statistics import parse_statistics_json
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["find_matches", "rewrite_rows"]
+__all__ = ["find_matches", "record_inserts", "rewrite_rows"]
 
 _MATCHES = "__delta_matches"
 
@@ -59,6 +71,23 @@ def rewrite_rows(session: SparkSession, rewrite: RowRewrite) -> RewriteResult:
         DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
     """
     return _Rewriting(session, rewrite).run()
+
+
+def record_inserts(
+    session: SparkSession, plan: ReadPlan, spec: WriteSpec
+) -> tuple[AddCDCFile, ...]:
+    """Change data files that say of all rows of a plan that they were inserted.
+
+    Raises:
+        DataFileMissing, InvalidTable, StorageFailure: of a file; files already written are deleted
+            where that is possible.
+    """
+    functions = functions_of(session)
+    configuration = change_data_configuration(spec.configuration)
+    rows = read_frame(session, plan).withColumn(CHANGE_TYPE_COLUMN, functions.lit("insert"))
+    recording = replace(spec, configuration=configuration, constraints=(), is_change_data=True)
+    with spark_failures(table=spec.location.uri):
+        return change_files_of(write_frame(rows, recording, plan.store))
 
 
 class _Rewriting:
