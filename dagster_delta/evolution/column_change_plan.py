@@ -87,7 +87,7 @@ class ColumnChangeRequest:
     """Whether the changed column takes nulls; None: as it does now."""
     position: str | None = None
     """`FIRST`, or the name of the column to stand behind; None: where it is."""
-    enable: bool = False
+    enable_features: bool = False
     """Whether the table may be given what it lacks for this."""
 
 
@@ -242,13 +242,13 @@ def _enabled(
         lacks.append("metadata domains")
     if not lacks:
         return configuration
-    if switch == "false" or not request.enable:
+    if switch == "false" or not request.enable_features:
         needed = ", ".join(lacks)
         how = (
             f"set {COLUMN_CHANGE_SWITCH} to true first, which somebody turned off"
             if switch == "false"
-            else "say enable=True to turn it on with the change, which clients without these "
-            "features will no longer read or write"
+            else "say enable_features=True to turn it on with the change, after which clients "
+            "without these features no longer read or write the table"
         )
         raise SchemaChangeRefused(
             f"changing a column online needs {needed}; {how}",

@@ -48,13 +48,15 @@ class ColumnChangeMethods(ABC):
         on_error: OnError = "abort",
         nullable: bool | None = None,
         position: str | None = None,
-        enable: bool = False,
+        enable_features: bool = False,
     ) -> ColumnChangePlan:
         """What `change_column` would do; nothing is written. Arguments and errors are its own."""
         from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
         from dagster_delta.table.column_change import plan_for
 
-        request = ColumnChangeRequest(column, new_type, cast, on_error, nullable, position, enable)
+        request = ColumnChangeRequest(
+            column, new_type, cast, on_error, nullable, position, enable_features
+        )
         return plan_for(self._existing(), request)
 
     def change_column(
@@ -66,7 +68,7 @@ class ColumnChangeMethods(ABC):
         on_error: OnError = "abort",
         nullable: bool | None = None,
         position: str | None = None,
-        enable: bool = False,
+        enable_features: bool = False,
         batch_bytes: int | None = None,
         engine: str | None = None,
         commit_info: Mapping[str, object] | None = None,
@@ -87,7 +89,7 @@ class ColumnChangeMethods(ABC):
                 the table as it was, or become `null`.
             nullable: whether the changed column takes nulls; None as it does now.
             position: `FIRST`, or the name of the column to stand behind; None where it is.
-            enable: whether the table is given what it lacks for this: the switch
+            enable_features: whether the table is given what it lacks for this: the switch
                 `dagsterDelta.enableColumnChange`, column mapping, metadata domains.
             batch_bytes: size of the data files that are written again in one commit; 1 GiB.
             engine: `arrow` in this process (the default), or `spark` on the executors of the active
@@ -111,7 +113,9 @@ class ColumnChangeMethods(ABC):
         from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
         from dagster_delta.table.column_change import begin_column_change
 
-        request = ColumnChangeRequest(column, new_type, cast, on_error, nullable, position, enable)
+        request = ColumnChangeRequest(
+            column, new_type, cast, on_error, nullable, position, enable_features
+        )
         # Made first, so that arguments without sense are refused before anything is committed.
         job = self._job(engine, batch_bytes, None, commit_info, on_progress)
         begun = begin_column_change(

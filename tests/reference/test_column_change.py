@@ -108,7 +108,7 @@ def test_delta_spark_reads_a_change_in_a_struct_and_in_an_array(
     table.append(
         pa.table({"id": [1, 2], "s": [{"a": "1", "b": "x"}, None], "l": [["7", None], []]})
     )
-    table.change_column("s.a", "INT", enable=True)
+    table.change_column("s.a", "INT", enable_features=True)
     table.change_column("l.element", "DECIMAL(5,1)")
     (first, second) = delta_spark.sql(f"SELECT * FROM delta.`{uri}` ORDER BY id").collect()
     assert (first.s.a, first.s.b, [str(first.l[0]), first.l[1]]) == (1, "x", ["7.0", None])

@@ -456,13 +456,13 @@ def test_what_a_shadow_cannot_be_made_of_is_refused_with_the_way_round() -> None
 def test_the_switch_is_off_by_default_and_turned_on_by_request() -> None:
     table = DeltaTable("memory://t", store=MemoryStore(), must_exist=False)
     table.append(texts(1, 2))
-    with pytest.raises(SchemaChangeRefused, match="enable=True"):
+    with pytest.raises(SchemaChangeRefused, match="enable_features=True"):
         table.change_column("v", "INT")
-    table.change_column("v", "INT", enable=True)
+    table.change_column("v", "INT", enable_features=True)
     assert read(table) == [{"id": 1, "v": 1}, {"id": 2, "v": 2}]
     table.set_properties({"dagsterDelta.enableColumnChange": "false"})
     with pytest.raises(SchemaChangeRefused, match="somebody turned off"):
-        table.change_column("v", "STRING", enable=True)
+        table.change_column("v", "STRING", enable_features=True)
 
 
 def test_one_change_of_a_table_at_a_time() -> None:
