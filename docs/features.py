@@ -181,6 +181,19 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("Read the change data feed", None, None),
     Operation("ALTER TABLE", None, None),
     Operation("Optimize, vacuum, restore, clone", None, None),
+    Operation(
+        "Change a column to any type online: backfilled in batches, caught up with foreign writers, "
+        "published in one commit, resumed after a crash",
+        "tests/reference/test_column_change.py::"
+        "test_delta_spark_writes_throughout_and_reads_what_a_change_leaves",
+        "tests/reference/test_column_change.py::"
+        "test_delta_spark_writes_throughout_and_reads_what_a_change_leaves",
+    ),
+    Operation(
+        "Cancel a column change, or roll it back over a value that cannot be converted",
+        "tests/table/test_column_change.py::test_a_change_can_be_cancelled_in_every_state",
+        None,
+    ),
 )
 
 
