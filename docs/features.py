@@ -182,8 +182,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("ALTER TABLE", None, None),
     Operation("Optimize, vacuum, restore, clone", None, None),
     Operation(
-        "Change a column to any type online: backfilled in batches, caught up with foreign writers, "
-        "published in one commit, resumed after a crash",
+        "Change a column to any type online: backfilled in batches, caught up with what others "
+        "write, published in one commit, resumed after a crash",
         "tests/reference/test_column_change.py::"
         "test_delta_spark_writes_throughout_and_reads_what_a_change_leaves",
         "tests/reference/test_column_change.py::"
