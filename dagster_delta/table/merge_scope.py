@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.row_changes.merge_clauses import MergeClause
 from dagster_delta.engines.row_changes.merge_condition import MergeCondition, target_predicate
+from dagster_delta.engines.sql.generated_filters import with_generated_filters
 from dagster_delta.protocol.conflict_checker import ReadScope
 from dagster_delta.protocol.file_skipping import skip_files
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
@@ -58,7 +59,7 @@ class MergeScope:
             clauses: all clauses.
             session_is_utc: whether the engine reads timestamps without a zone in UTC.
         """
-        lacking = Or(
+        lacking: Predicate = Or(
             tuple(
                 Constant(True)
                 if each.condition is None
@@ -69,6 +70,8 @@ class MergeScope:
         )
         files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
         configuration = snapshot.configuration
+        matching = with_generated_filters(matching, configuration)
+        lacking = with_generated_filters(lacking, configuration)
         may_match, may_lack = (
             skip_files(
                 each, configuration, files["partition_values"], snapshot.statistics

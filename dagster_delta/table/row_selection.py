@@ -66,8 +66,12 @@ def select_rows(
     files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
     if where is None:
         return SelectedRows(files, {}, ReadScope(whole_table=True))
-    predicate = where.to_predicate(session_is_utc=session_is_utc)
+    from dagster_delta.engines.sql.generated_filters import with_generated_filters
+
     configuration = snapshot.configuration
+    predicate = with_generated_filters(
+        where.to_predicate(session_is_utc=session_is_utc), configuration
+    )
     skipped = skip_files(predicate, configuration, files["partition_values"], snapshot.statistics)
     whole = files.filter(pc.and_(skipped.may_match, skipped.only_matches))
     unsure = files.filter(pc.and_(skipped.may_match, pc.invert(skipped.only_matches)))

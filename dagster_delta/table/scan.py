@@ -168,8 +168,12 @@ class Scan(RowFrames):
         if predicate is None:
             all_files = every(True, self.snapshot.num_files)
             return SkippedFiles(all_files, all_files, is_decided=True)
+        from dagster_delta.engines.sql.generated_filters import with_generated_filters
+
+        configuration = self.snapshot.configuration
         values = self.snapshot.live_files(["partition_values"])["partition_values"]
-        return skip_files(predicate, self.snapshot.configuration, values, self.snapshot.statistics)
+        derived = with_generated_filters(predicate, configuration)
+        return skip_files(derived, configuration, values, self.snapshot.statistics)
 
     def _files(self, names: Sequence[str], skipped: SkippedFiles) -> Any:
         files = self.snapshot.live_files(names)

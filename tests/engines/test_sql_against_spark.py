@@ -157,6 +157,7 @@ DATES = [
     *(f"{part}({column})" for part in ("year", "quarter", "month", "day", "dayofmonth", "dayofyear", "dayofweek", "weekday", "weekofyear", "hour", "minute", "second") for column in ("day", "t", "n")),
     *(f"date_trunc('{unit}', {column})" for unit in ("year", "YYYY", "yy", "quarter", "month", "MM", "mon", "week", "day", "DD", "hour", "minute", "second", "millisecond", "microsecond") for column in ("t", "day", "n")
       if unit != "week"),
+    *(f"date_format({column}, '{pattern}')" for pattern in ("yyyy", "yyyy-MM", "yyyy-MM-dd-HH", "dd.MM.yyyy HH:mm:ss") for column in ("t", "day", "n")),
     "date_trunc('week', t)", *(f"trunc({column}, '{unit}')" for unit in ("year", "quarter", "month", "week", "MM") for column in ("day", "t")),
     "to_date(t)", "to_date(n)", "to_date(dates)", "date(t)", "extract(YEAR FROM day)", "extract(month FROM t)", "extract(doy FROM t)", "extract(week FROM t)", "extract(minute FROM t)",
 ]  # fmt: skip

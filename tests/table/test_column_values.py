@@ -276,6 +276,20 @@ def test_an_update_that_touches_no_base_column_needs_no_expression() -> None:
     assert table.version() == 0
 
 
+def test_a_filter_on_a_base_column_reads_the_partitions_generated_from_it_alone() -> None:
+    table = create(*ORDERS, partition_by=("day",))
+    table.append(moments(*range(1, 31)))
+    where = "at >= TIMESTAMP '2024-01-10 00:00:00Z' AND at < TIMESTAMP '2024-01-12 00:00:00Z'"
+    scan = table.snapshot().scan(["at"], where=where)
+    days = [dict(each)["day"] for each in scan.files()["partition_values"].to_pylist()]
+    # A day on either side, as a writer elsewhere has another date.
+    assert (
+        {"2024-01-10", "2024-01-11"} <= set(days) <= {f"2024-01-{day:02}" for day in range(9, 13)}
+    )
+    assert scan.to_arrow()["at"].to_pylist() == [noon(10), noon(11)]
+    assert table.delete(where).metrics["numDeletedRows"] == 2
+
+
 @pytest.mark.parametrize("vectors", ["false", "true"])
 def test_a_merge_fills_the_rows_it_inserts_and_follows_up_on_those_it_updates(
     vectors: str,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
-from dagster_delta.engines.sql.casts import Refusal, cast
+from dagster_delta.engines.sql.casts import Refusal, cast, raising
 from dagster_delta.engines.sql.rules import Rule, fixed, literal_of, types_of
 from dagster_delta.engines.sql.typed import Call, Literal, Typed
 from dagster_delta.engines.sql.types import DATE, INTEGER, STRING, TIMESTAMP, sql_type_name
@@ -12,7 +13,7 @@ from dagster_delta.protocol.schema import PrimitiveType
 
 __all__ = ["DATE_FUNCTIONS", "TIME_ZONE_FUNCTIONS"]
 
-TIME_ZONE_FUNCTIONS = frozenset({"date_trunc", "hour", "minute", "second"})
+TIME_ZONE_FUNCTIONS = frozenset({"date_format", "date_trunc", "hour", "minute", "second"})
 """Functions whose result for a timestamp hangs on the session's time zone; dates come by a cast."""
 
 _TIMES = (TIMESTAMP, PrimitiveType("timestamp_ntz"))
@@ -25,6 +26,9 @@ _TIME_UNITS = {
     "DAY": "day", "DD": "day", "HOUR": "hour", "MINUTE": "minute", "SECOND": "second",
     "MILLISECOND": "millisecond", "MICROSECOND": "microsecond",
 }  # fmt: skip
+
+_FORMATTED = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+_PUNCTUATION = frozenset("-/:. _")
 
 _EXTRACTED = {
     "YEAR": "year", "QUARTER": "quarter", "MONTH": "month", "WEEK": "weekofyear",
@@ -75,6 +79,35 @@ def _resolve_trunc(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return Call(name, (Literal(_UNITS[unit], STRING), cast(arguments[0], DATE)), DATE)
 
 
+def _resolve_date_format(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if len(arguments) != 2 or types_of(arguments)[0] not in (DATE, *_TIMES):
+        raise Refusal(f"{name} of these arguments")
+    pattern = str(literal_of(name, arguments[1], str))
+    if _strftime_pattern(pattern) is None:
+        raise Refusal(f"{name} with the pattern {pattern!r}")
+    return Call(name, (cast(arguments[0], TIMESTAMP), Literal(pattern, STRING)), STRING)
+
+
+def _strftime_pattern(pattern: str) -> str | None:
+    """The pattern for DuckDB, or None where it holds more than padded numbers and punctuation."""
+    units = ["".join(group) for _, group in groupby(pattern)]
+    if any(each not in _FORMATTED and each[0] not in _PUNCTUATION for each in units):
+        return None
+    return "".join(_FORMATTED.get(each, each) for each in units)
+
+
+def _sql_date_format(call: Call, operands: Sequence[str]) -> str:
+    pattern = call.arguments[1]
+    assert isinstance(pattern, Literal)  # noqa: S101  as it was resolved
+    moment, found = operands[0], _strftime_pattern(str(pattern.value))
+    # Other years have more or less than four digits, and the two engines write them apart.
+    return (
+        f"CASE WHEN {moment} IS NULL OR year({moment}) BETWEEN 1000 AND 9999"
+        f" THEN strftime({moment}, '{found}')"
+        f" ELSE {raising('only Spark formats years outside 1000 to 9999')} END"
+    )
+
+
 def _sql_date_trunc(call: Call, operands: Sequence[str]) -> str:
     target = "DATE" if call.data_type == DATE else "TIMESTAMP"
     return f"CAST(date_trunc({operands[0]}, {operands[1]}) AS {target})"
@@ -106,6 +139,7 @@ DATE_FUNCTIONS: Mapping[str, Rule] = {
     "second": _part("second", of_time=True),
     "extract": Rule(_resolve_extract, _sql_date_trunc),
     "date_trunc": Rule(_resolve_date_trunc, _sql_date_trunc),
+    "date_format": Rule(_resolve_date_format, _sql_date_format, may_raise=True),
     "trunc": Rule(_resolve_trunc, _sql_date_trunc),
     "datediff": Rule(fixed(INTEGER, DATE, DATE), _sql_date_difference),
     "date_diff": Rule(fixed(INTEGER, DATE, DATE), _sql_date_difference),

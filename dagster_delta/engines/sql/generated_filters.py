@@ -1,0 +1,268 @@
+"""From filters on a column to filters on the partition columns that are generated from it.
+
+What is derived follows from the filter for every row that the table may hold, so that it takes
+files away and never rows. A writer computes dates and hours in the time zone of its session, which
+nobody knows later; so bounds on timestamps are loosened by the widest offset there is.
+
+Spec: Generated Columns; Partition Values.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed
+from dagster_delta.engines.sql.types import DATE, INTEGER, STRING, TIMESTAMP
+from dagster_delta.errors import DeltaError
+from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.column_values import GENERATION_KEY
+from dagster_delta.protocol.predicates import (
+    And,
+    Comparison,
+    In,
+    IsNull,
+    IsTrue,
+    Not,
+    Or,
+    Predicate,
+    StartsWith,
+)
+from dagster_delta.protocol.schema import DataType, PrimitiveType, StructField
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+__all__ = ["with_generated_filters"]
+
+_WIDEST_OFFSET = dt.timedelta(hours=18)
+"""Spark takes no time zone that is farther from UTC."""
+_MAX_LISTED = 100
+"""Members of an IN that are looked at one by one."""
+
+_TIMES = (DATE, TIMESTAMP, PrimitiveType("timestamp_ntz"))
+_UNITS = ("yyyy", "MM", "dd", "HH", "mm", "ss")
+_PARTS = ("year", "month", "dayofmonth", "hour")
+
+Path: TypeAlias = tuple[str, ...]
+Bound: TypeAlias = Callable[[Any], Predicate]
+"""Makes what a value of the base column, as a bound of it, says of the generated columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Derivation:
+    """How bounds of a base column become bounds of the columns that are generated from it."""
+
+    base: Column
+    generated: tuple[Path, ...]
+    at_least: Bound
+    at_most: Bound
+
+    def of(self, operator: str, value: Any) -> Predicate:
+        """What follows from `base operator value`."""
+        parts: list[Predicate] = []
+        if operator in ("=", "<=>", ">", ">="):
+            parts.append(self.at_least(_loosened(value, self.base.data_type, -1)))
+        if operator in ("=", "<=>", "<", "<="):
+            parts.append(self.at_most(_loosened(value, self.base.data_type, 1)))
+        return self.unless_null(And(tuple(parts)))
+
+    def unless_null(self, predicate: Predicate) -> Predicate:
+        """Also true where a generated column is null: empty text is null as a partition value."""
+        return Or((predicate, *(IsNull(each) for each in self.generated)))
+
+
+def _loosened(value: Any, data_type: DataType, direction: int) -> Any:
+    return value + direction * _WIDEST_OFFSET if data_type == TIMESTAMP else value
+
+
+def with_generated_filters(predicate: Predicate, configuration: TableConfiguration) -> Predicate:
+    """The predicate, and beside each comparison what it says of generated partition columns.
+
+    It is true, false and null of the same rows as before.
+
+    Args:
+        predicate: over logical columns.
+        configuration: of the table.
+
+    Raises:
+        Nothing: an expression of another form derives nothing.
+    """
+    fields = [each for each in configuration.partition_schema if GENERATION_KEY in each.metadata]
+    if not fields or not configuration.supports("generatedColumns"):
+        return predicate
+    derivations = tuple(_derivations(fields, configuration))
+    return _extended(predicate, derivations) if derivations else predicate
+
+
+def _extended(predicate: Predicate, derivations: tuple[_Derivation, ...]) -> Predicate:
+    match predicate:
+        case And(children):
+            return And(tuple(_extended(each, derivations) for each in children))
+        case Or(children):
+            return Or(tuple(_extended(each, derivations) for each in children))
+        case Not(child):
+            return Not(_extended(child, derivations))
+        case IsTrue(child):
+            return IsTrue(_extended(child, derivations))
+        case Comparison(column, data_type=data_type) | In(column, data_type=data_type):
+            using = [
+                each
+                for each in derivations
+                if (each.base.path, each.base.data_type) == (column, data_type)
+            ]
+        case StartsWith(column):
+            using = [each for each in derivations if each.base.path == column]
+        case _:
+            return predicate
+    derived = [found for each in using if (found := _derive(predicate, each)) is not None]
+    return And((predicate, *derived)) if derived else predicate
+
+
+def _derive(predicate: Predicate, derivation: _Derivation) -> Predicate | None:
+    try:
+        match predicate:
+            case Comparison(operator=operator, value=value) if operator != "<>":
+                return derivation.of(operator, value)
+            case In(values=values, has_null=False) if values:
+                if len(values) <= _MAX_LISTED:
+                    return Or(tuple(derivation.of("=", each) for each in values))
+            case StartsWith(prefix=prefix) if derivation.base.data_type == STRING:
+                lowest = derivation.at_least(prefix)
+                if isinstance(lowest, Comparison):
+                    begins = StartsWith(lowest.column, str(lowest.value))
+                    return derivation.unless_null(begins)
+    except (DeltaError, OverflowError, ValueError, TypeError):
+        # Bounds beyond what can be computed here derive nothing.
+        pass
+    return None
+
+
+def _derivations(
+    fields: list[StructField], configuration: TableConfiguration
+) -> Iterator[_Derivation]:
+    parts: dict[Column, dict[str, Path]] = {}
+    for field in fields:
+        try:
+            expression = parse_expression(str(field.metadata[GENERATION_KEY]), configuration.schema)
+        except DeltaError:
+            continue
+        match expression.typed:
+            case Call("year" | "month" | "dayofmonth" | "hour" as part, (operand,)):
+                base = _time_column(operand)
+                if base is not None and field.data_type == INTEGER:
+                    parts.setdefault(base, {})[part] = (field.name,)
+            case typed:
+                base = _monotonic_in(typed)
+                if base is not None and typed.data_type == field.data_type:
+                    yield _by_expression(base, (field.name,), expression)
+    for base, found in parts.items():
+        # A month without its year, or a day without its month, bounds nothing.
+        known = [found[part] for part in _PARTS if part in found]
+        if list(found) and known == [found.get(part) for part in _PARTS[: len(known)]]:
+            yield _by_parts(base, found)
+        elif "year" in found:
+            yield _by_parts(base, {"year": found["year"]})
+
+
+def _time_column(operand: Typed) -> Column | None:
+    match operand:
+        case Column(data_type=data_type) if data_type in _TIMES:
+            return operand
+        case Cast(Column(data_type=data_type) as column, target) if (
+            data_type in _TIMES and target in _TIMES
+        ):
+            return column
+    return None
+
+
+def _monotonic_in(typed: Typed) -> Column | None:
+    """The column that an expression never falls with, where it is known to be one."""
+    match typed:
+        case Cast(_, data_type) if data_type == DATE:
+            return _time_column(typed)
+        case Column(data_type=data_type) if data_type in (*_TIMES, STRING, INTEGER):
+            return typed
+        case Call("trunc" | "date_trunc", (Literal(), operand)):
+            return _time_column(operand)
+        case Call("date_format", (operand, Literal(str() as pattern))):
+            return _time_column(operand) if _falls_never(pattern) else None
+        case Call("substring", (Column(data_type=data_type) as column, Literal(1), *_)) if (
+            data_type == STRING
+        ):
+            return column
+    return None
+
+
+def _falls_never(pattern: str) -> bool:
+    """Whether texts of the pattern are in the order of their times: the larger units come first."""
+    units = ("".join(group) for _, group in groupby(pattern))
+    letters = tuple(each for each in units if each[0].isalpha())
+    return letters != () and letters == _UNITS[: len(letters)]
+
+
+def _by_expression(base: Column, path: Path, expression: SqlExpression) -> _Derivation:
+    data_type = expression.data_type
+    assert data_type is not None  # noqa: S101  what has a known form has a type
+    is_text_of_time = data_type == STRING and base.data_type != STRING
+
+    def computed(value: Any) -> Any:
+        if isinstance(expression.typed, Cast) and isinstance(value, dt.datetime):
+            return value.date()
+        values = pa.array([value], to_arrow_type(base.data_type))
+        for name in reversed(base.path[1:]):
+            values = pa.StructArray.from_arrays([values], names=[name])
+        found = expression.evaluate(pa.table({base.path[0]: values}))
+        return found[0].as_py()
+
+    def at_least(value: Any) -> Predicate:
+        # Where a local day begins is an instant that hangs on the time zone as well.
+        bound = Comparison(path, ">=", _loosened(computed(value), data_type, -1), data_type)
+        # A year of five digits is written with a plus, which comes before all digits.
+        return Or((bound, StartsWith(path, "+"))) if is_text_of_time else bound
+
+    def at_most(value: Any) -> Predicate:
+        return Comparison(path, "<=", _loosened(computed(value), data_type, 1), data_type)
+
+    return _Derivation(base, (path,), at_least, at_most)
+
+
+def _by_parts(base: Column, found: Mapping[str, Path]) -> _Derivation:
+    paths = tuple(found[part] for part in _PARTS if part in found)
+
+    def at_least(value: Any) -> Predicate:
+        return _lexical(paths, _numbers(value), ">")
+
+    def at_most(value: Any) -> Predicate:
+        return _lexical(paths, _numbers(value), "<")
+
+    return _Derivation(base, paths, at_least, at_most)
+
+
+def _numbers(value: dt.date) -> tuple[int, ...]:
+    hour = value.hour if isinstance(value, dt.datetime) else 0
+    return value.year, value.month, value.day, hour
+
+
+def _lexical(paths: tuple[Path, ...], numbers: tuple[int, ...], operator: str) -> Predicate:
+    """`(year, month, …) operator= numbers`, the earlier columns deciding first."""
+    path, number = paths[0], numbers[0]
+    if len(paths) == 1:
+        closing: Any = f"{operator}="
+        return Comparison(path, closing, number, INTEGER)
+    strict: Any = operator
+    return Or(
+        (
+            Comparison(path, strict, number, INTEGER),
+            And(
+                (
+                    Comparison(path, "=", number, INTEGER),
+                    _lexical(paths[1:], numbers[1:], operator),
+                )
+            ),
+        )
+    )
