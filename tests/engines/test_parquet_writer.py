@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import threading
 import uuid
 from collections.abc import Iterator
 from decimal import Decimal
@@ -16,6 +17,7 @@ import pytest
 from dagster_delta.engines.arrow_engine import ArrowEngine
 from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.engines.parquet import writer as parquet_writer
+from dagster_delta.engines.parquet.file import EncodedRowGroup
 from dagster_delta.engines.parquet.writer import write_data_files
 from dagster_delta.errors import (
     ConstraintViolation,
@@ -190,6 +192,35 @@ def test_many_row_groups_are_encoded_by_workers_in_order(monkeypatch: pytest.Mon
     assert values == [v for p in (0, 1) for v in range(20_000) if v // 5000 % 2 == p]
 
 
+def test_row_groups_of_one_file_stand_in_the_order_of_their_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", 8000)
+    encode = EncodedRowGroup.of_rows
+    second_is_done = threading.Event()
+
+    def encode_second_first(rows: Any, *others: Any) -> EncodedRowGroup:
+        first = rows["v"][0].as_py()
+        if first == 2000:
+            assert second_is_done.wait(10)
+        group = encode(rows, *others)
+        if first == 3000:
+            second_is_done.set()
+        return group
+
+    monkeypatch.setattr(EncodedRowGroup, "of_rows", encode_second_first)
+    data = pa.table({"v": range(20_000)})
+    store = MemoryStore()
+    [file] = write(store, _batches(data, 1000), configuration(schema_of(data))).files
+    stored = parquet(store, decode_path(file.path))
+    assert stored.read()["v"].to_pylist() == list(range(20_000))
+    assert stored.num_row_groups == 20
+    assert file.size_bytes == len(store.read(decode_path(file.path)))
+    assert file.stats == (
+        '{"numRecords":20000,"minValues":{"v":0},"maxValues":{"v":19999},"nullCount":{"v":0}}'
+    )
+
+
 def test_rows_of_each_file_are_sorted_where_asked() -> None:
     data = pa.table({"p": ["a", "b"] * 50, "v": list(range(100, 0, -1))})
     store = MemoryStore()
@@ -325,6 +356,28 @@ def _breaking(data: pa.Table, rows: int, after: int) -> pa.RecordBatchReader:
             yield batch
 
     return pa.RecordBatchReader.from_batches(data.schema, batches())
+
+
+def test_an_encoder_that_fails_leaves_no_file_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_writer, "ROW_GROUP_BYTES", 8000)
+    encode = EncodedRowGroup.of_rows
+
+    def encode_some(rows: Any, *others: Any) -> EncodedRowGroup:
+        if rows["v"][0].as_py() == 12_000:
+            raise BrokenSource
+        return encode(rows, *others)
+
+    monkeypatch.setattr(EncodedRowGroup, "of_rows", encode_some)
+    data = pa.table({"v": range(20_000)})
+    store = MemoryStore()
+    with pytest.raises(BrokenSource):
+        write(
+            store,
+            _batches(data, 1000),
+            configuration(schema_of(data)),
+            target_file_size_bytes=3000,
+        )
+    assert stored_paths(store) == set()
 
 
 @pytest.mark.parametrize("row_group_bytes", [1000, 10_000_000])

@@ -1,9 +1,9 @@
-"""One data file while it is being written."""
+"""One data file while it is being written: row groups encoded apart, then put one after another."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,15 @@ import pyarrow as pa
 from dagster_delta.engines.engine import WriteSpec
 from dagster_delta.engines.parquet.encodings import ColumnEncodings
 from dagster_delta.engines.parquet.file_statistics import FileStatistics, StatisticsLayout
+from dagster_delta.engines.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
 from dagster_delta.errors import StorageFailure, UnsupportedFeature
 from dagster_delta.protocol.column_mapping import physical_arrow_schema
+from dagster_delta.protocol.parquet_reader import decoding_pool
 from dagster_delta.protocol.schema import PrimitiveType, StructType, walk_fields
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["FileFormat", "FileInWriting"]
+__all__ = ["EncodedRowGroup", "FileFormat", "FileInWriting"]
 
 _CODECS = {"none": "none", "uncompressed": "none", "lz4_raw": "lz4"}
 _EXTENSIONS = {"none": "", "gzip": ".gz"}
@@ -66,6 +68,43 @@ class FileFormat:
         return _EXTENSIONS.get(self.codec, f".{self.codec}") + ".parquet"
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedRowGroup:
+    """Rows as they will stand in a file, wherever in it."""
+
+    content: RowGroupBytes
+    metadata: Any
+    """`pyarrow.parquet.FileMetaData` of a file of these rows alone."""
+    statistics: FileStatistics
+
+    @classmethod
+    def of_rows(
+        cls, rows: pa.Table, format_: FileFormat, encodings: ColumnEncodings
+    ) -> EncodedRowGroup:
+        """All `rows`, a `pyarrow.Table` of the file's schema, as one row group."""
+        import pyarrow.parquet as pq
+
+        statistics = FileStatistics(format_.statistics)
+        statistics.observe(rows)
+        footers: list[Any] = []
+        sink = pa.BufferOutputStream(decoding_pool())
+        with pq.ParquetWriter(
+            sink,
+            format_.arrow_schema,
+            compression=format_.codec,
+            compression_level=format_.compression_level,
+            use_dictionary=list(encodings.dictionary) or False,
+            column_encoding=dict.fromkeys(encodings.delta_packed, "DELTA_BINARY_PACKED"),
+            # Decimals of up to 18 digits as integers: smaller, faster, and what Spark writes.
+            store_decimal_as_integer=True,
+            store_schema=False,
+            metadata_collector=footers,
+        ) as writer:
+            writer.write_table(rows, row_group_size=rows.num_rows)
+        content = RowGroupBytes.of_file(memoryview(sink.getvalue()))
+        return cls(content, footers[0], statistics)
+
+
 class FileInWriting:
     """A data file that takes row groups until it is closed.
 
@@ -73,54 +112,39 @@ class FileInWriting:
         path: relative to the table root, decoded.
         format_: of the file.
         store: where it goes.
-        encodings: of its columns.
+
+    Raises:
+        StorageFailure: the store refused or failed.
     """
 
-    def __init__(
-        self, path: str, format_: FileFormat, store: ObjectStore, encodings: ColumnEncodings
-    ) -> None:
-        import pyarrow.parquet as pq
-
+    def __init__(self, path: str, format_: FileFormat, store: ObjectStore) -> None:
         self.path = path
         self._table = store.location.uri
         self._statistics = FileStatistics(format_.statistics)
-        self._footers: list[Any] = []
+        self._metadata: Any = None
+        self._footers: list[tuple[bytes, int]] = []
         with self._naming():
             self._sink = store.open_output(path)
-        try:
-            self._writer = pq.ParquetWriter(
-                self._sink,
-                format_.arrow_schema,
-                compression=format_.codec,
-                compression_level=format_.compression_level,
-                use_dictionary=list(encodings.dictionary) or False,
-                column_encoding=dict.fromkeys(encodings.delta_packed, "DELTA_BINARY_PACKED"),
-                # Decimals of up to 18 digits as integers: smaller, faster, and what Spark writes.
-                store_decimal_as_integer=True,
-                store_schema=False,
-                metadata_collector=self._footers,
-            )
-        except BaseException:
-            self.discard()
-            raise
+        self.size_bytes = 0
+        """Bytes written so far."""
 
-    def write_row_group(self, rows: pa.Table) -> None:
-        """Add a row group of all `rows`, a `pyarrow.Table` of the file's schema.
+    def append(self, group: EncodedRowGroup) -> None:
+        """Add a row group.
 
         Raises:
             StorageFailure: the store refused or failed.
         """
-        self._statistics.observe(rows)
-        with self._naming():
-            self._writer.write_table(rows, row_group_size=rows.num_rows)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes written so far."""
-        return int(self._sink.tell())
+        if not self._footers:
+            self._write(MAGIC)
+            self._metadata = group.metadata
+        else:
+            self._metadata.append_row_groups(group.metadata)
+        self._statistics.take(group.statistics)
+        self._footers.append((group.content.footer, self.size_bytes - len(MAGIC)))
+        self._write(group.content.pages)
 
     def close(self) -> tuple[int, str]:
-        """Finish the file.
+        """Finish the file, which has a row group.
 
         Returns:
             Its size in bytes, and its statistics as JSON text.
@@ -128,18 +152,19 @@ class FileInWriting:
         Raises:
             StorageFailure: the store refused or failed.
         """
+        self._write(spliced_footer(self._footers))
         with self._naming():
-            self._writer.close()
-            size_bytes = self.size_bytes
             self._sink.close()
-        return size_bytes, self._statistics.to_json(self._footers[0])
+        return self.size_bytes, self._statistics.to_json(self._metadata)
 
     def discard(self) -> None:
         """Give the file up; where the store publishes a file when it is closed, none appears."""
-        # An open Parquet writer would write to the closed sink when it is collected.
-        with suppress(AttributeError, OSError, pa.ArrowException):
-            self._writer.close()
         self._sink.__exit__(GeneratorExit, GeneratorExit(), None)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        with self._naming():
+            self._sink.write(data)
+        self.size_bytes += len(data)
 
     @contextmanager
     def _naming(self) -> Iterator[None]:

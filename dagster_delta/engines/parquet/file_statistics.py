@@ -124,6 +124,12 @@ class FileStatistics:
             if leaf.positions not in self._nan_columns and _holds_nan(rows, leaf):
                 self._nan_columns.add(leaf.positions)
 
+    def take(self, other: FileStatistics) -> None:
+        """Add what was noted of more rows of the same file."""
+        for positions, count in other._null_counts.items():
+            self._null_counts[positions] += count
+        self._nan_columns |= other._nan_columns
+
     def to_json(self, footer: Any) -> str:
         """The `stats` of the finished file.
 

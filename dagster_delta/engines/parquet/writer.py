@@ -1,8 +1,9 @@
 """Writing rows as Parquet data files under a table root, split by partition, with statistics.
 
 Rows wait per partition until they fill a row group or the common budget; then a worker encodes
-them while the next rows are taken. What waits, what is being encoded and how many files are open
-are all bounded. The rows of one partition keep their order.
+them while the next rows are taken, row groups of one file at the same time. What waits, what is
+being encoded and how many files are open are all bounded. The rows of one partition keep their
+order.
 
 Spec: Data Files; Add File and Remove File; Partition Values.
 """
@@ -26,7 +27,7 @@ import pyarrow as pa
 from dagster_delta.engines.engine import Clock, WriteResult, WriteSpec
 from dagster_delta.engines.nested_arrays import rename_nested
 from dagster_delta.engines.parquet.encodings import ColumnEncodings, choose_encodings
-from dagster_delta.engines.parquet.file import FileFormat, FileInWriting
+from dagster_delta.engines.parquet.file import EncodedRowGroup, FileFormat, FileInWriting
 from dagster_delta.engines.partition_split import PartitionColumn, PartitionKey, split_by_partition
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.column_change import COLUMN_CHANGE_KEY, untagged
@@ -205,16 +206,23 @@ class _DataFiles:
         self._written: dict[int, AddFile] = {}
         self._encodings: ColumnEncodings | None = None
 
-    def append(self, partition: _Partition, rows: Any, number: int) -> None:
-        """Write rows to the partition's file, a new one where none is open."""
-        for start in range(0, rows.num_rows, ROW_GROUP_ROWS):
+    def encode(self, rows: Any) -> list[EncodedRowGroup]:
+        """Rows, a `pa.Table`, as row groups of any file."""
+        encodings = self._choose_encodings(rows)
+        return [
+            EncodedRowGroup.of_rows(rows.slice(start, ROW_GROUP_ROWS), self.format, encodings)
+            for start in range(0, rows.num_rows, ROW_GROUP_ROWS)
+        ]
+
+    def append(self, partition: _Partition, groups: Iterable[EncodedRowGroup], number: int) -> None:
+        """Add row groups to the partition's file, a new one where none is open."""
+        for group in groups:
             if partition.file is None:
                 path = self._new_path(partition.key, number)
-                encodings = self._choose_encodings(rows)
-                partition.file = FileInWriting(path, self.format, self._store, encodings)
+                partition.file = FileInWriting(path, self.format, self._store)
                 partition.file_number = number
                 self._begun.append(partition.file)
-            partition.file.write_row_group(rows.slice(start, ROW_GROUP_ROWS))
+            partition.file.append(group)
         target = self._spec.target_file_size_bytes
         if partition.file is not None and partition.file.size_bytes >= target:
             self.close(partition)
@@ -358,18 +366,25 @@ class _WriteJob:
     def _flush(self, partition: _Partition) -> None:
         size_bytes = partition.waiting_bytes
         self._waiting_bytes -= size_bytes
-        rows = partition.take(self._schema)
+        # Whoever takes the rows is the last to hold them: encoded ones may wait for their turn.
+        rows = [partition.take(self._schema)]
         number = self._flushes
         self._flushes += 1
         self._make_room_for(partition)
-        self._run(partition, lambda: self._write(partition, rows, number), size_bytes)
+        self._run(
+            partition,
+            size_bytes,
+            lambda: self._encode(rows.pop()),
+            lambda groups: self._append(partition, groups, number),
+        )
 
-    def _write(self, partition: _Partition, rows: Any, number: int) -> None:
+    def _encode(self, rows: Any) -> list[EncodedRowGroup]:
+        return self._files.encode(rows.sort_by(self._sort_keys) if self._sort_keys else rows)
+
+    def _append(self, partition: _Partition, groups: list[EncodedRowGroup], number: int) -> None:
+        self._files.append(partition, groups, number)
         if self._sort_keys:
-            self._files.append(partition, rows.sort_by(self._sort_keys), number)
             self._files.close(partition)
-        else:
-            self._files.append(partition, rows, number)
 
     def _make_room_for(self, partition: _Partition) -> None:
         self._open[partition.key] = partition
@@ -381,23 +396,30 @@ class _WriteJob:
         del self._open[partition.key]
         if not partition.waiting:
             del self._partitions[partition.key]
-        self._run(partition, lambda: self._files.close(partition), 0)
+        self._run(partition, 0, list, lambda _: self._files.close(partition))
 
-    def _run(self, partition: _Partition, task: Callable[[], None], size_bytes: int) -> None:
-        """Do a piece of work on a partition's file, after what was asked of that file before."""
+    def _run(
+        self,
+        partition: _Partition,
+        size_bytes: int,
+        encode: Callable[[], list[EncodedRowGroup]],
+        write: Callable[[list[EncodedRowGroup]], None],
+    ) -> None:
+        """Encode at once, and write to a partition's file after what it was given before."""
         if self._workers is None and self._taken_bytes < ROW_GROUP_BYTES:
             # Small writes are over before a thread would have started.
-            task()
+            write(encode())
             return
         if self._workers is None:
             self._workers = ThreadPoolExecutor(_worker_count(), "delta-write")
         previous = partition.last_flush
 
         def run_in_turn() -> None:
+            groups = encode()
             # Workers take tasks in the order they were given, so this one has been started.
             if previous is not None:
                 previous.result()
-            task()
+            write(groups)
 
         partition.last_flush = self._workers.submit(run_in_turn)
         self._encoding.append((partition.last_flush, size_bytes))
