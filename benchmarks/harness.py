@@ -96,7 +96,13 @@ def _median(samples: list[Measurement]) -> tuple[float, float]:
 
 def _measure_child(module: str, key: str, peer: str, directory: str, size: int) -> Measurement:
     command = [sys.executable, "-m", module, "--child", key, peer, directory, str(size)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # As where packages are installed: what is imported late is not compiled anew each time.
+    environment = {
+        **os.environ,
+        "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "delta-benchmark-bytecode"),
+    }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
         raise SystemExit(f"{key} by {peer} failed:\n{done.stderr[-4000:]}")
     return Measurement(**json.loads(done.stdout.splitlines()[-1]))
