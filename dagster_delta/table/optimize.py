@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -35,6 +36,7 @@ from dagster_delta.table.moved_rows import check_no_row_lost
 from dagster_delta.table.row_selection import read_plan
 from dagster_delta.table.transaction import CommitResult, Transaction
 from dagster_delta.table.write_planning import write_spec
+from dagster_delta.table.zorder_columns import zorder_columns
 
 if TYPE_CHECKING:
     from dagster_delta.engines.compaction import RewriteFiles
@@ -124,7 +126,7 @@ def optimize_table(
     """
     Transaction(store, snapshot, clock=clock)  # refuses tables that this library cannot write
     target = _target_size(snapshot, options)
-    rewrite = _rewriter(options)
+    rewrite = _rewriter(snapshot, options)
     files = snapshot.scan(where=options.where).files()
     groups = _groups(snapshot, files, options, target)
     job = _Optimization(snapshot, options, clock, rewrite, target, _parameters(options))
@@ -163,9 +165,14 @@ def _groups(
     )
 
 
-def _rewriter(options: OptimizeOptions) -> RewriteFiles:
+def _rewriter(snapshot: Snapshot, options: OptimizeOptions) -> RewriteFiles:
     if options.engine not in (None, "arrow", "spark"):
         raise InvalidArgument(f"there is no engine {options.engine!r}: choose 'arrow' or 'spark'")
+    columns = zorder_columns(snapshot.configuration, options.zorder_by)
+    if columns:
+        from dagster_delta.engines.sorted_rewrite import sort_files
+
+        return partial(sort_files, columns=columns)
     from dagster_delta.engines.compaction import compact_files
 
     return compact_files

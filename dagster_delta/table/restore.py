@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from dagster_delta.errors import DataFileMissing
 from dagster_delta.evolution.required_protocol import upgrade_protocol
 from dagster_delta.protocol.actions import DomainMetadata, Metadata
+from dagster_delta.protocol.column_values import advance_high_water_marks, identity_columns
 from dagster_delta.protocol.conflict_checker import ReadScope
 from dagster_delta.protocol.log_replay import keys_of
 from dagster_delta.protocol.partition_values import decode_path
@@ -119,7 +120,13 @@ def restored_configuration(
         target.metadata, configuration=properties, id=current.metadata.id
     )
     protocol = upgrade_protocol(current.protocol, target.features)
-    return TableConfiguration(protocol, metadata)
+    # Spec: Identity Columns. A value that was given out once is never given out again.
+    marks = {
+        each.column: each.high_water_mark
+        for each in identity_columns(current)
+        if each.high_water_mark is not None
+    }
+    return advance_high_water_marks(TableConfiguration(protocol, metadata), marks)
 
 
 def _restored_domains(current: Snapshot, target: Snapshot) -> Iterator[DomainMetadata]:

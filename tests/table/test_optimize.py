@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dagster_delta.engines import sorted_rewrite
+from dagster_delta.engines.parquet import writer
 from dagster_delta.errors import (
     ConcurrentDeleteDelete,
     InvalidArgument,
@@ -264,7 +266,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         {"engine": "steam"},
     ):
         with pytest.raises(InvalidArgument):
-            table.optimize(**options)  # type: ignore[arg-type]
+            table.optimize(**options)
     with pytest.raises(SchemaMismatch):
         table.optimize("nothing = 1")
     with pytest.raises(TableNotFound):
@@ -283,3 +285,69 @@ def test_mapped_and_widened_columns_keep_their_values() -> None:
     table.optimize()
     assert content(table) == before
     assert table.snapshot().num_files == 2
+
+
+def spread(num_files: int = 8, rows_per_file: int = 500, **options: Any) -> DeltaTable:
+    """A table whose every file covers all values of both columns."""
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    total = num_files * rows_per_file
+    for part in range(num_files):
+        ids = [(each * 7919) % total for each in range(part, total, num_files)]
+        data = pa.table(
+            {"a": ids, "s": [{"b": (each * 104729) % total} for each in ids], "p": [0] * len(ids)}
+        )
+        table.append(data, **options)
+    return table
+
+
+def read_share(table: DeltaTable, where: str) -> float:
+    """The share of all bytes in the files that a filter has to read."""
+    files = table.snapshot().scan(where=where).files()
+    return sum(files["size_bytes"].to_pylist()) / table.snapshot().size_bytes
+
+
+def test_filters_on_either_column_skip_files_after_a_z_order(monkeypatch: Any) -> None:
+    monkeypatch.setattr(writer, "ROW_GROUP_ROWS", 200)
+    monkeypatch.setattr(sorted_rewrite, "_BATCH_ROWS", 200)
+    table = spread()
+    before = content(table)
+    assert read_share(table, "a < 400") == 1
+    result = table.optimize(zorder_by=["a", "s.b"], target_file_size=1)
+    assert content(table) == before
+    assert result.metrics["numRemovedFiles"] == 8
+    assert actions(table)["commitInfo"][0]["operationParameters"]["zOrderBy"] == '["a","s.b"]'
+    assert read_share(table, "a < 400") < 0.5
+    assert read_share(table, "s.b < 400") < 0.5
+
+
+def test_z_order_keeps_partitions_and_purges_deleted_rows() -> None:
+    table = make(6, VECTORS, partition_by=("p",))
+    table.delete("id % 3 = 1")
+    before = content(table)
+    table.optimize(zorder_by=["v", "id"])
+    assert content(table) == before
+    assert table.snapshot().num_files == 3
+    assert not any(table.snapshot().files()["has_deletion_vector"].to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        (["p"], "partition column"),
+        (["xs"], "no order"),
+        (["a", "A"], "twice"),
+        (["b"], "no statistics"),
+        (["a, b"], "one column"),
+        (["a.b"], "no struct"),
+    ],
+)
+def test_columns_that_rows_cannot_be_sorted_by_are_refused(columns: list[str], why: str) -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    data = pa.table({"a": [1], "xs": [[1]], "b": [1], "p": [1]})
+    properties = {"delta.dataSkippingNumIndexedCols": "2"}
+    table.append(data, partition_by=["p"], properties=properties)
+    with pytest.raises(InvalidArgument, match=why):
+        table.optimize(zorder_by=columns)
+    with pytest.raises(SchemaMismatch):
+        table.optimize(zorder_by=["nothing"])
+    assert table.refresh().version == 0
