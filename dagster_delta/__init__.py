@@ -14,6 +14,11 @@ from dagster_delta._version import __version__
 if TYPE_CHECKING:
     from dagster_delta.errors import DeltaError
     from dagster_delta.evolution.column_definition import Column, Identity
+    from dagster_delta.orchestration.asset_checks import delta_asset_checks
+    from dagster_delta.orchestration.change_feed_assets import (
+        ChangeFeedConfig,
+        delta_change_feed_asset,
+    )
     from dagster_delta.orchestration.io_manager import DeltaIOManager
     from dagster_delta.orchestration.maintained_tables import delta_table_pool
     from dagster_delta.orchestration.maintenance import (
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
         StorageOptions,
     )
     from dagster_delta.orchestration.table_changes import DeltaCommitRange, TableChanges
+    from dagster_delta.orchestration.upstream_changes import UpstreamChanges
     from dagster_delta.table.change_data_feed import ChangeDataFeed
     from dagster_delta.table.delta_table import DeltaTable
     from dagster_delta.table.health import TableHealth
@@ -65,6 +71,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AzureStorageOptions",
     "ChangeDataFeed",
+    "ChangeFeedConfig",
     "CheckpointConfig",
     "Column",
     "CommitResult",
@@ -92,10 +99,13 @@ __all__ = [
     "TableChanges",
     "TableHealth",
     "Transaction",
+    "UpstreamChanges",
     "VacuumConfig",
     "VacuumResult",
     "__version__",
     "checkpoint_op",
+    "delta_asset_checks",
+    "delta_change_feed_asset",
     "delta_change_feed_sensor",
     "delta_maintenance_job",
     "delta_maintenance_schedule",
@@ -114,6 +124,7 @@ __all__ = [
 _HOMES = {
     "AzureStorageOptions": "orchestration.storage_options",
     "ChangeDataFeed": "table.change_data_feed",
+    "ChangeFeedConfig": "orchestration.change_feed_assets",
     "CheckpointConfig": "orchestration.maintenance_config",
     "Column": "evolution.column_definition",
     "CommitResult": "table.transaction",
@@ -141,9 +152,12 @@ _HOMES = {
     "TableChanges": "orchestration.table_changes",
     "TableHealth": "table.health",
     "Transaction": "table.transaction",
+    "UpstreamChanges": "orchestration.upstream_changes",
     "VacuumConfig": "orchestration.maintenance_config",
     "VacuumResult": "table.vacuum",
     "checkpoint_op": "orchestration.maintenance_ops",
+    "delta_asset_checks": "orchestration.asset_checks",
+    "delta_change_feed_asset": "orchestration.change_feed_assets",
     "delta_change_feed_sensor": "orchestration.sensors",
     "delta_maintenance_job": "orchestration.maintenance",
     "delta_maintenance_schedule": "orchestration.maintenance",

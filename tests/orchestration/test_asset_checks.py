@@ -1,0 +1,288 @@
+"""Checks of what a table declares and of what is expected of it, on tables that others spoiled."""
+
+# No `from __future__ import annotations`: annotations are looked at as users' modules have them.
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.asset_checks import delta_asset_checks
+from dagster_delta.orchestration.io_manager import DeltaIOManager
+from dagster_delta.orchestration.table_checks import check_freshness
+from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.table.delta_table import DeltaTable
+from tests.orchestration.conftest import QUIET
+from tests.table.logs import add_file, encode
+
+EVENTS = dg.AssetSpec("events")
+
+
+class Checked:
+    """A table and the checks of it."""
+
+    def __init__(self, lake, table: DeltaTable) -> None:
+        self.lake = lake
+        self.table = table
+
+    def evaluate(self, *checks: Any, **options: Any) -> dict[str, Any]:
+        """Check name to its evaluation."""
+        checks = checks or tuple(delta_asset_checks(EVENTS, **options))
+        definitions = dg.Definitions(
+            asset_checks=list(checks),
+            resources={"io_manager": DeltaIOManager(root_uri=str(self.lake.root))},
+            jobs=[dg.define_asset_job("check", selection=dg.AssetSelection.all_asset_checks())],
+        )
+        result = definitions.resolve_job_def("check").execute_in_process(
+            instance=self.lake.instance, run_config=QUIET
+        )
+        assert result.success
+        return {each.check_name: each for each in result.get_asset_check_evaluations()}
+
+
+def facts(evaluation: Any) -> dict[str, Any]:
+    return {key.removeprefix("delta/"): value.value for key, value in evaluation.metadata.items()}
+
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("price", pa.int64())])
+DECLARED = {
+    "delta.constraints.positive": "price > 0",
+    "delta.feature.checkConstraints": "supported",
+}
+
+
+@pytest.fixture
+def checked(lake) -> Checked:
+    uri = str(lake.root / "public" / "events")
+    table = DeltaTable.create(uri, SCHEMA, properties=DECLARED)
+    table.append(pa.table({"id": [1, 2], "price": [5, 6]}, schema=SCHEMA))
+    return Checked(lake, table)
+
+
+def spoil(table: DeltaTable, rows: dict[str, Any]) -> None:
+    """A commit by a writer that looks at no constraint."""
+    import pyarrow.parquet as pq
+
+    version = table.refresh().version + 1
+    name = f"foreign-{version}.parquet"
+    path = Path(table.uri) / name
+    pq.write_table(pa.table(rows), path)
+    (Path(table.uri) / commit_path(version)).write_bytes(
+        encode(add_file(name, size=path.stat().st_size))
+    )
+
+
+def test_sound_rows_pass(checked):
+    found = checked.evaluate()
+    assert {name: each.passed for name, each in found.items()} == {
+        "delta_not_null": True,
+        "delta_constraints": True,
+        "delta_generated_columns": True,
+    }
+    assert "declares nothing" in found["delta_generated_columns"].description
+
+
+def test_rows_of_foreign_writers_that_break_a_rule_are_shown(checked):
+    spoil(checked.table, {"id": [3, None], "price": [-1, None]})
+    found = checked.evaluate()
+    not_null, constraints = found["delta_not_null"], found["delta_constraints"]
+    assert not not_null.passed
+    assert facts(not_null)["examples"] == [{"id": None, "price": None}]
+    assert not constraints.passed
+    assert facts(constraints)["violations"] == 2
+    assert "CHECK positive (price > 0)" in constraints.description
+    assert {"id": 3, "price": -1} in facts(constraints)["examples"]
+
+
+def test_only_new_rows_are_looked_at_once_a_check_has_passed(checked):
+    first = checked.evaluate()["delta_constraints"]
+    assert facts(first)["scope"] == "all rows"
+    # Without its file, looking at an old row would fail.
+    for file in Path(checked.table.uri).glob("part-*.parquet"):
+        file.unlink()
+    spoil(checked.table, {"id": [3], "price": [3]})
+    second = checked.evaluate()["delta_constraints"]
+    assert second.passed
+    assert facts(second)["scope"] == "rows since version 1"
+
+
+def test_what_failed_is_looked_at_again(checked):
+    checked.evaluate()
+    spoil(checked.table, {"id": [3], "price": [-1]})
+    assert not checked.evaluate()["delta_constraints"].passed
+    spoil(checked.table, {"id": [4], "price": [4]})
+    assert not checked.evaluate()["delta_constraints"].passed
+    checked.table.refresh()
+    checked.table.delete("price < 0")
+    assert checked.evaluate()["delta_constraints"].passed
+
+
+def test_rules_that_changed_are_checked_on_all_rows(checked):
+    checked.evaluate()
+    checked.table.append(pa.table({"id": [3], "price": [3], "note": ["n"]}), schema_mode="merge")
+    assert facts(checked.evaluate()["delta_not_null"])["scope"] == "all rows"
+
+
+def test_all_rows_may_be_asked_for(checked):
+    for _ in range(2):
+        found = checked.evaluate(*delta_asset_checks(EVENTS, all_rows=True))
+    assert facts(found["delta_not_null"])["scope"] == "all rows"
+
+
+def test_generated_columns_are_computed_again(lake):
+    import deltalake
+
+    field = deltalake.Field(
+        "day", "date", metadata={"delta.generationExpression": "CAST(at AS DATE)"}
+    )
+    uri = str(lake.root / "public" / "events")
+    deltalake.DeltaTable.create(uri, deltalake.Schema([deltalake.Field("at", "timestamp"), field]))
+    moment = dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC)
+    table = DeltaTable(uri)
+    spoil(table, {"at": [moment, moment], "day": [dt.date(2026, 1, 2), dt.date(2026, 1, 3)]})
+    found = Checked(lake, table).evaluate()["delta_generated_columns"]
+    assert not found.passed
+    assert facts(found)["violations"] == 1
+    assert facts(found)["examples"][0]["day"] == "2026-01-03"
+
+
+def test_a_rule_that_only_spark_evaluates_is_a_warning(lake):
+    uri = str(lake.root / "public" / "events")
+    properties = {
+        "delta.constraints.odd": "java_method('java.lang.Math', 'abs', price) > 0",
+        "delta.feature.checkConstraints": "supported",
+    }
+    table = DeltaTable.create(uri, SCHEMA, properties=properties)
+    found = Checked(lake, table).evaluate()["delta_constraints"]
+    assert not found.passed
+    assert found.severity == dg.AssetCheckSeverity.WARN
+    assert "Not evaluated" in found.description
+
+
+def test_keys_that_several_rows_hold_are_shown(checked):
+    checked.table.append(pa.table({"id": [2, 2, 7], "price": [1, 1, 1]}, schema=SCHEMA))
+    found = checked.evaluate(unique="ID", constraints=False)["delta_unique"]
+    assert not found.passed
+    assert facts(found)["examples"] == [{"id": 2, "rows": 3}]
+    assert (
+        checked.evaluate(unique=["id", "price"], constraints=False)["delta_unique"].passed is False
+    )
+    checked.table.delete("id = 2")
+    assert checked.evaluate(unique="id", constraints=False)["delta_unique"].passed
+
+
+@pytest.mark.parametrize(
+    ("bounds", "passed"), [((1, None), True), ((None, 1), False), ((2, 2), True), ((3, 9), False)]
+)
+def test_the_number_of_rows(checked, bounds, passed):
+    found = checked.evaluate(row_count=bounds, constraints=False)["delta_row_count"]
+    assert found.passed is passed
+    assert facts(found)["rows"] == 2
+
+
+def test_maintenance_does_not_make_a_table_fresh(checked):
+    snapshot = checked.table.refresh()
+    changed = dt.datetime.fromtimestamp(snapshot.timestamp_ms / 1000, dt.UTC)
+    later = changed + dt.timedelta(hours=2)
+    assert check_freshness(snapshot, dt.timedelta(hours=3), later).passed
+    assert not check_freshness(snapshot, dt.timedelta(hours=1), later).passed
+    checked.table.append(pa.table({"id": [], "price": []}, schema=SCHEMA))
+    again = check_freshness(checked.table.refresh(), dt.timedelta(hours=1), later)
+    assert again.facts["age_seconds"] == pytest.approx(7200, abs=1)
+    assert checked.evaluate(freshness=dt.timedelta(days=1))["delta_freshness"].passed
+
+
+@pytest.mark.parametrize(
+    ("declared", "allow_more", "message"),
+    [
+        (SCHEMA, False, None),
+        (pa.schema([("ID", pa.int64())]), True, None),
+        (pa.schema([("id", pa.int64())]), False, "+ price: long was not declared"),
+        (
+            pa.schema([("id", pa.int32()), ("price", pa.int64())]),
+            False,
+            "~ id: declared as integer",
+        ),
+        (SCHEMA.append(pa.field("note", pa.string())), False, "- note: declared as string"),
+    ],
+)
+def test_drift_from_the_declared_schema(checked, declared, allow_more, message):
+    options = {"schema": declared, "allow_more_columns": allow_more, "constraints": False}
+    found = checked.evaluate(**options)["delta_schema"]
+    assert found.passed is (message is None)
+    assert (message or "") in found.description
+
+
+def test_thresholds_of_health(checked):
+    for each in range(3, 6):
+        checked.table.append(pa.table({"id": [each], "price": [1]}, schema=SCHEMA))
+    most = {"small_file_share": 0.5, "num_files": 100}
+    found = checked.evaluate(health=most, constraints=False)["delta_health"]
+    assert not found.passed
+    assert "small_file_share is 1, of 0.5" in found.description
+    assert facts(found)["num_files"] == 4
+    assert checked.evaluate(health={"num_files": 4}, constraints=False)["delta_health"].passed
+
+
+def test_blocking_checks_keep_what_follows_from_running(lake, events):
+    upstream = events(pa.table({"id": [1, 1]}))
+    ran = []
+
+    @dg.asset(deps=[upstream])
+    def report():
+        ran.append(1)
+
+    def run(blocking: Any) -> bool:
+        checks = delta_asset_checks(upstream, unique="id", blocking=blocking)
+        definitions = dg.Definitions(
+            [upstream, report],
+            asset_checks=checks,
+            resources={"io_manager": DeltaIOManager(root_uri=str(lake.root))},
+            jobs=[dg.define_asset_job("all", selection=dg.AssetSelection.all())],
+        )
+        job = definitions.resolve_job_def("all")
+        return job.execute_in_process(
+            instance=lake.instance, run_config=QUIET, raise_on_error=False
+        ).success
+
+    assert not run(["delta_unique"])
+    assert not ran
+    assert run(["delta_not_null"])
+    assert ran
+
+
+def test_a_partitioned_asset_is_checked_in_the_run_of_a_partition(lake, events):
+    upstream = events(
+        pa.table({"id": [1], "day": ["mon"]}),
+        partitions_def=dg.StaticPartitionsDefinition(["mon", "tue"]),
+        metadata={"partition_expr": "day", "table_name": "elsewhere"},
+    )
+    checks = delta_asset_checks(upstream, row_count=(1, 1))
+    result = lake.materialize(upstream, *checks, partition="mon")
+    assert [each.passed for each in result.get_asset_check_evaluations()] == [True] * 4
+
+
+def test_a_table_that_no_io_manager_stores_is_checked_by_its_location(checked):
+    checks = delta_asset_checks(
+        ["raw", "flights"], table=checked.table.uri, row_count=(1, 2), constraints=False
+    )
+    assert checked.evaluate(*checks)["delta_row_count"].passed
+
+
+@pytest.mark.parametrize(
+    ("asset", "options", "message"),
+    [
+        ("events", {}, "pass the asset itself"),
+        (EVENTS, {"constraints": False}, "would check nothing"),
+        (EVENTS, {"health": {"speed": 1}}, "no speed"),
+        (EVENTS, {"row_count": (None, None)}, "pair of bounds"),
+        (EVENTS, {"blocking": ["delta_unique"]}, "no check delta_unique"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_at_once(asset, options, message):
+    with pytest.raises(InvalidArgument, match=message):
+        delta_asset_checks(asset, **options)
