@@ -36,7 +36,7 @@ from dagster_delta.evolution.schema_actions import (
     SetNotNull,
 )
 from dagster_delta.evolution.schema_draft import SchemaDraft
-from dagster_delta.evolution.type_promotion import Promotion
+from dagster_delta.evolution.type_promotion import Promotion, records_versions
 from dagster_delta.protocol.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -61,7 +61,6 @@ __all__ = [
 
 _STATS_COLUMNS_KEY = "delta.dataSkippingStatsColumns"
 _FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
-_PREVIEW_FEATURE = "typeWidening-preview"
 
 
 def add_column(draft: SchemaDraft, action: AddColumn) -> None:
@@ -264,7 +263,7 @@ def change_type(draft: SchemaDraft, action: ChangeType) -> None:
     """
     place = draft.place(action.path)
     column = dotted(place.path)
-    version = draft.table_version if _is_preview(draft) else None
+    version = draft.table_version if records_versions(draft.configuration) else None
     field = Promotion(version).promote(place, action.data_type)
     if field == place.field:
         draft.note(f"column {column} is of type {place.data_type} already", "nothing")
@@ -273,11 +272,6 @@ def change_type(draft: SchemaDraft, action: ChangeType) -> None:
     draft.require_type_widening()
     draft.set_schema(change_field(draft.schema, place.field_path, lambda _: field))
     draft.note(f"widen column {column} from {place.data_type} to {action.data_type}")
-
-
-def _is_preview(draft: SchemaDraft) -> bool:
-    listed = draft.configuration.protocol.writer_features or ()
-    return _PREVIEW_FEATURE in listed and "typeWidening" not in listed
 
 
 def _refuse_type_dependants(draft: SchemaDraft, place: Place) -> None:

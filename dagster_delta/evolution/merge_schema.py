@@ -21,7 +21,7 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.type_widening import TypeChange, is_widening, record_type_changes
 
-__all__ = ["as_nullable", "check_strict", "merge_schemas"]
+__all__ = ["as_nullable", "check_strict", "merge_schemas", "widenable_columns"]
 
 _INTEGERS = frozenset({"byte", "short", "integer", "long"})
 
@@ -88,12 +88,30 @@ def _names(differences: tuple[ColumnDifference, ...] | list[ColumnDifference]) -
     return ", ".join(each.column for each in differences)
 
 
+def widenable_columns(table: StructType, data: StructType) -> tuple[ColumnDifference, ...]:
+    """The columns that a write may give the wider type of the data, if the table lets it.
+
+    Args:
+        table: schema of the table.
+        data: schema of what is to be written.
+    """
+    widening = _Widening(enabled=True, to_timestamp_ntz=True)
+    return tuple(
+        each
+        for each in diff_schemas(table, data).retyped
+        if each.table_type is not None
+        and each.data_type is not None
+        and widening.applies(each.table_type, each.data_type)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Widening:
     """What the table allows to happen to the types of its columns."""
 
     enabled: bool
     to_timestamp_ntz: bool
+    table_version: int | None = None
 
     def applies(self, table: DataType, data: DataType) -> bool:
         if not self.enabled or not is_widening(table, data):
@@ -118,6 +136,7 @@ def merge_schemas(
     filled: Collection[str] = (),
     widen_types: bool = False,
     widen_dates: bool = False,
+    table_version: int | None = None,
 ) -> StructType:
     """The table's schema, grown by the columns of the data that it lacks.
 
@@ -127,12 +146,13 @@ def merge_schemas(
     Args:
         table: schema of the table.
         data: schema of what is to be written.
-        fixed_columns: logical names of columns whose types never change: those the table is
-            partitioned by, and those that others are computed from.
+        fixed_columns: logical names of columns whose types stay as they are: those that something
+            else is computed from.
         filled: logical names of columns that are filled where the data lack them.
         widen_types: whether `delta.enableTypeWidening` lets byte to long, float to double and
             decimals grow to the type of the data; each change is recorded in the field.
         widen_dates: whether dates may become timestamps without a zone as well.
+        table_version: version that makes the change, where the table records it.
 
     Raises:
         SchemaMismatch: a new column has no type of its own, or a column that may not be null is
@@ -143,7 +163,7 @@ def merge_schemas(
     for each in diff.added:
         if each.data_type is not None:
             _check_typed(each.data_type, each.column)
-    widening = _Widening(widen_types, widen_dates)
+    widening = _Widening(widen_types, widen_dates, table_version)
     fixed = frozenset(name.casefold() for name in fixed_columns)
     fields = []
     for field in table:
@@ -190,7 +210,7 @@ def _merge_types(
             value = _merge_types(table_value, data_value, widening, (*path, "value"), changes)
             return replace(table, key_type=key, value_type=value)
         case _ if widening.applies(table, data):
-            changes.append(TypeChange(table, data, ".".join(path) or None))
+            changes.append(TypeChange(table, data, ".".join(path) or None, widening.table_version))
             return data
         case _:
             return table

@@ -16,6 +16,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.type_widening import (
     TypeChange,
     describe_wider_types,
@@ -23,7 +24,17 @@ from dagster_delta.protocol.type_widening import (
     record_type_changes,
 )
 
-__all__ = ["Promotion"]
+__all__ = ["Promotion", "records_versions"]
+
+_PREVIEW_FEATURE = "typeWidening-preview"
+
+
+def records_versions(configuration: TableConfiguration) -> bool:
+    """Whether a change of type says which version made it: tables of the preview feature go on in
+    their dialect.
+    """
+    listed = configuration.protocol.writer_features or ()
+    return _PREVIEW_FEATURE in listed and "typeWidening" not in listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 WriteMode = Literal["append", "overwrite", "merge", "error", "ignore"]
-SchemaMode = Literal["strict", "merge", "overwrite"]
+SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
 
 NAMESPACE = "delta/"
 DEFAULT_SCHEMA = "public"

@@ -104,8 +104,9 @@ class DeltaIOManager(ConfigurableIOManager):
     )
     schema_mode: SchemaMode = Field(
         default="strict",
-        description="strict: the data has the table's columns; merge: new columns are added and "
-        "types widened; overwrite: the table takes the schema of the data.",
+        description="strict: the data has the table's columns; widen: columns take the wider types "
+        "of the data, where the table has delta.enableTypeWidening; merge: new columns are added "
+        "as well; overwrite: the table takes the schema of the data.",
     )
     overwrite_schema: bool = Field(
         default=False, description="The same as schema_mode overwrite, by its earlier name."

@@ -102,7 +102,7 @@ class RowValidation:
             columns=plan.after.schema.names,
             where=broken,
         )
-        examples = list(_first_rows(self.engine.read(read)))
+        examples = list(_first_rows(self.engine.read(read), table=snapshot.store.location.uri))
         if examples:
             raise ConstraintViolation(
                 f"the table holds rows that break {check.name} ({check.sql}): correct or delete "
@@ -113,11 +113,14 @@ class RowValidation:
             )
 
 
-def _first_rows(rows: Any) -> Iterator[dict[str, Any]]:
+def _first_rows(rows: Any, *, table: str) -> Iterator[dict[str, Any]]:
     """The first few rows of what an engine reads: a `pyarrow.RecordBatchReader` or a DataFrame."""
     if hasattr(rows, "limit"):
-        for row in rows.limit(_MAX_EXAMPLES).collect():
-            yield row.asDict(recursive=True)
+        from dagster_delta.engines.spark.errors import spark_failures
+
+        with spark_failures(table=table):
+            found = rows.limit(_MAX_EXAMPLES).collect()
+        yield from (row.asDict(recursive=True) for row in found)
         return
     for batch in rows:
         if batch.num_rows:

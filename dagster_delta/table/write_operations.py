@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Constraint, WriteResult
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
-from dagster_delta.errors import InvalidArgument, UnsupportedFeature
+from dagster_delta.errors import InvalidArgument, InvalidCast, UnsupportedFeature
 from dagster_delta.protocol.column_values import inserted_values
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
@@ -28,7 +28,12 @@ from dagster_delta.table.row_changes import change_rows
 from dagster_delta.table.row_selection import read_plan, select_rows
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.transaction import CommitResult, Transaction
-from dagster_delta.table.write_planning import WriteOptions, plan_configuration, write_spec
+from dagster_delta.table.write_planning import (
+    WriteOptions,
+    cast_remedy,
+    plan_configuration,
+    write_spec,
+)
 
 if TYPE_CHECKING:
     from dagster_delta.engines.arrow_engine import ArrowEngine
@@ -277,11 +282,24 @@ class _Write:
         engine = self.engine
         current = None if snapshot is None else snapshot.configuration
         planned = plan_configuration(
-            current, engine.schema_of(self.data), self.options, now_ms=self.clock()
+            current,
+            engine.schema_of(self.data),
+            self.options,
+            now_ms=self.clock(),
+            next_version=0 if snapshot is None else snapshot.version + 1,
         )
         if planned is not current:
+            if snapshot is not None and self.options.schema_mode == "overwrite":
+                self._check_clustering(snapshot, planned)
             self.transaction.stage_configuration(planned)
         return planned
+
+    def _check_clustering(self, snapshot: Snapshot, planned: TableConfiguration) -> None:
+        if planned.supports("clustering"):
+            from dagster_delta.evolution.dependants import check_clustering
+
+            domains = snapshot.domain_metadata().items()
+            check_clustering(planned, {name: domain.configuration for name, domain in domains})
 
     def _write_rows(
         self, configuration: TableConfiguration, check: Sequence[Constraint] = ()
@@ -289,13 +307,18 @@ class _Write:
         constraints = list(check)
         if self.options.check is not None:
             constraints.append(Constraint("check", self.options.check, is_partition=True))
+        data_schema = self.engine.schema_of(self.data)
         spec = write_spec(
             configuration,
             self.store.location,
             constraints=constraints,
-            values=inserted_values(configuration, self.engine.schema_of(self.data).names),
+            values=inserted_values(configuration, data_schema.names),
         )
-        written = self.engine.write(self.data, spec, store=self.store)
+        try:
+            written = self.engine.write(self.data, spec, store=self.store)
+        except InvalidCast as error:
+            error.message += cast_remedy(configuration, data_schema)
+            raise
         self.transaction.stage_written(written.files)
         self.transaction.stage_high_water_marks(written.high_water_marks)
         return written

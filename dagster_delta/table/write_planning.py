@@ -6,14 +6,19 @@ Spec: Column Invariants; CHECK Constraints; Consistency Between Table Metadata a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from dagster_delta.engines.engine import Constraint, WriteSpec
-from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.merge_schema import check_strict, merge_schemas
+from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
+from dagster_delta.evolution.merge_schema import (
+    check_strict,
+    merge_schemas,
+    widenable_columns,
+)
 from dagster_delta.evolution.table_definition import TableDefinition, define_table, with_schema
+from dagster_delta.evolution.type_promotion import records_versions
 from dagster_delta.protocol.column_values import (
     NO_VALUES,
     ColumnValues,
@@ -28,13 +33,14 @@ from dagster_delta.table.transaction import ApplicationProgress
 __all__ = [
     "SchemaMode",
     "WriteOptions",
+    "cast_remedy",
     "grown_configuration",
     "new_column_name",
     "plan_configuration",
     "write_spec",
 ]
 
-SchemaMode = Literal["strict", "merge", "overwrite"]
+SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
 
 _DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
 
@@ -61,9 +67,10 @@ class WriteOptions:
     """Applications that get on with the write, and only from where they stood."""
 
     def __post_init__(self) -> None:
-        if self.schema_mode not in ("strict", "merge", "overwrite"):
+        if self.schema_mode not in get_args(SchemaMode):
             raise InvalidArgument(
-                f"schema_mode is 'strict', 'merge' or 'overwrite', not {self.schema_mode!r}"
+                "schema_mode is 'strict', 'widen', 'merge' or 'overwrite', not "
+                f"{self.schema_mode!r}"
             )
         if isinstance(self.partition_by, str):
             raise InvalidArgument(
@@ -90,6 +97,7 @@ def plan_configuration(
     options: WriteOptions,
     *,
     now_ms: int,
+    next_version: int | None = None,
 ) -> TableConfiguration:
     """Protocol and metadata after the write: the current ones where the write changes neither.
 
@@ -98,9 +106,12 @@ def plan_configuration(
         data_schema: logical schema of the rows.
         options: of the caller.
         now_ms: creation time of a new table, in milliseconds since the epoch.
+        next_version: version that the write will make.
 
     Raises:
         SchemaMismatch: the rows have other columns, and the options do not allow the change.
+        SchemaChangeRefused: types shall be widened where the table does not allow it, or a
+            constraint needs a column that the new schema lacks.
         InvalidArgument: the partitioning or a column name makes no sense.
     """
     if current is None:
@@ -111,22 +122,73 @@ def plan_configuration(
             new_name=new_column_name,
         )
     if options.schema_mode == "overwrite":
-        return with_schema(
-            current,
-            data_schema,
-            partition_columns=options.partition_by,
-            new_name=new_column_name,
-        )
+        return _overwritten(current, data_schema, options)
     _check_partitioning(current, options.partition_by)
     filled = filled_columns(current)
     if options.schema_mode == "strict":
         check_strict(current.schema, data_schema, option='schema_mode="merge"', filled=filled)
         return current
-    return grown_configuration(current, data_schema, filled=filled)
+    if options.schema_mode == "widen":
+        check_strict(current.schema, data_schema, option='schema_mode="merge"', filled=filled)
+        _check_widening(current, data_schema)
+    return grown_configuration(current, data_schema, filled=filled, next_version=next_version)
+
+
+def _overwritten(
+    current: TableConfiguration, data_schema: StructType, options: WriteOptions
+) -> TableConfiguration:
+    planned = with_schema(
+        current,
+        data_schema,
+        partition_columns=options.partition_by,
+        new_name=new_column_name,
+    )
+    if planned is not current and current.supports("checkConstraints"):
+        from dagster_delta.evolution.dependants import check_expressions
+
+        check_expressions(planned)
+    return planned
+
+
+def _check_widening(current: TableConfiguration, data_schema: StructType) -> None:
+    wider = widenable_columns(current.schema, data_schema)
+    if wider and not current.type_widening_enabled:
+        raise SchemaChangeRefused(
+            'schema_mode="widen" changes types only where the table allows it: set the property '
+            "delta.enableTypeWidening = true first. The data are wider in\n"
+            + "\n".join(map(str, wider)),
+            column=wider[0].column,
+        )
+
+
+def cast_remedy(current: TableConfiguration, data_schema: StructType) -> str:
+    """What to do about values that are too wide for their columns, as the end of a message; empty
+    where the types of the data are not wider.
+
+    Args:
+        current: of the table.
+        data_schema: logical schema of the rows.
+    """
+    wider = widenable_columns(current.schema, data_schema)
+    if not wider:
+        return ""
+    fixed = _fixed_columns(current)
+    option = 'schema_mode="widen" (or "merge")'
+    if not current.type_widening_enabled:
+        option += " once the table has the property delta.enableTypeWidening = true"
+    if any(each.path[0] in fixed for each in wider):
+        option = "ALTER TABLE … ALTER COLUMN … TYPE"
+    return f". {option} gives the columns the wider types of the data:\n" + "\n".join(
+        map(str, wider)
+    )
 
 
 def grown_configuration(
-    current: TableConfiguration, data_schema: StructType, *, filled: Collection[str]
+    current: TableConfiguration,
+    data_schema: StructType,
+    *,
+    filled: Collection[str],
+    next_version: int | None = None,
 ) -> TableConfiguration:
     """The configuration with the columns of the data that the table lacks, and with types widened
     as far as it lets us.
@@ -135,6 +197,7 @@ def grown_configuration(
         current: of the table.
         data_schema: logical schema of the rows.
         filled: logical names of columns that the rows may lack, nullable or not.
+        next_version: version that the write will make.
 
     Raises:
         SchemaMismatch: a new column has no type, or one that may not be null is lacking.
@@ -142,24 +205,32 @@ def grown_configuration(
     merged = merge_schemas(
         current.schema,
         data_schema,
-        fixed_columns={*current.partition_columns, *_computed_with(current)},
+        fixed_columns=_fixed_columns(current),
         filled=filled,
         widen_types=current.type_widening_enabled,
         widen_dates=current.supports("timestampNtz"),
+        table_version=next_version if records_versions(current) else None,
     )
     return with_schema(current, merged, new_name=new_column_name)
 
 
-def _computed_with(configuration: TableConfiguration) -> Iterator[str]:
-    """Logical names of the columns whose types something counts on: those that are filled, and
-    those that generated columns are computed from.
+def _fixed_columns(configuration: TableConfiguration) -> frozenset[str]:
+    """Logical names of the columns whose types do not change by themselves: rows are laid out or
+    filled by them, or an expression looks at them.
     """
-    yield from filled_columns(configuration)
-    for each in generated_columns(configuration):
-        from dagster_delta.engines.sql.expressions import parse_expression
+    fixed = {*configuration.partition_columns, *filled_columns(configuration)}
+    if any(map(configuration.supports, ("checkConstraints", "invariants", "generatedColumns"))):
+        # Legacy protocols imply all of these; the SQL parser is only needed where one is used.
+        has_expressions = (
+            configuration.properties.constraints
+            or configuration.invariants
+            or generated_columns(configuration)
+        )
+        if has_expressions:
+            from dagster_delta.evolution.dependants import columns_of_expressions
 
-        expression = parse_expression(each.sql, configuration.schema)
-        yield from (path[0] for path in expression.references)
+            fixed |= columns_of_expressions(configuration)
+    return frozenset(fixed)
 
 
 def _check_partitioning(current: TableConfiguration, asked: Sequence[str] | None) -> None:
