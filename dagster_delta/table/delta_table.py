@@ -342,8 +342,10 @@ class DeltaTable(
         Args:
             data: pyarrow Table, RecordBatchReader or Dataset, pandas or polars frame, Spark
                 DataFrame.
-            schema_mode: `strict`: the table's columns and no others; `merge`: new columns are
-                added.
+            schema_mode: `strict`: the table's columns and no others; `widen`: columns take the
+                wider types of the data (never an integer a decimal or a double), where the table
+                has `delta.enableTypeWidening`; `merge`: new columns are added as well, and types
+                widened where the table has that.
             partition_by: partition columns of a new table.
             idempotency: application id and version; a version that was committed before is not
                 written again.
