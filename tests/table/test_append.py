@@ -14,6 +14,7 @@ from dagster_delta.errors import (
     InvalidCast,
     MetadataChanged,
     PartitionMismatch,
+    SchemaChangeRefused,
     SchemaMismatch,
     UnsupportedFeature,
 )
@@ -413,3 +414,57 @@ def test_opening_by_path_costs_a_listing_and_small_reads(store: MemoryStore) -> 
     assert counting.calls["list_from"] == 1
     assert counting.calls["read"] <= 2
     assert counting.calls["open_input"] == 0
+
+
+NARROW = pa.table({"id": pa.array([1], pa.int32()), "x": pa.array([0.5], pa.float32())})
+WIDE = pa.table({"id": pa.array([2**40], pa.int64()), "x": pa.array([1e300])})
+
+
+def test_widen_takes_the_wider_types_and_no_new_columns(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(NARROW, properties={"delta.enableTypeWidening": "true"})
+    table.append(WIDE, schema_mode="widen")
+    assert str(table.schema()) == "struct<id:long,x:double>"
+    assert rows(store) == [{"id": 1, "x": 0.5}, {"id": 2**40, "x": 1e300}]
+    with pytest.raises(SchemaMismatch, match='schema_mode="merge"'):
+        table.append(WIDE.append_column("new", pa.array([1])), schema_mode="widen")
+
+
+def test_widen_needs_the_property_where_types_differ(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(NARROW)
+    with pytest.raises(SchemaChangeRefused, match=r"delta\.enableTypeWidening") as caught:
+        table.append(WIDE, schema_mode="widen")
+    assert "~ id: integer in the table, long in the data" in str(caught.value)
+    table.append(NARROW, schema_mode="widen")
+    assert table.version() == 1
+
+
+@pytest.mark.parametrize("mode", ["strict", "merge"])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_values_that_are_too_wide_name_the_option_that_lets_them_in(
+    mode: Any, enabled: bool, store: MemoryStore
+) -> None:
+    table = new(store)
+    table.append(NARROW, properties={"delta.enableTypeWidening": str(enabled).lower()})
+    if mode == "merge" and enabled:
+        table.append(WIDE, schema_mode=mode)
+        return
+    with pytest.raises(InvalidCast) as caught:
+        table.append(WIDE, schema_mode=mode)
+    message = str(caught.value)
+    assert 'schema_mode="widen"' in message
+    assert ("once the table has the property" in message) is not enabled
+    assert "~ id: integer in the table, long in the data" in message
+
+
+def test_columns_that_something_counts_on_are_widened_by_hand_alone(store: MemoryStore) -> None:
+    table = new(store)
+    table.append(NARROW, properties={"delta.enableTypeWidening": "true"}, partition_by=["id"])
+    table.add_constraint("positive", "x > 0")
+    for mode in ("widen", "merge"):
+        with pytest.raises(InvalidCast, match="ALTER TABLE"):
+            table.append(WIDE, schema_mode=mode)
+    table.alter("DROP CONSTRAINT positive, ALTER id TYPE BIGINT")
+    table.append(WIDE, schema_mode="widen")
+    assert str(table.schema()) == "struct<id:long,x:double>"

@@ -14,6 +14,7 @@ from dagster_delta.errors import (
     ConcurrentDeleteRead,
     InvalidArgument,
     PartitionMismatch,
+    SchemaChangeRefused,
     SchemaMismatch,
     UnsupportedFeature,
 )
@@ -366,3 +367,27 @@ def test_an_overwrite_is_idempotent_too(store: MemoryStore, partitioned: DeltaTa
     partitioned.append(some((8, 2)))
     assert partitioned.overwrite(some((7, 2)), idempotency=("app", 1)).skipped
     assert pairs(store) == [(7, 2), (8, 2)]
+
+
+def test_a_new_schema_keeps_what_constraints_and_clustering_need(store: MemoryStore) -> None:
+    table = DeltaTable.create("", pa.schema([("a", pa.int64()), ("b", pa.int64())]), store=store)
+    table.alter("ADD CONSTRAINT c CHECK (a > 0), CLUSTER BY (b)")
+    with pytest.raises(SchemaChangeRefused, match="CHECK constraint c"):
+        table.overwrite(pa.table({"b": [1]}), schema_mode="overwrite")
+    with pytest.raises(SchemaChangeRefused, match="CLUSTER BY NONE"):
+        table.overwrite(pa.table({"a": [1]}), schema_mode="overwrite")
+    table.alter("CLUSTER BY NONE")
+    table.overwrite(pa.table({"a": [1]}), schema_mode="overwrite")
+    assert table.schema().names == ("a",)
+
+
+def test_an_overwrite_widens_too(store: MemoryStore) -> None:
+    table = DeltaTable.create(
+        "",
+        pa.schema([("a", pa.int32()), ("b", pa.int32())]),
+        store=store,
+        properties={"delta.enableTypeWidening": "true"},
+    )
+    table.append(pa.table({"a": pa.array([1, 2], pa.int32()), "b": pa.array([1, 2], pa.int32())}))
+    table.overwrite(pa.table({"a": [2**40], "b": [1]}), where="b = 1", schema_mode="widen")
+    assert sorted(table.snapshot().scan().to_arrow()["a"].to_pylist()) == [2, 2**40]
