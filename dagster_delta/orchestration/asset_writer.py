@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dagster_delta.errors import InvalidArgument, TableAlreadyExists, TableNotFound
-from dagster_delta.orchestration.asset_options import AssetOptions, SchemaMode
-from dagster_delta.orchestration.merge_config import MergeConfig, add_clauses
+from dagster_delta.evolution.merge_schema import check_strict
+from dagster_delta.orchestration.asset_options import AssetOptions
+from dagster_delta.orchestration.merge_config import MergeConfig, MergeType, add_clauses
 from dagster_delta.orchestration.partition_predicates import identity_values, partition_predicate
 from dagster_delta.orchestration.partitions import PartitionSelection
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
@@ -230,6 +231,11 @@ def _merge(
     config = options.merge or MergeConfig()
     config.check(write.name)
     before = _prepare_merge(write, table, source, partition_by)
+    if options.schema_mode == "strict" and config.merge_type is not MergeType.custom:
+        # A merge by itself leaves columns alone that only the source has; clauses one by one may
+        # want them for their conditions.
+        known = before.schema
+        check_strict(known, source, option='schema_mode "merge"', filled=known.names)
     on, within = str(config.predicate), None
     if write.selection is not None:
         within = partition_predicate(write.selection, before.schema)
@@ -244,14 +250,9 @@ def _merge(
         idempotency=write.idempotency,
         check=within,
         progress=write.progress,
+        schema_mode="merge" if options.schema_mode == "merge" else "strict",
     )
-    return add_clauses(
-        builder,
-        config,
-        source_columns=source.names,
-        by_name=options.schema_mode == "merge",
-        within=within,
-    ).execute()
+    return add_clauses(builder, config, source_columns=source.names, within=within).execute()
 
 
 def _prepare_merge(
@@ -260,9 +261,7 @@ def _prepare_merge(
     source: StructType,
     partition_by: tuple[str, ...] | None,
 ) -> Snapshot:
-    """The table to merge into: created or given new columns by a commit of its own, where it is to
-    be.
-    """
+    """The table to merge into: made by a commit of its own where there is none."""
     options = write.options
     if options.schema_mode == "overwrite":
         raise InvalidArgument(
@@ -270,23 +269,11 @@ def _prepare_merge(
             "keep their columns; use schema_mode merge or strict"
         )
     before = _snapshot(table)
-    if before is not None and not _adds_columns(before, source, options.schema_mode):
+    if before is not None:
         return before
-    # Rows change only in the merge: what a crash between the two leaves is a table without them.
     return table.append(
         to_arrow_schema(source).empty_table(),
-        schema_mode=options.schema_mode,
         partition_by=partition_by,
         commit_info=write.commit_info,
         properties=options.properties,
     ).snapshot
-
-
-def _adds_columns(before: Snapshot, source: StructType, schema_mode: SchemaMode) -> bool:
-    from dagster_delta.table.write_planning import WriteOptions, plan_configuration
-
-    if schema_mode == "strict":
-        return False
-    options = WriteOptions(schema_mode=schema_mode)
-    planned = plan_configuration(before.configuration, source, options, now_ms=before.timestamp_ms)
-    return planned.schema != before.schema

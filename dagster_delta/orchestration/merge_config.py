@@ -186,7 +186,6 @@ def add_clauses(
     config: MergeConfig,
     *,
     source_columns: Sequence[str],
-    by_name: bool,
     within: str | None,
 ) -> MergeBuilder:
     """A merge with the clauses that the configuration asks for.
@@ -195,12 +194,10 @@ def add_clauses(
         builder: of the merge.
         config: what to do.
         source_columns: names of the columns of the source.
-        by_name: the clauses for all columns take those that the source has, and leave the others of
-            the table alone. Otherwise both have to have the same columns.
         within: Spark SQL over the table: rows that the source does not match change only where it
             is true.
     """
-    for each in _clauses(config, source_columns, by_name=by_name):
+    for each in _clauses(config, source_columns):
         condition = each.condition
         if each.kind == "not_matched_by_source" and within is not None:
             condition = within if condition is None else f"({condition}) AND ({within})"
@@ -208,11 +205,9 @@ def add_clauses(
     return builder
 
 
-def _clauses(
-    config: MergeConfig, source_columns: Sequence[str], *, by_name: bool
-) -> list[ClauseText]:
+def _clauses(config: MergeConfig, source_columns: Sequence[str]) -> list[ClauseText]:
     operations = config.merge_operations_config or _OPERATIONS[config.merge_type]
-    found = list(_in_order(operations, config.source, source_columns, by_name=by_name))
+    found = list(_in_order(operations, config.source, source_columns))
     # A clause that always holds hides those behind it.
     return sorted(found, key=lambda each: each.condition is None)
 
@@ -233,14 +228,14 @@ _OPERATIONS = {
 
 
 def _in_order(
-    operations: MergeOperationsConfig, source: str, columns: Sequence[str], *, by_name: bool
+    operations: MergeOperationsConfig, source: str, columns: Sequence[str]
 ) -> Iterator[ClauseText]:
     from dagster_delta.engines.row_changes.merge_clauses import ClauseText
 
     def every(all_but: list[str] | None) -> dict[str, str] | None:
-        if not by_name and not all_but:
+        if not all_but:
             return None
-        left_out = {name.casefold() for name in all_but or ()}
+        left_out = {name.casefold() for name in all_but}
         quoted = [quote_column(name) for name in columns if name.casefold() not in left_out]
         return {name: f"{quote_column(source)}.{name}" for name in quoted}
 
