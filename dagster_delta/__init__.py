@@ -46,6 +46,11 @@ if TYPE_CHECKING:
     )
     from dagster_delta.orchestration.observations import observable_delta_asset
     from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
+    from dagster_delta.orchestration.schema_change_config import (
+        DeltaSchemaChangeConfig,
+        SchemaChangeKind,
+    )
+    from dagster_delta.orchestration.schema_changes import delta_schema_change_job
     from dagster_delta.orchestration.sensors import delta_change_feed_sensor, delta_table_sensor
     from dagster_delta.orchestration.storage_options import (
         AzureStorageOptions,
@@ -79,6 +84,7 @@ __all__ = [
     "DeltaError",
     "DeltaIOManager",
     "DeltaMaintenanceConfig",
+    "DeltaSchemaChangeConfig",
     "DeltaSink",
     "DeltaTable",
     "DeltaTableResource",
@@ -93,6 +99,7 @@ __all__ = [
     "OptimizeResult",
     "S3StorageOptions",
     "Scan",
+    "SchemaChangeKind",
     "Snapshot",
     "SparkSessionResource",
     "StorageOptions",
@@ -110,6 +117,7 @@ __all__ = [
     "delta_maintenance_job",
     "delta_maintenance_schedule",
     "delta_restore_job",
+    "delta_schema_change_job",
     "delta_sink",
     "delta_table_pool",
     "delta_table_sensor",
@@ -132,6 +140,7 @@ _HOMES = {
     "DeltaError": "errors",
     "DeltaIOManager": "orchestration.io_manager",
     "DeltaMaintenanceConfig": "orchestration.maintenance_config",
+    "DeltaSchemaChangeConfig": "orchestration.schema_change_config",
     "DeltaSink": "table.streaming.sink",
     "DeltaTable": "table.delta_table",
     "DeltaTableResource": "orchestration.resources",
@@ -146,6 +155,7 @@ _HOMES = {
     "OptimizeResult": "table.optimize",
     "S3StorageOptions": "orchestration.storage_options",
     "Scan": "table.scan",
+    "SchemaChangeKind": "orchestration.schema_change_config",
     "Snapshot": "table.snapshot",
     "SparkSessionResource": "orchestration.resources",
     "StorageOptions": "orchestration.storage_options",
@@ -162,6 +172,7 @@ _HOMES = {
     "delta_maintenance_job": "orchestration.maintenance",
     "delta_maintenance_schedule": "orchestration.maintenance",
     "delta_restore_job": "orchestration.maintenance",
+    "delta_schema_change_job": "orchestration.schema_changes",
     "delta_sink": "table.streaming.sink",
     "delta_table_pool": "orchestration.maintained_tables",
     "delta_table_sensor": "orchestration.sensors",

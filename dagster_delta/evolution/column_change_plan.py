@@ -31,6 +31,7 @@ from dagster_delta.evolution.column_paths import (
 )
 from dagster_delta.evolution.dependants import is_identity, is_mentioned
 from dagster_delta.evolution.property_changes import set_properties
+from dagster_delta.evolution.schema_history import compare_schemas
 from dagster_delta.evolution.type_spelling import parse_type
 from dagster_delta.protocol.column_change import (
     COLUMN_CHANGE_KEY,
@@ -102,6 +103,24 @@ class ColumnChangePlan:
     """Protocol and metadata that begin it."""
     published: TableConfiguration
     """Protocol and metadata that end it."""
+
+    def to_markdown(self) -> str:
+        """The plan for people: what is done, what has to hold, the schema diff. Raises nothing."""
+        change = self.change
+        old, new = sql_type_name(self.from_type), sql_type_name(self.to_type)
+        how = f"`{change.cast}`" if change.cast is not None else f"CAST to {new}"
+        failing = "become null" if change.on_error == "null" else "end the change without an effect"
+        lines = [
+            f"Column `{dotted(change.path)}` from {old} to {new}, online:",
+            "",
+            f"- values are converted by {how}; those that cannot be {failing}",
+            *(f"- every row has to satisfy {name}: `{sql}`" for name, sql in change.checks),
+            "",
+            "```diff",
+            *compare_schemas(self.prepared.schema, self.published.schema).lines,
+            "```",
+        ]
+        return "\n".join(lines) + "\n"
 
 
 def plan_column_change(

@@ -1,0 +1,162 @@
+"""A job by which an operator changes the schema of a table from the Launchpad.
+
+A run first tells what a change will do, and then what it did: the plan as Markdown, the schemas
+side by side, the assets downstream that read the columns. Rows stay what they are, so that the
+asset is observed and not materialised.
+"""
+
+# No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
+
+import dagster as dg
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.downstream_readers import downstream_readers
+from dagster_delta.orchestration.maintained_tables import (
+    MaintainedTable,
+    delta_table_pool,
+    maintained_tables,
+)
+from dagster_delta.orchestration.maintenance import MaintenanceJobOptions
+from dagster_delta.orchestration.output_metadata import table_schema
+from dagster_delta.orchestration.run_facts import RunFacts, commit_info
+from dagster_delta.orchestration.schema_change_config import (
+    DeltaSchemaChangeConfig,
+    SchemaChangeKind,
+)
+from dagster_delta.orchestration.schema_change_steps import ChangeReport, change_schema_step
+
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import DeltaTable
+
+__all__ = ["SCHEMA_CHANGE_POOL", "delta_schema_change_job"]
+
+SCHEMA_CHANGE_POOL = "delta_schema_change"
+"""Pool of a job that is about several tables; give it a limit of 1 in the deployment."""
+
+
+def delta_schema_change_job(
+    name: str = "delta_schema_change", **options: Unpack[MaintenanceJobOptions]
+) -> dg.JobDefinition:
+    """A job that changes the schema of one of its tables, or plans to.
+
+    The Launchpad shows the config, typed and explained; see `DeltaSchemaChangeConfig`. A run that
+    is ended in the middle of a column change leaves a table that anybody reads and writes; another
+    run resumes the change or cancels it.
+
+    The step is in the pool of its table, where the job has only one, see `delta_table_pool`, and in
+    `SCHEMA_CHANGE_POOL` otherwise.
+
+    Args:
+        name: of the job.
+        options: see `MaintenanceJobOptions`.
+
+    Raises:
+        InvalidArgument: there are no tables.
+
+    Examples:
+        delta_schema_change_job(assets=[flights, weather])
+    """
+    assets = tuple(options.get("assets", ()))
+    tables = maintained_tables(
+        assets, options.get("selection"), options.get("tables", {}), options.get("storage_options")
+    )
+    spark = options.get("spark")
+    resources = {each.io_manager_key for each in tables if each.io_manager_key}
+    resources |= {spark} if spark is not None else set()
+    only = tables[0] if len(tables) == 1 else None
+
+    @dg.op(
+        name="change_schema",
+        out=dg.Out(dg.Nothing),
+        required_resource_keys=resources,
+        pool=SCHEMA_CHANGE_POOL if only is None else delta_table_pool(only.asset_key or only.name),
+    )
+    def change_schema(context: dg.OpExecutionContext, config: DeltaSchemaChangeConfig) -> None:
+        chosen = _choose(tables, config.table)
+        table = chosen.open(context.resources)
+        if table is None:
+            raise InvalidArgument(f"{chosen.name} was never materialised: there is no schema")
+        if spark is not None and config.engine == "spark":
+            # Asking for the session starts it.
+            _ = getattr(context.resources, spark).session
+        _change(context, config, chosen, table, assets)
+
+    @dg.graph(name=f"{name}_graph")
+    def changing() -> None:
+        change_schema()
+
+    @dg.config_mapping
+    def mapping(val: DeltaSchemaChangeConfig) -> dg.RunConfig:
+        return dg.RunConfig(ops={"change_schema": {"config": plain_config(val)}})
+
+    return changing.to_job(
+        name=name,
+        config=mapping,
+        description=options.get("description"),
+        tags=dict(options.get("tags", {})),
+        executor_def=options.get("executor_def"),
+    )
+
+
+def plain_config(config: DeltaSchemaChangeConfig) -> dict[str, Any]:
+    """The config as a run spells it: an enum by its name."""
+    return {
+        name: value.name if isinstance(value, SchemaChangeKind) else value
+        for name, value in config.model_dump().items()
+    }
+
+
+def _choose(tables: Iterable[MaintainedTable], name: str) -> MaintainedTable:
+    by_name = {each.name: each for each in tables}
+    if not name and len(by_name) == 1:
+        return next(iter(by_name.values()))
+    if name not in by_name:
+        known = ", ".join(sorted(by_name))
+        raise InvalidArgument(
+            f"{name!r} is no table of this job, which has {known}"
+            if name
+            else f"the config names no table; the job has {known}"
+        )
+    return by_name[name]
+
+
+def _change(
+    context: dg.OpExecutionContext,
+    config: DeltaSchemaChangeConfig,
+    chosen: MaintainedTable,
+    table: "DeltaTable",
+    assets: tuple[Any, ...],
+) -> None:
+    facts = RunFacts(
+        chosen.name, (), context.run_id, context.run_id, context.job_name, context.op.name
+    )
+    report = change_schema_step(table, config, context.log, commit_info(facts, {}))
+    readers: Mapping[str, tuple[str, ...]] = {}
+    if chosen.asset_key is not None and report.columns:
+        readers = downstream_readers(context.instance, assets, chosen.asset_key, report.columns)
+    metadata = _metadata(table, report, readers)
+    context.add_output_metadata(metadata)
+    if chosen.asset_key is not None and not config.dry_run:
+        columns = dg.MetadataValue.table_schema(table_schema(table.snapshot().configuration))
+        metadata["dagster/column_schema"] = columns
+        context.log_event(dg.AssetObservation(chosen.asset_key, metadata=metadata))
+
+
+def _metadata(
+    table: "DeltaTable", report: ChangeReport, readers: Mapping[str, tuple[str, ...]]
+) -> dict[str, Any]:
+    uri = table.uri
+    lines = [report.markdown]
+    if readers:
+        rows = [f"| `{asset}` | {', '.join(columns)} |" for asset, columns in readers.items()]
+        head = "| downstream asset | reads |\n|---|---|"
+        lines.append("\n".join(["### Who reads the columns", "", head, *rows]))
+    return {
+        "delta/schema_change": dg.MetadataValue.md("\n\n".join(lines)),
+        "delta/version": table.version(),
+        "delta/dry_run": report.is_dry_run,
+        "dagster/uri": dg.MetadataValue.url(uri) if "://" in uri else dg.MetadataValue.path(uri),
+    }
