@@ -143,6 +143,7 @@ class Promotion:
         allowed = f"{old} widens to {wider}" if wider else f"{old} widens to no other type"
         return SchemaChangeRefused(
             f"column {dotted(path)} cannot be changed from {old} to {new}, which does not hold "
-            f"every value of it without loss; {allowed}",
+            f"every value of it without loss; {allowed}, and change_column converts to any type by "
+            "writing the data files again while the table is in use",
             column=dotted(path),
         )
