@@ -7,14 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import ConstraintViolation
-from tests.golden.answers import rows_of
-from tests.reference.test_dml_delta_spark import BEYOND_DELTALAKE, build, changes, rows
+from tests.reference.changed_tables import (
+    ENGINES,
+    ChangedTable,
+    Statement,
+    TableShop,
+    changes,
+    check_against,
+    rows,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,32 +113,56 @@ MERGES: list[Merge] = [
 ]
 
 
+def statements() -> list[Statement]:
+    return [(name, _statement(step, on, sql)) for name, step, on, sql, _ in MERGES]
+
+
+def _statement(step: int, on: str, sql: str) -> Any:
+    def run(session: SparkSession, uri: str) -> None:
+        session.sql(SOURCE.format(step=step)).createOrReplaceTempView("m")
+        session.sql(f"MERGE INTO delta.`{uri}` AS o USING m ON {on} {sql}")
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def sources(delta_spark: SparkSession) -> dict[int, pa.Table]:
+    """The rows of every source by its step, in one job."""
+    steps = sorted({step for _, step, *_ in MERGES})
+    parts = [f"SELECT {step} AS step, * FROM ({SOURCE.format(step=step)})" for step in steps]
+    found = delta_spark.sql(" UNION ALL ".join(parts)).toArrow()
+    return {
+        step: found.filter(pc.equal(found["step"], step)).drop_columns(["step"]) for step in steps
+    }
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("shape", "feed"),
     [("plain", False), ("vectors", False), *((shape, True) for shape in SHAPES)],
 )
 def test_every_merge_gives_the_rows_that_delta_spark_gives(
-    shape: str, feed: bool, delta_spark: SparkSession, tmp_path: Path
+    shape: str,
+    feed: bool,
+    engine: str,
+    delta_spark: SparkSession,
+    table_shop: TableShop,
+    sources: dict[int, pa.Table],
+    tmp_path: Path,
 ) -> None:
-    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
-    build(delta_spark, theirs, shape, feed=feed)
-    shutil.copytree(theirs, ours)
-    for name, step, on, sql, describe in MERGES:
-        source = delta_spark.sql(SOURCE.format(step=step))
-        source.createOrReplaceTempView("m")
-        delta_spark.sql(f"MERGE INTO delta.`{theirs}` AS o USING m ON {on} {sql}")
-        merge = DeltaTable(ours).merge(source.toArrow(), on, source_alias="m", target_alias="o")
-        result = describe(merge).execute()
-        expected = rows(delta_spark, theirs)
-        assert rows(delta_spark, ours) == expected, name
-        table = DeltaTable(ours)
-        assert rows_of(table.snapshot().scan().to_arrow()) == expected, name
-        assert table.snapshot().num_records == sum(expected.values()), name
-        _compare_commits(delta_spark, table, theirs, result, name, feed=feed)
-        if shape not in BEYOND_DELTALAKE:
-            query = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(ours))
-            read = pa.table(query.execute("SELECT id FROM t").read_all())
-            assert read.num_rows == sum(expected.values()), name
+    reference = table_shop.changed(shape, "merge", statements())
+    uri = table_shop.copy(shape, tmp_path / "ours", feed=feed)
+    for index, (_, step, on, _, describe) in enumerate(MERGES):
+        source: object = sources[step]
+        if engine == "spark" and index % 2:
+            source = delta_spark.sql(SOURCE.format(step=step))
+        merge = DeltaTable(uri).merge(source, on, source_alias="m", target_alias="o", engine=engine)
+        describe(merge).execute()
+    check_against(delta_spark, reference, uri, shape, shift=0 if feed else 1)
+    _compare_commits(delta_spark, uri, reference)
+    if feed:
+        theirs = changes(delta_spark, reference.uri, reference.first)
+        assert changes(delta_spark, uri, reference.first) == theirs
 
 
 _COUNTS = (
@@ -146,44 +177,42 @@ _COUNTS = (
 )
 
 
-def _compare_commits(
-    session: SparkSession, table: DeltaTable, theirs: str, result: Any, name: str, *, feed: bool
-) -> None:
-    version = table.version()
-    assert version == DeltaTable(theirs).version(), name
-    if result.skipped:
-        return
+def _compare_commits(session: SparkSession, uri: str, reference: ChangedTable) -> None:
+    """Both logs say the same of what each merge did, newest first."""
     ours, other = (
-        session.sql(f"DESCRIBE HISTORY delta.`{uri}` LIMIT 1").collect()[0]
-        for uri in (table.uri, theirs)
+        [
+            each
+            for each in session.sql(f"DESCRIBE HISTORY delta.`{table}`").collect()
+            if each.operation == "MERGE"
+        ]
+        for table in (uri, reference.uri)
     )
-    assert ours.operation == other.operation == "MERGE"
-    assert set(ours.operationParameters) == set(other.operationParameters), name
-    for count in _COUNTS:
-        assert ours.operationMetrics[count] == other.operationMetrics[count], (name, count)
-    if feed:
-        assert changes(session, table.uri, version) == changes(session, theirs, version), name
+    assert len(ours) == len(other) == len(set(reference.versions.values()))
+    for mine, theirs in zip(ours, other, strict=True):
+        assert set(mine.operationParameters) == set(theirs.operationParameters)
+        for count in _COUNTS:
+            assert mine.operationMetrics[count] == theirs.operationMetrics[count], (mine, count)
 
 
-@pytest.mark.parametrize("shape", ["plain", "vectors"])
+@pytest.mark.parametrize(("shape", "engine"), [("plain", "spark"), ("vectors", "arrow")])
 def test_what_delta_spark_finds_ambiguous_so_do_we(
-    shape: str, delta_spark: SparkSession, tmp_path: Path
+    shape: str, engine: str, delta_spark: SparkSession, table_shop: TableShop, tmp_path: Path
 ) -> None:
-    uri = str(tmp_path / shape)
-    build(delta_spark, uri, shape, feed=False)
+    uri = table_shop.copy(shape, tmp_path / shape)
     source = delta_spark.sql("SELECT * FROM VALUES (5L, 'a'), (5L, 'b'), (6L, 'c') AS m(id, v)")
     source.createOrReplaceTempView("m")
     sql = "MERGE INTO delta.`{uri}` AS o USING m ON o.id = m.id WHEN MATCHED THEN {action}"
 
     def merge() -> MergeBuilder:
         return DeltaTable(uri).merge(
-            source.toArrow(), "o.id = m.id", source_alias="m", target_alias="o"
+            source.toArrow(), "o.id = m.id", source_alias="m", target_alias="o", engine=engine
         )
 
     with pytest.raises(Exception, match="DELTA_MULTIPLE_SOURCE_ROW_MATCHING"):
         delta_spark.sql(sql.format(uri=uri, action="UPDATE SET v = m.v"))
-    with pytest.raises(ConstraintViolation, match="several rows of the source"):
+    with pytest.raises(ConstraintViolation, match="several rows of the source") as refused:
         merge().when_matched_update({"v": "m.v"}).execute()
+    assert refused.value.examples == ("{'id': 5}",)
     copy = str(tmp_path / "copy")
     shutil.copytree(uri, copy)
     delta_spark.sql(sql.format(uri=copy, action="DELETE"))

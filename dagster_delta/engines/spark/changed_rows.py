@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.engines.row_completion import generation_constraints
+from dagster_delta.engines.row_tracking import CarriedIds
 from dagster_delta.engines.spark.assigned_columns import (
     field_at,
     stored_fits,
@@ -29,6 +30,7 @@ from dagster_delta.engines.spark.change_tasks import (
     WrittenChanges,
     decode_changes,
 )
+from dagster_delta.engines.spark.copy_tasks import CopyTask
 from dagster_delta.engines.spark.errors import spark_failures
 from dagster_delta.engines.spark.reader import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.schema import from_spark_schema, to_spark_type
@@ -41,7 +43,7 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["ChangingRows", "RowChange", "write_changes"]
+__all__ = ["ChangingRows", "RowChange", "collect_changes", "write_changes"]
 
 _ACTION = "__delta_action"
 _NOTHING = -1
@@ -198,6 +200,9 @@ class ChangingRows:
             for path, (column, data_type) in self._values[index].items()
             if path[0] == field.name
         }
+        if field.name == CarriedIds.of(self.data.configuration).version_column:
+            # The version of a row that changes is that of the commit.
+            return None
         if () in own:
             return own[()]
         if own:
@@ -308,7 +313,27 @@ def write_changes(rows: ChangingRows, store: ObjectStore) -> WrittenChanges:
         StorageFailure: the store refused or failed on an executor.
     """
     with spark_failures(table=rows.data.location.uri):
-        reports = rows.columns().mapInArrow(rows.task(), CHANGE_REPORT_SCHEMA).collect()
+        frame, task = rows.columns(), rows.task()
+    return collect_changes(frame, task, CHANGE_REPORT_SCHEMA, store)
+
+
+def collect_changes(
+    frame: DataFrame, task: ChangeTask | CopyTask, schema: str, store: ObjectStore
+) -> WrittenChanges:
+    """What the tasks of one job did.
+
+    Args:
+        frame: what they are given.
+        task: what each of them does.
+        schema: of its reports.
+        store: store of the table.
+
+    Raises:
+        What a task reported; files already written are deleted where that is possible.
+        InvalidArgument, StorageFailure: see `write_changes`.
+    """
+    with spark_failures(table=store.location.uri):
+        reports = frame.mapInArrow(task, schema).collect()
     written, error = decode_changes([tuple(each) for each in reports])
     if error is not None:
         delete_files(written.paths, store)

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from dagster_delta.engines.engine import (
     MatchedRows,
     ReadPlan,
@@ -25,24 +23,36 @@ from dagster_delta.engines.row_changes.change_data_files import (
     change_files_of,
 )
 from dagster_delta.engines.spark.change_tasks import WrittenChanges
-from dagster_delta.engines.spark.changed_rows import ChangingRows, RowChange, write_changes
+from dagster_delta.engines.spark.changed_rows import (
+    ChangingRows,
+    RowChange,
+    collect_changes,
+    write_changes,
+)
 from dagster_delta.engines.spark.columns import quote
+from dagster_delta.engines.spark.copy_tasks import (
+    COPIED_FILE_SCHEMA,
+    COPY_REPORT_SCHEMA,
+    CopyTask,
+    encode_copied_files,
+)
 from dagster_delta.engines.spark.errors import spark_failures
 from dagster_delta.engines.spark.reader import read_frame
-from dagster_delta.engines.spark.row_positions import FileIndex, collect_rows, with_file_marks
+from dagster_delta.engines.spark.row_positions import FileIndex, collect_rows
 from dagster_delta.engines.spark.session import functions_of
 from dagster_delta.engines.spark.writer import delete_files, write_frame
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddCDCFile
+from dagster_delta.protocol.arrow_columns import boolean_column
 from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.protocol.statistics import parse_statistics_json
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 __all__ = ["find_matches", "record_inserts", "rewrite_rows"]
 
-_MATCHES = "__delta_matches"
+_MAX_COPY_TASKS = 512
 
 
 def find_matches(session: SparkSession, plan: ReadPlan) -> Iterator[MatchedRows]:
@@ -93,99 +103,95 @@ def record_inserts(
 class _Rewriting:
     def __init__(self, session: SparkSession, rewrite: RowRewrite) -> None:
         self._session, self._rewrite = session, rewrite
-        self._functions = functions_of(session)
         self._store = rewrite.source.store
 
     def run(self) -> RewriteResult:
         rewrite = self._rewrite
-        if not rewrite.assignments and rewrite.change_data is None:
-            return self._copy_rest()
-        written = write_changes(self._changing(), self._store)
-        if not rewrite.keeps_rest:
-            self._check_count(written)
-        return RewriteResult(
-            written.files, written.change_files, written.counts[0], written.counts[1]
-        )
+        if not rewrite.assignments:
+            left, written = WrittenChanges(), self._copy(rewrite.change_data)
+            return _result(left, written, num_changed_rows=written.counts[0])
+        changed = write_changes(self._changing(), self._store)
+        try:
+            self._check_count(changed)
+            # The rows that leave these files are recorded with their new values.
+            rest = self._copy(None) if rewrite.keeps_rest else WrittenChanges()
+        except BaseException:
+            delete_files(changed.paths, self._store)
+            raise
+        return _result(changed, rest, num_changed_rows=changed.counts[0])
 
-    def _copy_rest(self) -> RewriteResult:
-        """Nothing is recorded of the rows that leave, so only the others are looked at."""
-        rows = self._marked().where(~self._functions.col(_MATCHES)).drop(_MATCHES)
-        names = self._rewrite.source.configuration.schema.names
-        with spark_failures(table=self._store.location.uri):
-            copied = write_frame(rows.select(*map(quote, names)), self._rewrite.data, self._store)
-        return RewriteResult(copied.files, (), 0, copied.num_rows)
+    def _copy(self, change_data: WriteSpec | None) -> WrittenChanges:
+        """Write what stays of the files: no expression is involved, so tasks read them directly."""
+        rewrite, source = self._rewrite, self._rewrite.source
+        files = source.files
+        if change_data is None:
+            staying = [path in rewrite.matches for path in files["path"].to_pylist()]
+            files = files.filter(boolean_column(staying))
+        if not files.num_rows:
+            return WrittenChanges()
+        task = CopyTask(
+            source.store.location,
+            source.version,
+            source.configuration,
+            source.columns,
+            rewrite.data,
+            change_data,
+        )
+        told = encode_copied_files(files, rewrite.matches)
+        named = self._session.createDataFrame(told, COPIED_FILE_SCHEMA)
+        spread = named.repartition(min(files.num_rows, _MAX_COPY_TASKS))
+        return collect_changes(spread, task, COPY_REPORT_SCHEMA, self._store)
 
     def _changing(self) -> ChangingRows:
         rewrite = self._rewrite
-        frame = self._marked() if rewrite.keeps_rest else self._matching()
-        values = {each.column: each.value.sql for each in rewrite.assignments}
+        functions = functions_of(self._session)
         changed = RowChange(
-            "update" if rewrite.assignments else "delete",
-            self._functions.col(_MATCHES) if rewrite.keeps_rest else None,
-            values,
+            "update",
+            None,
+            {each.column: each.value.sql for each in rewrite.assignments},
             # The constraints of the files say already what is verified.
             replace(rewrite.data.values, verified=()),
         )
         return ChangingRows(
-            frame,
-            (changed, RowChange("copy")) if rewrite.keeps_rest else (changed,),
+            read_frame(self._session, rewrite.source),
+            (changed,),
             rewrite.data,
             rewrite.change_data,
-            old=self._column,
-            rebalances=not rewrite.keeps_rest,
+            old=lambda name: functions.col(quote(name)),
+            rebalances=True,
         )
-
-    def _column(self, name: str) -> Column:
-        found: Column = self._functions.col(quote(name))
-        return found
-
-    def _matching(self) -> DataFrame:
-        """The matching rows: Spark skips more by the predicate than by where rows stand."""
-        source = self._rewrite.source
-        if source.where is not None or not self._rewrite.matches:
-            return read_frame(self._session, source)
-        return self._marked().where(self._functions.col(_MATCHES))
-
-    def _marked(self) -> DataFrame:
-        """All live rows, with a mark on those that match."""
-        source = replace(self._rewrite.source, where=None)
-        rows = read_frame(self._session, source, with_positions=True)
-        files = FileIndex.of(source.files, source.store, version=source.version)
-        return with_file_marks(rows, files.by_key(self._matches()), _MATCHES)
-
-    def _matches(self) -> dict[str, BitMap64]:
-        """Indexes of the matching rows of every file."""
-        files, store = self._rewrite.source.files, self._store
-        known = dict(self._rewrite.matches)
-        counts = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
-        for path, count in zip(files["path"].to_pylist(), counts, strict=True):
-            if path not in known:
-                # Every live row matches. Deleted ones are not read, so it does not matter that
-                # they are among these.
-                rows = count if count is not None else count_file_rows(store, decode_path(path))
-                known[path] = BitMap64(range(rows))
-        return known
 
     def _check_count(self, written: WrittenChanges) -> None:
+        """Make sure that the predicate selected the rows again that it had selected before."""
         expected = self._count_matches()
-        if written.counts[0] == expected:
-            return
-        delete_files(written.paths, self._store)
-        raise InvalidArgument(
-            f"the predicate was true of {expected} rows when they were looked for, and of "
-            f"{written.counts[0]} when they were changed: write it without functions that answer "
-            "otherwise every time, such as rand()",
-            table=self._store.location.uri,
-        )
+        if written.counts[0] != expected:
+            raise InvalidArgument(
+                f"the predicate was true of {expected} rows when they were looked for, and of "
+                f"{written.counts[0]} when they were changed: write it without functions that "
+                "answer otherwise every time, such as rand()",
+                table=self._store.location.uri,
+            )
 
     def _count_matches(self) -> int:
         files, matches = self._rewrite.source.files, self._rewrite.matches
-        everything = self._matches()
-        count = 0
-        for path, vector in zip(
-            files["path"].to_pylist(), files["deletion_vector"].to_pylist(), strict=True
-        ):
-            count += len(everything[path])
-            if path not in matches and vector is not None:
-                count -= vector["cardinality"]
-        return count
+        paths, vectors = files["path"].to_pylist(), files["deletion_vector"].to_pylist()
+        counted = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
+        total = 0
+        for path, vector, count in zip(paths, vectors, counted, strict=True):
+            if path in matches:
+                total += len(matches[path])
+                continue
+            rows = count_file_rows(self._store, decode_path(path)) if count is None else count
+            total += rows - (0 if vector is None else vector["cardinality"])
+        return total
+
+
+def _result(
+    changed: WrittenChanges, rest: WrittenChanges, *, num_changed_rows: int
+) -> RewriteResult:
+    return RewriteResult(
+        (*changed.files, *rest.files),
+        (*changed.change_files, *rest.change_files),
+        num_changed_rows,
+        rest.counts[1],
+    )

@@ -5,7 +5,7 @@ Spec: Deletion Vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +14,21 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from dagster_delta.engines.row_changes.merge_matching import bitmap_of
+from dagster_delta.engines.spark.columns import quote
 from dagster_delta.engines.spark.deletion_vectors import CHUNK_BITS, CHUNK_ROWS, words_of
-from dagster_delta.engines.spark.file_keys import hash_long, keys_of_files
+from dagster_delta.engines.spark.file_keys import keys_of_files
 from dagster_delta.engines.spark.reader import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.session import functions_of
 from dagster_delta.errors import InvalidTable
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 __all__ = [
     "FileIndex",
     "collect_numbers",
     "collect_rows",
-    "with_file_marks",
     "with_number_marks",
 ]
 
@@ -37,7 +37,6 @@ _CHUNK, _WORDS = "__delta_chunk", "__delta_mark_words"
 
 # What Spark puts into one bitmap of `bitmap_construct_agg`.
 _BUCKET_ROWS = 32_768
-_HASH_SEED = 42
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +84,6 @@ class FileIndex:
             )
         return {self.paths[key]: bitmap for key, bitmap in rows.items()}
 
-    def by_key(self, rows: Mapping[str, BitMap64]) -> dict[int, BitMap64]:
-        """Bitmaps by key instead of by path."""
-        return {key: rows[path] for key, path in self.paths.items() if path in rows}
-
 
 def collect_rows(rows: DataFrame) -> dict[int, BitMap64]:
     """Indexes of the rows of a frame with positions, by the key of their file.
@@ -122,31 +117,6 @@ def _bucket_rows(bucket: int, bits: bytes) -> BitMap64:
     return bitmap_of(np.flatnonzero(flags) + (bucket - 1) * _BUCKET_ROWS)
 
 
-def with_file_marks(rows: DataFrame, marked: Mapping[int, BitMap64], name: str) -> DataFrame:
-    """A frame with positions, and a column that says which rows stand in the bitmaps.
-
-    Args:
-        rows: as `read_frame` gives them with positions.
-        marked: indexes of rows by the key of their file.
-        name: of the new column.
-
-    Raises:
-        InvalidTable: two chunks of the files have one 64-bit hash.
-    """
-    functions = functions_of(rows)
-    chunks = functions.shiftright(functions.col(ROW_INDEX), CHUNK_BITS)
-    with np.errstate(over="ignore"):
-        seeds = hash_long(
-            np.array(list(marked), np.int64), np.full(len(marked), _HASH_SEED, np.int64)
-        )
-    entries = (
-        (int(hash_long(np.array([chunk]), seeds[index : index + 1])[0]), chunk_words)
-        for index, bitmap in enumerate(marked.values())
-        for chunk, chunk_words in words_of(bitmap)
-    )
-    return _marked(rows, functions.xxhash64(functions.col(FILE_KEY), chunks), entries, name)
-
-
 def with_number_marks(rows: DataFrame, number: str, marked: BitMap64, name: str) -> DataFrame:
     """A frame with a column that says which rows have a number that stands in a bitmap.
 
@@ -157,42 +127,21 @@ def with_number_marks(rows: DataFrame, number: str, marked: BitMap64, name: str)
         name: of the new column.
     """
     functions = functions_of(rows)
-    chunks = functions.shiftright(functions.col(number), CHUNK_BITS)
-    return _marked(rows, chunks, words_of(marked), name, row=number)
-
-
-def _marked(
-    rows: DataFrame,
-    key: Column,
-    entries: Iterable[tuple[int, Any]],
-    name: str,
-    *,
-    row: str = ROW_INDEX,
-) -> DataFrame:
-    functions = functions_of(rows)
-    listed = list(entries)
-    if not listed:
+    chunks = list(words_of(marked))
+    if not chunks:
         return rows.withColumn(name, functions.lit(False))
-    keys = [key for key, _ in listed]
-    if len(set(keys)) != len(keys):
-        raise InvalidTable(
-            "two parts of the table's files have one 64-bit hash, by which Spark would mix up "
-            'their rows: change the table with engine="arrow"'
-        )
-    offsets = np.concatenate(([0], np.cumsum([len(words) for _, words in listed]))).astype(np.int32)
+    offsets = np.concatenate(([0], np.cumsum([len(words) for _, words in chunks]))).astype(np.int32)
     words = pa.ListArray.from_arrays(
-        pa.array(offsets), pa.array(np.concatenate([words for _, words in listed]))
+        pa.array(offsets), pa.array(np.concatenate([each for _, each in chunks]))
     )
     found = rows.sparkSession.createDataFrame(
-        pa.table([pa.array(keys, pa.int64()), words], [_CHUNK, _WORDS]),
+        pa.table([pa.array([chunk for chunk, _ in chunks], pa.int64()), words], [_CHUNK, _WORDS]),
         f"{_CHUNK} long, {_WORDS} array<long>",
     )
-    keyed = rows.withColumn("__delta_mark_key", key)
-    joined = keyed.join(
-        functions.broadcast(found), functions.col("__delta_mark_key") == found[_CHUNK], "left"
-    )
-    number = functions.col(row).bitwiseAND(CHUNK_ROWS - 1).cast("int")
-    word = functions.get(functions.col(_WORDS), functions.shiftright(number, 6))
-    bit = functions.call_function("shiftright", functions.coalesce(word, functions.lit(0)), number)
-    marked = joined.withColumn(name, bit.bitwiseAND(1) == 1)
-    return marked.select(*rows.columns, name)
+    chunk = functions.shiftright(functions.col(number), CHUNK_BITS)
+    joined = rows.join(functions.broadcast(found), chunk == found[_CHUNK], "left")
+    within = functions.col(number).bitwiseAND(CHUNK_ROWS - 1).cast("int")
+    word = functions.get(functions.col(_WORDS), functions.shiftright(within, 6))
+    bit = functions.call_function("shiftright", functions.coalesce(word, functions.lit(0)), within)
+    marked_rows = joined.withColumn(name, bit.bitwiseAND(1) == 1)
+    return marked_rows.select(*[functions.col(quote(each)) for each in (*rows.columns, name)])

@@ -1,0 +1,242 @@
+"""DELETE, UPDATE and MERGE on Spark where they differ from the embedded engine: how it is chosen,
+what it refuses, and what it does about files and expressions of its own."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta import Column, DeltaTable
+from dagster_delta.errors import (
+    ConstraintViolation,
+    InvalidArgument,
+    InvalidCast,
+    SchemaMismatch,
+    UnsupportedFeature,
+)
+from dagster_delta.storage.memory_store import MemoryStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = pa.table(
+    {"id": range(20), "v": [f"v{n}" for n in range(20)], "p": [n % 2 for n in range(20)]}
+)
+VECTORS = {"delta.enableDeletionVectors": "true"}
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    made = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    made.append(ROWS, properties=VECTORS)
+    return made
+
+
+def values(table: DeltaTable, *columns: str) -> list[tuple[object, ...]]:
+    found = table.snapshot().scan(columns=list(columns)).to_arrow().to_pylist()
+    return sorted((tuple(row.values()) for row in found), key=repr)
+
+
+def texts(table: DeltaTable) -> dict[int, str]:
+    found = table.snapshot().scan(columns=["id", "v"]).to_arrow().to_pylist()
+    return {row["id"]: row["v"] for row in found}
+
+
+def files(table: DeltaTable) -> set[Path]:
+    return {each for each in Path(table.uri).rglob("*.parquet") if "_delta_log" not in each.parts}
+
+
+def test_what_only_spark_evaluates_runs_there_by_itself(table: DeltaTable) -> None:
+    table.update({"v": "regexp_replace(v, 'v1', 'w')"}, "id = 12")
+    table.delete("array_contains(array(3, 4), id)")
+    source = pa.table({"id": [5, 30]})
+    merge = table.merge(source, "t.id = s.id").when_matched_delete("size(array(t.v)) = 1")
+    merge.when_not_matched_insert({"id": "s.id", "v": "reverse(cast(s.id AS STRING))"}).execute()
+    found = texts(table)
+    assert found[12] == "w2"
+    assert found[30] == "03"
+    assert {3, 4, 5}.isdisjoint(found)
+
+
+def test_a_spark_frame_is_merged_on_spark(table: DeltaTable, spark: SparkSession) -> None:
+    source = spark.range(18, 22).selectExpr("id", "'new' AS v", "0L AS p")
+    merge = table.merge(source, "t.id = s.id").when_matched_update_all()
+    result = merge.when_not_matched_insert_all().execute()
+    assert result.metrics["numTargetRowsUpdated"] == result.metrics["numTargetRowsInserted"] == 2
+    assert result.metrics["numSourceRows"] == 4
+    assert texts(table)[21] == "new"
+
+
+def test_a_table_in_memory_is_out_of_reach() -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    table.append(ROWS)
+    for change in (
+        lambda: table.delete("id = 1", engine="spark"),
+        lambda: table.update({"v": "'x'"}, "id = 1", engine="spark"),
+        lambda: table.merge(ROWS, "t.id = s.id", engine="spark").when_matched_delete().execute(),
+    ):
+        with pytest.raises(InvalidArgument, match="memory of this process"):
+            change()
+    with pytest.raises(InvalidArgument, match="no engine 'flink'"):
+        table.delete("id = 1", engine="flink")
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_an_application_changes_rows_once(engine: str, table: DeltaTable) -> None:
+    first = table.delete("id = 100", engine=engine, idempotency=("job", 1))
+    assert not first.skipped
+    table.append(pa.table({"id": [100], "v": ["late"], "p": [0]}))
+    assert table.delete("id = 100", engine=engine, idempotency=("job", 1)).skipped
+    assert not table.update({"v": "'x'"}, "id = 1", engine=engine, idempotency=("job", 2)).skipped
+    assert table.update({"v": "'y'"}, "id = 1", engine=engine, idempotency=("job", 2)).skipped
+    found = texts(table)
+    assert (found[1], found[100]) == ("x", "late")
+    with pytest.raises(InvalidArgument, match="application id"):
+        table.delete("id = 1", idempotency=("job",))  # type: ignore[arg-type]
+
+
+def test_values_that_are_none_of_their_column_leave_nothing_behind(tmp_path: Path) -> None:
+    table = DeltaTable.create(
+        str(tmp_path / "t"),
+        pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("v", pa.int32())]),
+        properties={**VECTORS, "delta.constraints.small": "v < 100"},
+    )
+    table.append(pa.table({"id": [1, 2, 3], "v": [1, 2, 3]}), engine="arrow")
+    before, version = files(table), table.version()
+    source = pa.table({"id": [1, 9], "w": ["7", "many"]})
+
+    def merge(value: str) -> Callable[[], object]:
+        builder = table.merge(source, "t.id = s.id", engine="spark")
+        return builder.when_not_matched_insert({"id": "s.id", "v": value}).execute
+
+    for kind, change in (
+        (InvalidCast, lambda: table.update({"v": "'many'"}, "id = 1", engine="spark")),
+        (ConstraintViolation, lambda: table.update({"v": "v + 98"}, "id < 3", engine="spark")),
+        (ConstraintViolation, lambda: table.update({"id": "NULL"}, "id = 1", engine="spark")),
+        (InvalidArgument, lambda: table.update({"v": "1 / (v - 1)"}, "id = 1", engine="spark")),
+        (SchemaMismatch, lambda: table.update({"v": "array(v)"}, engine="spark")),
+        (InvalidCast, merge("s.w")),
+        (ConstraintViolation, merge("1000")),
+    ):
+        with pytest.raises(kind):
+            change()
+    assert files(table) == before
+    assert table.version() == version
+    table.merge(source, "t.id = s.id", engine="spark").when_matched_update({"v": "s.w"}).execute()
+    assert (1, 7) in values(table, "id", "v")
+
+
+def test_a_condition_that_answers_otherwise_every_time_is_refused(table: DeltaTable) -> None:
+    big = pa.table({"id": range(5000), "v": ["x"] * 5000, "p": [0] * 5000})
+    table.append(big)
+    before = files(table)
+    with pytest.raises(InvalidArgument, match=r"rand\(\)"):
+        table.update({"v": "'y'"}, "rand() < 0.5", engine="spark")
+    assert files(table) == before
+
+
+def test_files_that_spark_misreads_are_changed_as_well(tmp_path: Path) -> None:
+    rows = pa.table({"id": range(6), "p": ["a:b", "_x", "plain"] * 2})
+    for vectors in ("true", "false"):
+        table = DeltaTable(str(tmp_path / vectors), must_exist=False)
+        table.append(rows, partition_by=["p"], properties={"delta.enableDeletionVectors": vectors})
+        table.delete("id = 0", engine="spark")
+        table.update({"id": "id + 100"}, "id IN (1, 3)", engine="spark")
+        source = pa.table({"id": [4, 2]})
+        merge = table.merge(source, "t.id = s.id", engine="spark")
+        merge.when_matched_update({"id": "-t.id"}).execute()
+        assert values(table, "id", "p") == sorted(
+            [(101, "_x"), (-2, "plain"), (103, "a:b"), (-4, "_x"), (5, "plain")], key=repr
+        )
+
+
+def test_a_name_of_both_sides_means_the_one_that_a_clause_sees(table: DeltaTable) -> None:
+    source = pa.table({"id": [1, 50], "v": ["a", "b"], "p": [5, 6]})
+    merge = table.merge(source, "t.id = s.id", engine="spark")
+    merge.when_matched_update({"v": "s.v"}).when_not_matched_insert_all("v = 'b'")
+    merge.when_not_matched_by_source_update({"v": "concat(v, id)"}, "p = 1 AND `id` > 15").execute()
+    found = texts(table)
+    assert (found[1], found[50], found[17], found[16]) == ("a", "b", "v1717", "v16")
+
+
+def test_a_merge_reads_only_files_that_may_match(tmp_path: Path, spark: SparkSession) -> None:
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    for start in (0, 100, 200):
+        day = dt.date(2024, 1, 1 + start // 100)
+        part = pa.table({"id": range(start, start + 100), "day": [day] * 100})
+        table.append(part, partition_by=["day"], properties=VECTORS)
+    for gone in ("2024-01-01", "2024-01-03"):
+        for each in Path(table.uri, f"day={gone}").iterdir():
+            each.unlink()
+    keyed = spark.range(150, 153).selectExpr("cast(id AS INT) AS id")
+    result = table.merge(keyed, "t.id = s.id").when_matched_delete().execute()
+    assert result.metrics["numTargetRowsDeleted"] == 3
+    dated = spark.sql("SELECT DATE '2024-01-02' AS day, 160L AS id")
+    merge = table.merge(dated, "t.day = s.day AND t.id <=> s.id").when_matched_delete()
+    assert merge.execute().metrics["numTargetRowsDeleted"] == 1
+
+
+def test_generated_columns_and_defaults_follow_on_spark(tmp_path: Path) -> None:
+    columns = [
+        Column("id", "BIGINT"),
+        Column("twice", "BIGINT", generated_as="id * 2"),
+        Column("state", "STRING", default="'new'"),
+    ]
+    table = DeltaTable.create(str(tmp_path / "t"), columns, properties=VECTORS)
+    table.append(pa.table({"id": [1, 2]}))
+    table.update({"id": "id + 10"}, "id = 1", engine="spark")
+    source = pa.table({"id": [2, 3]})
+    merge = table.merge(source, "t.id = s.id", engine="spark")
+    merge.when_matched_update({"id": "t.id + 20", "state": "'old'"})
+    merge.when_not_matched_insert({"id": "s.id"}).execute()
+    assert values(table, "id", "twice", "state") == [
+        (11, 22, "new"),
+        (22, 44, "old"),
+        (3, 6, "new"),
+    ]
+    with pytest.raises(ConstraintViolation, match="GENERATED twice"):
+        table.update({"twice": "1"}, "id = 3", engine="spark")
+    wrong = table.merge(pa.table({"id": [9]}), "t.id = s.id", engine="spark")
+    wrong.when_not_matched_insert({"id": "s.id", "twice": "5"})
+    with pytest.raises(ConstraintViolation, match="GENERATED twice"):
+        wrong.execute()
+
+
+def test_an_append_only_table_is_refused(tmp_path: Path) -> None:
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    table.append(ROWS, properties={"delta.appendOnly": "true"})
+    with pytest.raises(UnsupportedFeature, match="append-only"):
+        table.delete("id = 1", engine="spark")
+    merge = table.merge(ROWS, "t.id = s.id", engine="spark").when_not_matched_insert_all()
+    assert merge.execute().skipped
+
+
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_an_overwrite_of_parts_of_files_stands_in_the_feed(
+    vectors: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    table.append(
+        ROWS,
+        properties={
+            "delta.enableChangeDataFeed": "true",
+            "delta.enableDeletionVectors": vectors,
+        },
+    )
+    new = spark.range(2).selectExpr("id + 3 AS id", "'new' AS v", "0L AS p")
+    table.overwrite(new, where="id BETWEEN 3 AND 4")
+    changed = table.changes(1).to_arrow().select(["_change_type", "id", "v"]).to_pylist()
+    assert sorted(tuple(each.values()) for each in changed) == [
+        ("delete", 3, "v3"),
+        ("delete", 4, "v4"),
+        ("insert", 3, "new"),
+        ("insert", 4, "new"),
+    ]
+    assert len(values(table, "id")) == 20
