@@ -1,0 +1,1 @@
+"""Tables as sources and sinks of streaming queries."""

@@ -1,0 +1,174 @@
+"""Which rows a stream takes from a commit, and which commits it may not pass.
+
+Spec: Add File and Remove File; Change Data Files; Schema Evolution.
+"""
+
+from __future__ import annotations
+
+from dagster_delta.errors import (
+    ChangeDataNotRecorded,
+    SchemaMismatch,
+    UnsupportedFeature,
+    VersionNotFound,
+)
+from dagster_delta.protocol.change_data import FileChange, file_changes
+from dagster_delta.protocol.commit_file import CommitActions
+from dagster_delta.protocol.schema_compatibility import find_incompatibility
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.streaming.options import SourceOptions
+
+__all__ = ["CommitRules"]
+
+_REMEMBERED_VERSIONS = 1000
+
+
+class CommitRules:
+    """The rules of one run of a query.
+
+    Args:
+        store: rooted at the table.
+        options: of the query.
+        latest: the version with whose schema rows are read.
+    """
+
+    def __init__(self, store: ObjectStore, options: SourceOptions, latest: Snapshot) -> None:
+        self._store = store
+        self._options = options
+        self._latest = latest
+        self._known = {latest.version: latest.configuration}
+
+    def changes_of(self, actions: CommitActions) -> tuple[FileChange, ...]:
+        """The files whose rows the stream takes from a commit, in an order that stays.
+
+        Raises:
+            SchemaMismatch: the schema has changed so that the query has to be started again.
+            UnsupportedFeature: the commit takes rows away or changes them, and no option says what
+                to do about it; or the table needs what this library does not do.
+            ChangeDataNotRecorded: the change data feed was off.
+            InvalidArgument: the commit makes another table of it.
+            InvalidTable: the commit does not say enough of a file.
+        """
+        self._check_configuration(actions)
+        if self._options.read_change_feed:
+            is_partitioned = bool(self._latest.configuration.partition_columns)
+            return file_changes(actions, partitioned=is_partitioned)
+        adds = [each for each in actions.adds if each.data_change]
+        if any(each.data_change for each in actions.removes):
+            if self._options.skip_change_commits:
+                return ()
+            self._check_allowed(actions, has_new_rows=bool(adds))
+        return tuple(
+            FileChange(
+                path=each.path,
+                partition_values=each.partition_values,
+                size_bytes=each.size_bytes,
+                change_type="insert",
+                deletion_vector=each.deletion_vector,
+            )
+            for each in adds
+        )
+
+    def check_snapshot(self, snapshot: Snapshot) -> None:
+        """Raises SchemaMismatch where the rows of a version cannot be read as the query reads."""
+        self._check_schema(snapshot.configuration, snapshot.version)
+
+    def _check_allowed(self, actions: CommitActions, *, has_new_rows: bool) -> None:
+        operation = (actions.commit_info or {}).get("operation") or "a commit"
+        if has_new_rows and not self._options.allows_changes:
+            raise UnsupportedFeature(
+                f"The stream cannot show that rows were changed, as version {actions.version} "
+                f"({operation}) did: pass skipChangeCommits to leave such commits out, "
+                "ignoreChanges to read all rows of the files they rewrote, or readChangeFeed to "
+                "read the changes",
+                table=self._store.location.uri,
+                version=actions.version,
+            )
+        if not has_new_rows and not self._options.allows_deletes:
+            raise UnsupportedFeature(
+                f"The stream cannot show that rows were deleted, as version {actions.version} "
+                f"({operation}) did: pass ignoreDeletes or skipChangeCommits to go on without it, "
+                "or readChangeFeed to read the changes",
+                table=self._store.location.uri,
+                version=actions.version,
+            )
+
+    def _check_configuration(self, actions: CommitActions) -> None:
+        configuration = self._in_force(actions)
+        version = actions.version
+        if configuration is not self._latest.configuration:
+            self._check_schema(configuration, version)
+        is_recorded = configuration.properties.enable_change_data_feed
+        if self._options.read_change_feed and not is_recorded:
+            raise ChangeDataNotRecorded(
+                f"The change data feed was off at version {version} (delta.enableChangeDataFeed), "
+                "so that its changes are not recorded: start a new query from a version after "
+                "which it is on",
+                table=self._store.location.uri,
+                version=version,
+            )
+
+    def _in_force(self, actions: CommitActions) -> TableConfiguration:
+        """The configuration of the version that a commit makes."""
+        version = actions.version
+        if version in self._known:
+            return self._known[version]
+        before = self._known.get(version - 1)
+        if before is not None:
+            found = before
+            if actions.protocol is not None or actions.metadata is not None:
+                found = TableConfiguration(
+                    actions.protocol or before.protocol, actions.metadata or before.metadata
+                )
+                found.check_readable(table=self._store.location.uri, version=version)
+        else:
+            found = self._load(version)
+        if len(self._known) > _REMEMBERED_VERSIONS:
+            self._known = {self._latest.version: self._latest.configuration}
+        self._known[version] = found
+        return found
+
+    def _load(self, version: int) -> TableConfiguration:
+        try:
+            found = Snapshot.load(self._store, version=version).configuration
+        except VersionNotFound as error:
+            raise VersionNotFound(
+                f"The log cannot tell the schema that version {version} was written with, as the "
+                "checkpoint before it was cleaned up: start a new query from a later version",
+                table=self._store.location.uri,
+                version=version,
+            ) from error
+        latest = self._latest.configuration
+        # One object for one configuration: that there is nothing to compare is seen at once.
+        is_same = found.metadata == latest.metadata and found.protocol == latest.protocol
+        return latest if is_same else found
+
+    def _check_schema(self, configuration: TableConfiguration, version: int) -> None:
+        latest, table = self._latest, self._store.location.uri
+        if configuration.metadata.id != latest.metadata.id:
+            raise SchemaMismatch(
+                f"Version {version} made another table of it: start a new query, with a "
+                "checkpoint location of its own",
+                table=table,
+                version=version,
+            )
+        problem = find_incompatibility(configuration, latest.configuration)
+        if version > latest.version:
+            # A new column would be lost, so rows must fit the other way round too.
+            problem = problem or find_incompatibility(latest.configuration, configuration)
+            if problem is not None:
+                raise SchemaMismatch(
+                    f"The schema of the table changed at version {version}: start the query again, "
+                    "and it goes on with the new schema from where it stands",
+                    table=table,
+                    version=version,
+                )
+        elif problem is not None:
+            raise SchemaMismatch(
+                f"The rows of version {version} cannot be shown with the schema of version "
+                f"{latest.version}, with which the stream is read: {problem}. Start a new query, "
+                "with a checkpoint location of its own, from a version after that change",
+                table=table,
+                version=version,
+            )

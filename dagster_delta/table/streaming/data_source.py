@@ -1,0 +1,252 @@
+"""Tables as a source of Spark by name: `spark.read` and `spark.readStream` with `delta_log`.
+
+Rows are read by the Arrow engine in Python workers. A batch query is several times slower this way
+than `Scan.to_spark`, which has Spark read Parquet itself; a stream has no other way in.
+
+This module needs PySpark, and is imported where there is a session.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+
+from dagster_delta.engines.change_data_reader import ChangeFileSet, feed_configuration
+from dagster_delta.engines.spark.schema import to_spark_schema
+from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.storage import open_store
+from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.streaming.log_stream import LogStream, files_of_snapshot
+from dagster_delta.table.streaming.offset import Admission, StreamOffset
+from dagster_delta.table.streaming.options import (
+    DEFAULT_MAX_FILES,
+    SourceOptions,
+    parse_source_options,
+)
+from dagster_delta.table.streaming.read_tasks import ReadFiles, split_into_tasks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType as SparkSchema
+
+    from dagster_delta.protocol.schema import StructType
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxFiles,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:
+    # Before Spark 4.2 a source cannot be told where a batch begins, nor to take a part.
+    ReadAllAvailable = None  # type: ignore[assignment,misc]
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
+
+__all__ = ["SOURCE_NAME", "DeltaLogSource"]
+
+SOURCE_NAME = "delta_log"
+
+
+class DeltaLogSource(DataSource):
+    """A table by its location. Spark makes one for each query, and calls it in its own processes.
+
+    Args:
+        options: see `parse_source_options`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format(…)` is told."""
+        return SOURCE_NAME
+
+    @cached_property
+    def _parsed(self) -> SourceOptions:
+        return parse_source_options(dict(self.options))
+
+    def schema(self) -> SparkSchema:
+        """The logical schema of the table, with the columns of the feed where that is read.
+
+        Raises:
+            TableNotFound, VersionNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
+            InvalidArgument: an option makes no sense.
+        """
+        return to_spark_schema(_logical_schema(_open(self._parsed), self._parsed))
+
+    def reader(self, schema: SparkSchema) -> DataSourceReader:
+        """What a batch query reads with.
+
+        Raises:
+            InvalidArgument: an option is one for streams.
+        """
+        options = self._parsed
+        if options.read_change_feed or options.max_files or options.max_bytes:
+            raise InvalidArgument(
+                "readChangeFeed, maxFilesPerTrigger and maxBytesPerTrigger are options of a "
+                "stream; DeltaTable.changes(…).to_spark() reads a range of changes",
+                table=options.uri,
+            )
+        return _TableReader(options, schema)
+
+    def streamReader(self, schema: SparkSchema) -> DataSourceStreamReader:  # noqa: N802
+        """What a streaming query reads with.
+
+        Raises:
+            InvalidArgument: an option is one for batch queries, or needs a newer Spark.
+        """
+        options = self._parsed
+        if options.version_as_of is not None or options.timestamp_as_of is not None:
+            raise InvalidArgument(
+                "versionAsOf and timestampAsOf are options of a batch query; a stream begins with "
+                "startingVersion or startingTimestamp",
+                table=options.uri,
+            )
+        if ReadAllAvailable is None and (options.max_files or options.max_bytes):
+            raise InvalidArgument(
+                "maxFilesPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer, where a source "
+                "learns where a batch begins; leave them out",
+                table=options.uri,
+            )
+        return _StreamReader(options, schema)
+
+
+def _open(options: SourceOptions) -> Snapshot:
+    store = open_store(options.uri, options.storage_options)
+    return Snapshot.load(store, version=options.version_as_of, timestamp=options.timestamp_as_of)
+
+
+def _logical_schema(snapshot: Snapshot, options: SourceOptions) -> StructType:
+    if not options.read_change_feed:
+        return snapshot.schema
+    return feed_configuration(snapshot.configuration, has_change_type=True).schema
+
+
+class _Partition(InputPartition):
+    """Files of one task."""
+
+    def __init__(self, task: ReadFiles) -> None:
+        self.task = task
+
+    def __repr__(self) -> str:
+        return f"{self.task.changes.files.num_rows} files of {self.task.location.uri}"
+
+
+class _TaskReader:
+    """Reads partitions on the executors, for batch queries and streams alike."""
+
+    def __init__(self, options: SourceOptions, schema: SparkSchema) -> None:
+        self._options = options
+        self._schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of a partition as Arrow record batches."""
+        if isinstance(partition, _Partition):
+            yield from partition.task.read(_arrow_schema(self._schema))
+
+    def _tasks(self, snapshot: Snapshot, sets: Sequence[ChangeFileSet]) -> list[InputPartition]:
+        location, columns = snapshot.store.location, tuple(self._schema.names)
+        return [_Partition(each) for each in split_into_tasks(location, sets, columns)]
+
+    def _checked(self, snapshot: Snapshot) -> Snapshot:
+        # Spark asked for the schema before, in another process.
+        schema = to_spark_schema(_logical_schema(snapshot, self._options))
+        if schema.simpleString() != self._schema.simpleString():
+            raise SchemaMismatch(
+                "the schema of the table is not the one that the query was made with, which is "
+                f"{self._schema.simpleString()}: load the table again, without a schema of your "
+                "own",
+                table=snapshot.store.location.uri,
+                version=snapshot.version,
+            )
+        return snapshot
+
+
+class _TableReader(_TaskReader, DataSourceReader):
+    """Reads one version of the table."""
+
+    def partitions(self) -> list[InputPartition]:
+        """The live files, shared out to tasks."""
+        snapshot = self._checked(_open(self._options))
+        files = files_of_snapshot(snapshot)
+        return self._tasks(snapshot, [files] if files.files.num_rows else [])
+
+
+class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the log of the table, batch by batch."""
+
+    def __init__(self, options: SourceOptions, schema: SparkSchema) -> None:
+        super().__init__(options, schema)
+        self._until: int | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The executors read what a partition names, and need no log.
+        return {"_options": self._options, "_schema": self._schema, "_until": None}
+
+    @cached_property
+    def _latest(self) -> Snapshot:
+        return self._checked(_open(self._options))
+
+    @cached_property
+    def _stream(self) -> LogStream:
+        return LogStream(self._latest.store, self._options, self._latest)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query begins that has no checkpoint."""
+        return self._stream.initial_offset().to_json_value()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Leave out whatever is committed from now on."""
+        self._until = self._stream.latest_version()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The limit of the query; where both kinds are set, `latestOffset` sees to both."""
+        if self._options.max_files is None and self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadMaxFiles(self._options.max_files or DEFAULT_MAX_FILES)
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Where the batch ends that begins at `start`; a Spark before 4.2 tells neither."""
+        if start is None:
+            return self._end_of_log().to_json_value()
+        admission = Admission()
+        if not isinstance(limit, ReadAllAvailable):
+            admission.max_files, admission.max_bytes = (
+                self._options.max_files,
+                self._options.max_bytes,
+            )
+            if admission.max_files is None and admission.max_bytes is None:
+                admission.max_files = DEFAULT_MAX_FILES
+        offset = StreamOffset.from_json_value(start)
+        return self._stream.advance(offset, admission, until=self._until).to_json_value()
+
+    def _end_of_log(self) -> StreamOffset:
+        version = self._stream.latest_version() if self._until is None else self._until
+        return StreamOffset(table_id=self._latest.metadata.id, version=version + 1)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The files between two offsets, shared out to tasks."""
+        sets = self._stream.files_between(
+            StreamOffset.from_json_value(start), StreamOffset.from_json_value(end)
+        )
+        return self._tasks(self._latest, sets)
+
+
+def _arrow_schema(schema: SparkSchema) -> pa.Schema:
+    """The Arrow schema that Spark wants to be handed rows in."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)

@@ -1,0 +1,302 @@
+"""A log read as a stream of files: where it begins, how far a batch goes, what it holds.
+
+Rows are read with the schema that the table had when the query started. The files of a batch depend
+on its two offsets alone, so that a batch which is run again holds the same rows.
+
+Spec: Delta Log Entries; Add File and Remove File; Change Data Files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from dagster_delta.engines.change_data_reader import ChangeFileSet, feed_configuration
+from dagster_delta.engines.row_changes.change_data_files import CHANGE_TYPE_COLUMN
+from dagster_delta.errors import DeltaError, InvalidArgument, VersionNotFound
+from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.change_data import FileChange
+from dagster_delta.protocol.commit_file import CommitActions, decode_commit
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.change_feed_plan import ChangeFileRows, commit_constants
+from dagster_delta.table.commit_range import read_commit_range
+from dagster_delta.table.log_reader import located, read_commit, read_last_checkpoint
+from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.streaming.commit_rules import CommitRules
+from dagster_delta.table.streaming.offset import Admission, StreamOffset
+from dagster_delta.table.streaming.options import SourceOptions
+from dagster_delta.table.time_travel import first_version_since
+
+__all__ = ["LogStream", "files_of_snapshot"]
+
+_SNAPSHOT_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
+_ROWS_AT_ONCE = 10_000
+
+# A batch without rows costs a job, and keeps the offset near the end of a log that gets cleaned up:
+# worth it once in so many commits.
+_COMMITS_PER_EMPTY_BATCH = 20
+_KEPT_COMMITS = 8
+_NO_CONSTANTS: Mapping[str, str] = {}
+
+
+class LogStream:
+    """One run of a query over one table.
+
+    Args:
+        store: rooted at the table.
+        options: of the query.
+        latest: the table when the query starts, with whose schema rows are read.
+    """
+
+    def __init__(self, store: ObjectStore, options: SourceOptions, latest: Snapshot) -> None:
+        self._store = store
+        self._options = options
+        self._latest = latest
+        self._rules = CommitRules(store, options, latest)
+        self._load_commit = lru_cache(_KEPT_COMMITS)(self._read_commit)
+        self._snapshot_files = lru_cache(1)(self._read_snapshot_files)
+        self._seen_version = latest.version
+        self._idle: tuple[StreamOffset, StreamOffset] | None = None
+
+    def initial_offset(self) -> StreamOffset:
+        """Where a query begins that has no checkpoint yet.
+
+        Raises:
+            VersionNotFound: nothing was committed since the start that was asked for, or the table
+                has not come so far.
+        """
+        table_id, version = self._latest.metadata.id, self._latest.version
+        start = self._options.starting_version
+        if self._options.starting_timestamp is not None:
+            start = first_version_since(self._store, self._options.starting_timestamp)
+        if start is None:
+            return StreamOffset(table_id=table_id, version=version, is_snapshot=True)
+        if start == "latest":
+            start = version + 1
+        if int(start) > version + 1:
+            raise VersionNotFound(
+                f"The table has not reached version {start} yet: it is at {version}; start the "
+                "stream from an older version, or from latest",
+                table=self._store.location.uri,
+                version=int(start),
+            )
+        return StreamOffset(table_id=table_id, version=int(start))
+
+    def latest_version(self) -> int:
+        """The newest version of the table now."""
+        return self._latest.update().version
+
+    def advance(
+        self, start: StreamOffset, admission: Admission, *, until: int | None = None
+    ) -> StreamOffset:
+        """Where a batch ends that begins at `start`; `start` itself where there is nothing to read.
+
+        A commit that the stream may not pass ends the batch before it; it is an error once nothing
+        comes before it.
+
+        Args:
+            start: where the batch begins.
+            admission: what the batch may take.
+            until: the last version that is looked at; the newest one by default.
+
+        Raises:
+            VersionNotFound: the log does not go on from `start` any more.
+            SchemaMismatch, UnsupportedFeature, ChangeDataNotRecorded: see `CommitRules.check`.
+            InvalidArgument: `start` belongs to another table.
+            InvalidTable, StorageFailure: of the log.
+        """
+        self._check_offset(start)
+        offset = start
+        if self._idle is not None and self._idle[0] == start:
+            offset = self._idle[1]
+        if offset.is_snapshot:
+            offset = self._take_snapshot(offset, admission)
+        while not (offset.is_snapshot or admission.is_full):
+            if until is not None and offset.version > until:
+                break
+            actions = self._find_commit(offset.version)
+            if actions is None:
+                break
+            try:
+                changes = self._rules.changes_of(actions)
+            except DeltaError:
+                if admission.files:
+                    break
+                raise
+            offset = self._take_commit(offset, changes, admission)
+        if admission.files or offset.version - start.version >= _COMMITS_PER_EMPTY_BATCH:
+            return offset
+        self._idle = (start, offset)
+        return start
+
+    def _take_snapshot(self, offset: StreamOffset, admission: Admission) -> StreamOffset:
+        sizes = self._snapshot_files(offset.version)["size_bytes"].slice(offset.index).to_pylist()
+        taken = admission.take(sizes)
+        return offset.past(taken) if taken < len(sizes) else offset.next_version()
+
+    def _take_commit(
+        self, offset: StreamOffset, changes: Sequence[FileChange], admission: Admission
+    ) -> StreamOffset:
+        sizes = [each.size_bytes for each in changes[offset.index :]]
+        if self._options.read_change_feed:
+            # The row before an update and the row after it may stand in different files.
+            admission.take_whole(sizes)
+            return offset.next_version()
+        taken = admission.take(sizes)
+        return offset.past(taken) if taken < len(sizes) else offset.next_version()
+
+    def files_between(self, start: StreamOffset, end: StreamOffset) -> tuple[ChangeFileSet, ...]:
+        """The files of a batch, each kind with what it takes to read it.
+
+        Raises:
+            As `advance` does.
+        """
+        self._check_offset(start)
+        found = _BatchFiles(self._options, self._latest)
+        if start.is_snapshot:
+            stop = end.index if end.is_snapshot else None
+            self._collect_snapshot(start, stop, found)
+            start = end if end.is_snapshot else start.next_version()
+        last = end.version if end.index else end.version - 1
+        if not end.is_snapshot and start.version <= last:
+            for actions, timestamp_ms in self._commits(start.version, last):
+                first = start.index if actions.version == start.version else 0
+                stop = end.index if actions.version == end.version else None
+                with located(self._store, actions.version):
+                    changes = self._rules.changes_of(actions)[first:stop]
+                    found.add(actions.version, timestamp_ms, changes)
+        return found.to_sets()
+
+    def _commits(self, first: int, last: int) -> Iterator[tuple[CommitActions, int]]:
+        if self._options.read_change_feed:
+            for commit in read_commit_range(self._store, first, last):
+                yield commit.actions, commit.timestamp_ms
+            return
+        for version in range(first, last + 1):
+            yield self._load_commit(version), 0
+
+    def _collect_snapshot(self, start: StreamOffset, stop: int | None, found: _BatchFiles) -> None:
+        snapshot = self._snapshot_at(start.version)
+        files = self._snapshot_files(start.version)
+        chosen = files.slice(start.index, None if stop is None else stop - start.index)
+        timestamp_ms = snapshot.timestamp_ms if self._options.read_change_feed else 0
+        for batch in chosen.to_batches(max_chunksize=_ROWS_AT_ONCE):
+            changes = [_inserted(row) for row in batch.to_pylist()]
+            found.add(start.version, timestamp_ms, changes)
+
+    def _read_snapshot_files(self, version: int) -> Any:
+        """The files of a snapshot, oldest first: an order that every run of the query finds."""
+        snapshot = self._snapshot_at(version)
+        self._rules.check_snapshot(snapshot)
+        files = snapshot.live_files([*_SNAPSHOT_COLUMNS, "modification_time_ms"])
+        order = [("modification_time_ms", "ascending"), ("path", "ascending")]
+        return files.sort_by(order).select(list(_SNAPSHOT_COLUMNS))
+
+    def _snapshot_at(self, version: int) -> Snapshot:
+        if version == self._latest.version:
+            return self._latest
+        try:
+            return Snapshot.load(self._store, version=version)
+        except VersionNotFound as error:
+            raise VersionNotFound(
+                f"The stream was reading the rows that the table had at version {version}, and the "
+                "log does not reach back to it any more: start a new query, with a checkpoint "
+                "location of its own",
+                table=self._store.location.uri,
+                version=version,
+            ) from error
+
+    def _find_commit(self, version: int) -> CommitActions | None:
+        """A commit; None where the table has not come so far."""
+        try:
+            actions = self._load_commit(version)
+        except VersionNotFound:
+            hint = read_last_checkpoint(self._store)
+            newest = max(self._seen_version, -1 if hint is None else hint.version)
+            if newest < version:
+                return None
+            # It may have come between the two looks.
+            actions = self._load_commit(version)
+        self._seen_version = max(self._seen_version, version)
+        return actions
+
+    def _read_commit(self, version: int) -> CommitActions:
+        data = read_commit(self._store, version)
+        with located(self._store, version):
+            return decode_commit(data, version=version)
+
+    def _check_offset(self, offset: StreamOffset) -> None:
+        table = self._store.location.uri
+        if offset.table_id != self._latest.metadata.id:
+            raise InvalidArgument(
+                f"the checkpoint of the query belongs to the table {offset.table_id}, and this is "
+                f"{self._latest.metadata.id}: start a new query, with a checkpoint location of its "
+                "own",
+                table=table,
+            )
+        if offset.version > self._seen_version + 1:
+            raise VersionNotFound(
+                f"The query has read the table up to version {offset.version - 1}, and it is at "
+                f"{self._seen_version}: its log was set back; start a new query, with a checkpoint "
+                "location of its own",
+                table=table,
+                version=offset.version,
+            )
+
+
+def files_of_snapshot(snapshot: Snapshot) -> ChangeFileSet:
+    """All live files of a version, as one set to read."""
+    rows = ChangeFileRows()
+    for batch in snapshot.live_files(_SNAPSHOT_COLUMNS).to_batches(max_chunksize=_ROWS_AT_ONCE):
+        for row in batch.to_pylist():
+            rows.add(snapshot.version, _inserted(row), _NO_CONSTANTS)
+    return ChangeFileSet(snapshot.configuration, rows.to_table(), None)
+
+
+class _BatchFiles:
+    """The files of one batch, sorted by how they are read."""
+
+    def __init__(self, options: SourceOptions, latest: Snapshot) -> None:
+        self._is_feed = options.read_change_feed
+        self._configuration = latest.configuration
+        self._recorded = ChangeFileRows()
+        self._derived = ChangeFileRows()
+
+    def add(self, version: int, timestamp_ms: int, changes: Sequence[FileChange]) -> None:
+        """Append the files of a commit, or of a snapshot."""
+        constants = commit_constants(version, timestamp_ms) if self._is_feed else _NO_CONSTANTS
+        for change in changes:
+            if not self._is_feed:
+                self._derived.add(version, change, constants)
+            elif change.change_type is None:
+                self._recorded.add(version, change, constants)
+            else:
+                typed = {**constants, CHANGE_TYPE_COLUMN: change.change_type}
+                self._derived.add(version, change, typed)
+
+    def to_sets(self) -> tuple[ChangeFileSet, ...]:
+        """The kinds of which there are files."""
+        if not self._is_feed:
+            sets = [ChangeFileSet(self._configuration, self._derived.to_table(), None)]
+        else:
+            sets = [
+                ChangeFileSet(
+                    feed_configuration(self._configuration, has_change_type=has_change_type),
+                    rows.to_table(),
+                    None,
+                )
+                for rows, has_change_type in ((self._recorded, True), (self._derived, False))
+            ]
+        return tuple(each for each in sets if each.files.num_rows)
+
+
+def _inserted(row: Mapping[str, Any]) -> FileChange:
+    vector = row["deletion_vector"]
+    return FileChange(
+        path=row["path"],
+        partition_values=dict(row["partition_values"] or ()),
+        size_bytes=row["size_bytes"],
+        change_type="insert",
+        deletion_vector=None if vector is None else DeletionVectorDescriptor(**vector),
+    )

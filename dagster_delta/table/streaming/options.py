@@ -1,0 +1,153 @@
+"""The options of a table as a source, by the names that users of Delta Lake know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagster_delta.errors import InvalidArgument
+
+__all__ = ["STORAGE_PREFIX", "SourceOptions", "parse_source_options"]
+
+STORAGE_PREFIX = "storage."
+"""What the storage options of a table begin with among the options of a source."""
+
+DEFAULT_MAX_FILES = 1000
+"""Files of a batch where neither files nor bytes are limited by the query."""
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a query says about the table it reads."""
+
+    uri: str
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    version_as_of: int | None = None
+    """Version that a batch query reads; the latest by default."""
+    timestamp_as_of: str | None = None
+    """Instead: the newest version that is not younger."""
+    starting_version: int | str | None = None
+    """First version whose commits a stream reads, or `latest` for those to come. By default it
+    begins with all rows that are there."""
+    starting_timestamp: str | None = None
+    """Instead: the oldest version that is not older."""
+    max_files: int | None = None
+    """Files of one batch of a stream."""
+    max_bytes: int | None = None
+    """Bytes of one batch of a stream, about."""
+    ignore_deletes: bool = False
+    """Whether commits that only take rows away are passed over."""
+    ignore_changes: bool = False
+    """Whether rows are read anew that stand in rewritten files, and commits that only take rows
+    away are passed over."""
+    skip_change_commits: bool = False
+    """Whether commits that take away or change rows are passed over, new rows in them included."""
+    read_change_feed: bool = False
+    """Whether the stream is one of row changes."""
+
+    @property
+    def allows_changes(self) -> bool:
+        """Whether commits that rewrite rows do not stop the stream."""
+        return self.ignore_changes or self.skip_change_commits
+
+    @property
+    def allows_deletes(self) -> bool:
+        """Whether commits that only take rows away do not stop the stream."""
+        return self.ignore_deletes or self.allows_changes
+
+
+def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
+    """The options that a query gives by name; case does not matter.
+
+    Raises:
+        InvalidArgument: an option is unknown, or its value makes no sense.
+    """
+    values: dict[str, Any] = {}
+    storage: dict[str, str] = {}
+    for name, text in options.items():
+        folded = name.casefold()
+        if folded.startswith(STORAGE_PREFIX):
+            storage[name[len(STORAGE_PREFIX) :]] = text
+            continue
+        if folded not in _OPTIONS:
+            raise InvalidArgument(
+                f"there is no option {name!r}: the options are {', '.join(_SPELLING.values())}, "
+                f"and storage options behind {STORAGE_PREFIX!r}"
+            )
+        attribute, parse = _OPTIONS[folded]
+        try:
+            values[attribute] = parse(text)
+        except ValueError as error:
+            raise InvalidArgument(f"the option {_SPELLING[folded]} is {text!r}: {error}") from error
+    if "uri" not in values:
+        raise InvalidArgument("the source needs a table: pass its location to load(…)")
+    _refuse_two(values, "version_as_of", "timestamp_as_of")
+    _refuse_two(values, "starting_version", "starting_timestamp")
+    return SourceOptions(storage_options=storage, **values)
+
+
+def _refuse_two(values: Mapping[str, Any], first: str, second: str) -> None:
+    if values.get(first) is not None and values.get(second) is not None:
+        names = {attribute: _SPELLING[key] for key, (attribute, _) in _OPTIONS.items()}
+        raise InvalidArgument(f"pass {names[first]} or {names[second]}, not both")
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _boolean(text: str) -> bool:
+    known = {"true": True, "false": False}
+    if text.strip().lower() not in known:
+        raise ValueError("it is true or false")
+    return known[text.strip().lower()]
+
+
+def _version(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError("it is the number of a version, from 0 on")
+    return int(text)
+
+
+def _starting_version(text: str) -> int | str:
+    if text.strip().lower() == "latest":
+        return "latest"
+    if not text.isdecimal():
+        raise ValueError("it is the number of a version, from 0 on, or latest")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ValueError("it is a number from 1 on")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or not int(match[1]):
+        raise ValueError("it is a number of bytes from 1 on, or one such as 512k, 100m or 2g")
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+_SPELLED: dict[str, tuple[str, Callable[[str], object]]] = {
+    "path": ("uri", _text),
+    "versionAsOf": ("version_as_of", _version),
+    "timestampAsOf": ("timestamp_as_of", _text),
+    "startingVersion": ("starting_version", _starting_version),
+    "startingTimestamp": ("starting_timestamp", _text),
+    "maxFilesPerTrigger": ("max_files", _count),
+    "maxBytesPerTrigger": ("max_bytes", _size),
+    "ignoreDeletes": ("ignore_deletes", _boolean),
+    "ignoreChanges": ("ignore_changes", _boolean),
+    "skipChangeCommits": ("skip_change_commits", _boolean),
+    "readChangeFeed": ("read_change_feed", _boolean),
+    "readChangeData": ("read_change_feed", _boolean),
+}
+_SPELLING = {name.casefold(): name for name in _SPELLED}
+_OPTIONS = {name.casefold(): parsed for name, parsed in _SPELLED.items()}

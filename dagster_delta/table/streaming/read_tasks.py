@@ -1,0 +1,70 @@
+"""What one task of a Spark job reads: some files of a batch.
+
+Spec: Data Files; Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.change_data_reader import ChangeFileSet, read_changes
+from dagster_delta.storage import StoreLocation, open_store
+
+__all__ = ["ReadFiles", "split_into_tasks"]
+
+MIN_TASK_BYTES = 4 * 1024 * 1024
+MAX_TASK_BYTES = 64 * 1024 * 1024
+_TASKS_WANTED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFiles:
+    """Reads files on an executor. Picklable."""
+
+    location: StoreLocation
+    changes: ChangeFileSet
+    columns: tuple[str, ...]
+    """Logical columns, in order."""
+
+    def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The live rows of the files, under an Arrow schema with the same columns.
+
+        Raises:
+            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure.
+        """
+        store = open_store(self.location.uri, self.location.options)
+        for batch in read_changes(store, [self.changes], self.columns):
+            columns = [
+                each if each.type == field.type else each.cast(field.type)
+                for each, field in zip(batch.columns, schema, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def split_into_tasks(
+    location: StoreLocation, sets: Sequence[ChangeFileSet], columns: tuple[str, ...]
+) -> list[ReadFiles]:
+    """The files of a batch shared out to tasks of about the same size, neighbours together."""
+    return [
+        ReadFiles(location, replace(changes, files=files), columns)
+        for changes in sets
+        for files in _split(changes.files)
+    ]
+
+
+def _split(files: Any) -> Iterator[Any]:
+    sizes = pc.fill_null(files["size_bytes"], 0).to_numpy()
+    ends = np.cumsum(sizes)
+    target = min(max(int(ends[-1]) // _TASKS_WANTED, MIN_TASK_BYTES), MAX_TASK_BYTES)
+    # A file belongs to the task in whose share of the bytes it begins.
+    tasks = (ends - sizes) // target
+    starts = np.flatnonzero(np.diff(tasks, prepend=-1))
+    for start, stop in zip(starts, [*starts[1:], len(tasks)], strict=True):
+        # Slices of one buffer would be pickled with all of it.
+        yield files.take(pa.array(np.arange(start, stop)))

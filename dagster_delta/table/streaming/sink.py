@@ -1,0 +1,131 @@
+"""A table as the sink of a streaming query: every batch is one commit, and lands once.
+
+Spec: Transaction Identifiers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from dagster_delta.engines.spark.session import is_connect
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.write_planning import SchemaMode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["DeltaSink", "delta_sink"]
+
+SinkMode = Literal["append", "overwrite"]
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSink:
+    """What `foreachBatch` calls with each batch; see `delta_sink`. Picklable, as Connect needs."""
+
+    uri: str
+    query_id: str | None = None
+    mode: SinkMode = "append"
+    schema_mode: SchemaMode = "strict"
+    partition_by: tuple[str, ...] | None = None
+    properties: Mapping[str, object] | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Commit the rows of a batch, unless the table has a commit of this batch already.
+
+        Raises:
+            InvalidArgument: the query cannot be identified.
+            As `DeltaTable.append` does.
+        """
+        table = DeltaTable(self.uri, storage_options=self.storage_options, must_exist=False)
+        idempotency = (self.query_id or _running_query_id(frame), batch_id)
+        if self.mode == "append":
+            table.append(
+                frame,
+                schema_mode=self.schema_mode,
+                partition_by=self.partition_by,
+                idempotency=idempotency,
+                properties=self.properties,
+            )
+        else:
+            table.overwrite(
+                frame,
+                schema_mode=self.schema_mode,
+                partition_by=self.partition_by,
+                idempotency=idempotency,
+                properties=self.properties,
+            )
+
+
+def delta_sink(
+    uri: str | os.PathLike[str],
+    *,
+    query_id: str | None = None,
+    mode: SinkMode = "append",
+    schema_mode: SchemaMode = "strict",
+    partition_by: Sequence[str] | None = None,
+    properties: Mapping[str, object] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> DeltaSink:
+    """What writes the batches of a streaming query to a table, each exactly once.
+
+    Each batch is one commit, which records the id of the query and the number of the batch. A batch
+    that is run again, after a crash between the commit and Spark's own bookkeeping, is found to be
+    there. The table is created by the first batch where there is none.
+
+    Examples:
+        query = (
+            frame.writeStream.option("checkpointLocation", checkpoint)
+            .foreachBatch(delta_sink("s3://lake/clicks"))
+            .start()
+        )
+
+    Args:
+        uri: location of the table.
+        query_id: name under which batches are recorded. By default it is Spark's own id of the
+            query, which lives in the checkpoint. One of your own must change whenever the
+            checkpoint location does: batch numbers begin anew with it, and batches under numbers
+            that are recorded already are left out. Spark Connect does not tell the id.
+        mode: `append`, or `overwrite` for queries that put out their complete result.
+        schema_mode: as for `DeltaTable.append`.
+        partition_by: partition columns of a new table.
+        properties: table properties of a new table.
+        storage_options: credentials and settings of the storage.
+
+    Raises:
+        InvalidArgument: the mode is neither, or the id is empty.
+    """
+    if mode not in ("append", "overwrite"):
+        raise InvalidArgument(f"mode is 'append' or 'overwrite', not {mode!r}")
+    if query_id is not None and not query_id.strip():
+        raise InvalidArgument("query_id is a name that is not empty; leave it out for Spark's own")
+    return DeltaSink(
+        uri=os.fspath(uri),
+        query_id=query_id,
+        mode=mode,
+        schema_mode=schema_mode,
+        partition_by=None if partition_by is None else tuple(partition_by),
+        properties=properties,
+        storage_options=dict(storage_options or {}),
+    )
+
+
+def _running_query_id(frame: DataFrame) -> str:
+    """The id of the streaming query whose batch is being written."""
+    found = None
+    if not is_connect(frame):
+        found = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    if not found:
+        raise InvalidArgument(
+            "Spark does not tell the id of the query here, as on Spark Connect or outside of "
+            "foreachBatch: pass delta_sink(…, query_id=…) a name that belongs to this query and "
+            "its checkpoint location alone"
+        )
+    return str(found)

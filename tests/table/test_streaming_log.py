@@ -1,0 +1,365 @@
+"""Which files a stream takes from a log, batch by batch; nothing here needs Spark."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagster_delta.engines.change_data_reader import read_changes
+from dagster_delta.errors import (
+    ChangeDataNotRecorded,
+    InvalidArgument,
+    SchemaMismatch,
+    UnsupportedFeature,
+    VersionNotFound,
+)
+from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.streaming.log_stream import LogStream
+from dagster_delta.table.streaming.offset import Admission, StreamOffset
+from dagster_delta.table.streaming.options import SourceOptions, parse_source_options
+from dagster_delta.table.streaming.read_tasks import split_into_tasks
+
+_names = itertools.count()
+
+
+def new_table(**properties: str) -> DeltaTable:
+    schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
+    uri = f"memory://streaming-{next(_names)}"
+    return DeltaTable.create(uri, schema, partition_by=["p"], properties=properties)
+
+
+def append(table: DeltaTable, *ids: int) -> None:
+    table.append(pa.table({"id": pa.array(ids, pa.int64()), "p": [f"{each % 3}" for each in ids]}))
+
+
+def stream_of(table: DeltaTable, **options: str) -> LogStream:
+    parsed = parse_source_options({"path": table.uri, **options})
+    return LogStream(table.store, parsed, DeltaTable(table.uri, store=table.store).snapshot())
+
+
+def rows_between(
+    table: DeltaTable, stream: LogStream, start: StreamOffset, end: StreamOffset
+) -> list[dict[str, Any]]:
+    sets = stream.files_between(start, end)
+    if not sets:
+        return []
+    # The time of a commit is no use in a comparison.
+    names = [name for name in sets[0].configuration.schema.names if name != "_commit_timestamp"]
+    return [row for batch in read_changes(table.store, sets, names) for row in batch.to_pylist()]
+
+
+def batches(
+    table: DeltaTable,
+    stream: LogStream,
+    offset: StreamOffset | None = None,
+    **limits: int,
+) -> Iterator[tuple[StreamOffset, list[dict[str, Any]]]]:
+    offset = stream.initial_offset() if offset is None else offset
+    while True:
+        end = stream.advance(offset, Admission(**limits))
+        if end == offset:
+            return
+        yield end, rows_between(table, stream, offset, end)
+        offset = end
+
+
+def ids_of(found: Iterator[tuple[StreamOffset, list[dict[str, Any]]]]) -> list[list[int]]:
+    return [sorted(row["id"] for row in rows) for _, rows in found]
+
+
+def test_a_stream_begins_with_the_rows_that_are_there() -> None:
+    table = new_table()
+    append(table, 1, 2)
+    stream = stream_of(table)
+    start = stream.initial_offset()
+    append(table, 3)
+    assert ids_of(batches(table, stream, start)) == [[1, 2, 3]]
+
+
+def test_a_version_or_latest_leaves_out_what_came_before() -> None:
+    table = new_table()
+    append(table, 1)
+    append(table, 2)
+    assert ids_of(batches(table, stream_of(table, startingVersion="2"))) == [[2]]
+    latest = stream_of(table, startingVersion="latest")
+    start = latest.initial_offset()
+    append(table, 3)
+    assert ids_of(batches(table, latest, start)) == [[3]]
+    with pytest.raises(VersionNotFound, match="has not reached version 9"):
+        stream_of(table, startingVersion="9").initial_offset()
+
+
+def test_a_timestamp_begins_with_the_first_commit_since() -> None:
+    table = new_table()
+    append(table, 1)
+    moment = table.snapshot(1).timestamp_ms
+    text = f"{pa.scalar(moment, pa.timestamp('ms')).as_py().isoformat()}+00:00"
+    stream = stream_of(table, startingTimestamp=text)
+    assert stream.initial_offset().version <= 1
+    assert ids_of(batches(table, stream)) == [[1]]
+    with pytest.raises(VersionNotFound, match="Nothing was committed since"):
+        stream_of(table, startingTimestamp="2999-01-01").initial_offset()
+
+
+def test_limits_by_files_and_by_bytes_end_a_batch() -> None:
+    table = new_table()
+    for each in range(4):
+        append(table, 3 * each)
+    stream = stream_of(table, startingVersion="1")
+    assert ids_of(batches(table, stream, max_files=3)) == [[0, 3, 6], [9]]
+    assert ids_of(batches(table, stream, max_bytes=1)) == [[0], [3], [6], [9]]
+
+
+@given(
+    limits=st.lists(st.integers(1, 5), min_size=1, max_size=8),
+    restarts=st.lists(st.booleans(), min_size=1, max_size=8),
+    is_feed=st.booleans(),
+)
+def test_no_file_is_lost_or_doubled_whatever_the_limits_and_restarts(
+    limits: list[int], restarts: list[bool], is_feed: bool
+) -> None:
+    table = new_table(**{"delta.enableChangeDataFeed": "true"})
+    options = {"readChangeFeed": str(is_feed).lower()}
+    append(table, 1, 2, 3, 4)
+    stream = stream_of(table, **options)
+    offset = stream.initial_offset()
+    append(table, 5, 6, 7)
+    append(table, 8)
+    found: Counter[int] = Counter()
+    for limit, restart in zip(itertools.cycle(limits), itertools.cycle(restarts), strict=False):
+        if restart:
+            stream = stream_of(table, **options)
+            offset = StreamOffset.from_json_value(offset.to_json_value())
+        end = stream.advance(offset, Admission(max_files=limit))
+        if end == offset:
+            break
+        found.update(row["id"] for row in rows_between(table, stream, offset, end))
+        offset = end
+    assert found == Counter(range(1, 9))
+
+
+def test_rows_hidden_by_deletion_vectors_do_not_come() -> None:
+    table = new_table(**{"delta.enableDeletionVectors": "true"})
+    append(table, *range(0, 30, 3))
+    table.delete("id IN (3, 27)")
+    assert table.snapshot().files()["has_deletion_vector"].to_pylist() == [True]
+    assert ids_of(batches(table, stream_of(table))) == [[0, 6, 9, 12, 15, 18, 21, 24]]
+
+
+def test_commits_that_only_rearrange_rows_make_no_batch() -> None:
+    table = new_table()
+    append(table, 1)
+    stream = stream_of(table, startingVersion="latest")
+    start = stream.initial_offset()
+    for _ in range(3):
+        rearrange(table)
+    assert stream.advance(start, Admission()) == start
+    append(table, 2)
+    assert ids_of(batches(table, stream, start)) == [[2]]
+
+
+def test_many_commits_without_rows_move_the_offset_on() -> None:
+    table = new_table()
+    append(table, 1)
+    stream = stream_of(table, startingVersion="latest")
+    start = stream.initial_offset()
+    for _ in range(25):
+        rearrange(table)
+    assert stream.advance(start, Admission()).version == start.version + 25
+
+
+def rearrange(table: DeltaTable) -> None:
+    """A commit that changes no row, as OPTIMIZE makes them."""
+    transaction = table.transaction()
+    transaction.stage_configuration(table.snapshot().configuration)
+    transaction.try_commit("OPTIMIZE", parameters={})
+    table.refresh()
+
+
+@pytest.mark.parametrize(
+    ("option", "deleted", "rewritten"),
+    [
+        ({}, "ignoreDeletes", "ignoreChanges"),
+        ({"ignoreDeletes": "true"}, [[9]], "ignoreChanges"),
+        ({"ignoreChanges": "true"}, [[9]], [[3, 9]]),
+        ({"skipChangeCommits": "true"}, [[9]], [[9]]),
+    ],
+)
+def test_commits_that_change_rows_do_what_the_options_say(
+    option: dict[str, str], deleted: object, rewritten: object
+) -> None:
+    for where, expected in (("p = '0'", deleted), ("id = 6", rewritten)):
+        table = new_table()
+        append(table, 3, 6)
+        stream = stream_of(table, startingVersion="latest", **option)
+        start = stream.initial_offset()
+        table.delete(where)
+        append(table, 9)
+        if isinstance(expected, str):
+            with pytest.raises(UnsupportedFeature, match=expected):
+                stream.advance(start, Admission())
+        else:
+            assert ids_of(batches(table, stream, start)) == expected
+
+
+def test_a_new_column_ends_the_batch_before_it_and_needs_a_restart() -> None:
+    table = new_table()
+    append(table, 1)
+    stream = stream_of(table)
+    start = stream.initial_offset()
+    append(table, 2)
+    table.append(pa.table({"id": [3], "p": ["x"], "new": [1.5]}), schema_mode="merge")
+    append(table, 4)
+    end = stream.advance(start, Admission())
+    assert end.version == 3
+    assert sorted(row["id"] for row in rows_between(table, stream, start, end)) == [1, 2]
+    with pytest.raises(SchemaMismatch, match="start the query again"):
+        stream.advance(end, Admission())
+    again = stream_of(table)
+    assert [(row["id"], row["new"]) for row in next(batches(table, again, end))[1]] == [
+        (3, 1.5),
+        (4, None),
+    ]
+
+
+def test_rows_that_the_new_schema_cannot_show_are_refused_after_a_restart() -> None:
+    table = new_table()
+    append(table, 1)
+    offset = stream_of(table, startingVersion="1").initial_offset()
+    replaced = pa.table({"id": ["text"], "p": ["x"]})
+    table.overwrite(replaced, schema_mode="overwrite", partition_by=["p"])
+    with pytest.raises(SchemaMismatch, match="column id was of type long"):
+        stream_of(table, ignoreChanges="true").advance(offset, Admission())
+
+
+def test_a_property_that_changes_does_not_stop_the_stream() -> None:
+    table = new_table()
+    stream = stream_of(table)
+    start = stream.initial_offset()
+    transaction = table.transaction()
+    configuration = table.snapshot().configuration
+    metadata = msgspec.structs.replace(
+        configuration.metadata, configuration={"delta.logRetentionDuration": "interval 9 days"}
+    )
+    transaction.stage_configuration(type(configuration)(configuration.protocol, metadata))
+    transaction.try_commit("SET TBLPROPERTIES", parameters={})
+    table.refresh()
+    append(table, 7)
+    assert ids_of(batches(table, stream, start)) == [[7]]
+
+
+def test_a_log_that_was_cleaned_up_is_an_error_and_not_a_gap() -> None:
+    table = new_table()
+    append(table, 1)
+    append(table, 2)
+    offset = stream_of(table, startingVersion="1").initial_offset()
+    table.checkpoint()
+    table.store.delete([commit_path(0), commit_path(1)])
+    with pytest.raises(VersionNotFound, match="no commit 1"):
+        stream_of(table).advance(offset, Admission())
+
+
+def test_a_checkpoint_of_another_table_is_refused() -> None:
+    table, other = new_table(), new_table()
+    offset = stream_of(other).initial_offset()
+    with pytest.raises(InvalidArgument, match="checkpoint location of its own"):
+        stream_of(table).advance(offset, Admission())
+    with pytest.raises(InvalidArgument, match="no offset of this source"):
+        StreamOffset.from_json_value({"reservoirVersion": 4})
+
+
+def test_a_log_that_was_set_back_is_refused() -> None:
+    table = new_table()
+    append(table, 1)
+    offset = StreamOffset(table_id=table.metadata().id, version=9)
+    with pytest.raises(VersionNotFound, match="set back"):
+        stream_of(table).advance(offset, Admission())
+
+
+def test_the_stream_of_changes_is_the_change_data_feed() -> None:
+    table = new_table(**{"delta.enableChangeDataFeed": "true"})
+    append(table, 1, 2, 3, 6)
+    table.update(set={"id": "id + 100"}, where="p = '0'")
+    table.delete("id = 2")
+    stream = stream_of(table, readChangeFeed="true", startingVersion="1")
+    found = [row for _, rows in batches(table, stream, max_files=1) for row in rows]
+    feed = table.changes(1, columns=["id", "p", "_change_type", "_commit_version"])
+    assert Counter(map(str, found)) == Counter(map(str, feed.to_arrow().to_pylist()))
+    assert len(list(batches(table, stream, max_files=1))) == 3
+
+
+def test_the_stream_of_changes_begins_with_inserts() -> None:
+    table = new_table(**{"delta.enableChangeDataFeed": "true"})
+    append(table, 1)
+    stream = stream_of(table, readChangeFeed="true")
+    start = stream.initial_offset()
+    table.delete("id = 1")
+    (_, rows), *rest = batches(table, stream, start)
+    assert [(row["id"], row["_change_type"], row["_commit_version"]) for row in rows] == [
+        (1, "insert", 1),
+        (1, "delete", 2),
+    ]
+    assert not rest
+
+
+def test_changes_that_were_not_recorded_stop_the_stream() -> None:
+    table = new_table()
+    append(table, 1)
+    stream = stream_of(table, readChangeFeed="true", startingVersion="1")
+    with pytest.raises(ChangeDataNotRecorded, match="feed was off"):
+        stream.advance(stream.initial_offset(), Admission())
+
+
+def test_tasks_hold_every_file_once() -> None:
+    table = new_table()
+    append(table, *range(9))
+    stream = stream_of(table)
+    start = stream.initial_offset()
+    sets = stream.files_between(start, stream.advance(start, Admission()))
+    tasks = split_into_tasks(table.store.location, sets, ("id",))
+    named = [path for task in tasks for path in task.changes.files["path"].to_pylist()]
+    assert Counter(named) == Counter(table.snapshot().live_files(["path"])["path"].to_pylist())
+
+
+def test_options_are_known_by_name_whatever_their_case() -> None:
+    found = parse_source_options(
+        {
+            "path": "s3://lake/t",
+            "MAXBYTESPERTRIGGER": "2g",
+            "maxfilespertrigger": "7",
+            "storage.aws_region": "eu-west-1",
+        }
+    )
+    assert found == SourceOptions(
+        uri="s3://lake/t",
+        storage_options={"aws_region": "eu-west-1"},
+        max_files=7,
+        max_bytes=2 << 30,
+    )
+    assert "eu-west-1" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs a table"),
+        ({"path": "t", "ignoreDelete": "true"}, "no option 'ignoreDelete'"),
+        ({"path": "t", "ignoreDeletes": "yes"}, "true or false"),
+        ({"path": "t", "maxFilesPerTrigger": "0"}, "from 1 on"),
+        ({"path": "t", "maxBytesPerTrigger": "many"}, "512k"),
+        ({"path": "t", "startingVersion": "-1"}, "or latest"),
+        ({"path": "t", "startingVersion": "1", "startingTimestamp": "2020-01-01"}, "not both"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        parse_source_options(options)
