@@ -102,6 +102,32 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/engines/test_spark_writing.py::test_a_row_that_breaks_a_constraint_is_shown",
     ),
     Operation(
+        "Generated columns and column defaults: filled where data lack them, verified where not",
+        "tests/table/test_column_values.py::test_an_append_fills_every_column_that_the_data_lack",
+        "tests/reference/test_column_values_delta_spark.py::"
+        "test_what_only_spark_computes_is_computed_by_spark",
+    ),
+    Operation(
+        "Identity columns: numbered by append and overwrite, continued by delta-spark",
+        "tests/reference/test_column_values_delta_spark.py::"
+        "test_we_write_the_table_of_delta_spark_and_it_goes_on",
+        "tests/reference/test_column_values_delta_spark.py::"
+        "test_tasks_number_rows_without_meeting_or_passing_the_end",
+    ),
+    Operation(
+        "Identity columns: numbered by the rows that a merge inserts",
+        "tests/table/test_column_values.py::"
+        "test_a_merge_fills_the_rows_it_inserts_and_follows_up_on_those_it_updates",
+        None,
+    ),
+    Operation(
+        "Filters on a column skip partitions that are generated from it",
+        "tests/table/test_column_values.py::"
+        "test_a_filter_on_a_base_column_reads_the_partitions_generated_from_it_alone",
+        "tests/table/test_spark_writes.py::"
+        "test_a_filter_on_a_base_column_skips_partitions_for_spark_too",
+    ),
+    Operation(
         'Add columns and widen types on write (`schema_mode="merge"`)',
         "tests/table/test_append.py::"
         "test_widening_on_write_changes_the_type_and_old_files_read_as_the_new_one",
@@ -141,12 +167,33 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "Delete and update, by deletion vectors or copy-on-write, with change data files",
         "tests/table/test_row_changes.py::test_updates_record_rows_as_they_were_and_as_they_are",
-        None,
+        "tests/reference/test_dml_delta_spark.py::"
+        "test_every_operation_gives_the_rows_and_changes_that_delta_spark_gives",
+    ),
+    Operation(
+        "Delete, update and merge once per application version (`idempotency`)",
+        "tests/table/test_spark_changes.py::test_an_application_changes_rows_once",
+        "tests/table/test_spark_changes.py::test_an_application_changes_rows_once",
     ),
     Operation(
         "Merge: every clause, several of each with conditions, ambiguous sources refused",
         "tests/table/test_merge.py::test_every_row_gets_the_first_clause_whose_condition_holds",
-        None,
+        "tests/reference/test_merge_delta_spark.py::"
+        "test_every_merge_gives_the_rows_that_delta_spark_gives",
+    ),
+    Operation(
+        'Merge adds columns and widens types (`schema_mode="merge"`)',
+        "tests/reference/test_merge_evolution_delta_spark.py::"
+        "test_a_merge_adds_the_columns_that_delta_spark_adds",
+        "tests/reference/test_merge_evolution_delta_spark.py::"
+        "test_a_merge_adds_the_columns_that_delta_spark_adds",
+    ),
+    Operation(
+        "Overwrite parts of files, by deletion vectors or with change data files",
+        "tests/table/test_overwrite.py::"
+        "test_part_of_a_file_that_is_replaced_stands_in_the_change_data_feed",
+        "tests/table/test_spark_changes.py::"
+        "test_an_overwrite_of_parts_of_files_stands_in_the_feed",
     ),
     Operation(
         "Dagster IO manager: a retried step never doubles an append",

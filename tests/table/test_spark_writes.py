@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from dagster_delta import Column
 from dagster_delta.errors import PartitionMismatch, SchemaMismatch
 from dagster_delta.table.delta_table import DeltaTable
 
@@ -101,3 +102,20 @@ def test_a_frame_is_written_once_per_application_version(
     assert not table.append(frame, idempotency=("nightly", 1)).skipped
     assert table.append(frame, idempotency=("nightly", 1)).skipped
     assert ids(table) == list(range(12))
+
+
+def test_a_filter_on_a_base_column_skips_partitions_for_spark_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    columns = [
+        Column("at", "TIMESTAMP"),
+        Column("day", "DATE", generated_as="CAST(at AS DATE)"),
+    ]
+    table = DeltaTable.create(tmp_path / "days", columns, partition_by=["day"])
+    days = spark.range(30).selectExpr(
+        "timestampadd(DAY, id, TIMESTAMP '2024-01-01 12:00:00') AS at"
+    )
+    table.append(days)
+    scan = table.snapshot().scan(where="at > TIMESTAMP '2024-01-28 00:00:00Z'")
+    assert len(scan.to_spark(spark).inputFiles()) <= 5
+    assert scan.to_spark(spark).count() == 3

@@ -100,11 +100,11 @@ def _sql_date_format(call: Call, operands: Sequence[str]) -> str:
     pattern = call.arguments[1]
     assert isinstance(pattern, Literal)  # noqa: S101  as it was resolved
     moment, found = operands[0], _strftime_pattern(str(pattern.value))
-    # Other years have more or less than four digits, and the two engines write them apart.
+    # Other years have a sign or more than four digits, and the two engines write them apart.
     return (
-        f"CASE WHEN {moment} IS NULL OR year({moment}) BETWEEN 1000 AND 9999"
+        f"CASE WHEN {moment} IS NULL OR year({moment}) BETWEEN 1 AND 9999"
         f" THEN strftime({moment}, '{found}')"
-        f" ELSE {raising('only Spark formats years outside 1000 to 9999')} END"
+        f" ELSE {raising('only Spark formats years outside 1 to 9999')} END"
     )
 
 
