@@ -22,7 +22,7 @@ from dagster_delta.evolution.required_protocol import (
 )
 from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.column_mapping import assign_column_mapping
-from dagster_delta.protocol.iceberg_compat import check_iceberg_compat
+from dagster_delta.protocol.iceberg_compat import check_iceberg_compat, iceberg_compat_version
 from dagster_delta.protocol.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
@@ -160,7 +160,11 @@ def _finish(
     planned = TableConfiguration(
         protocol, msgspec.structs.replace(old.metadata, configuration=wanted)
     )
-    if planned.column_mapping_mode != "none" and old.column_mapping_mode == "none":
+    is_iceberg_v2 = iceberg_compat_version(planned) == 2
+    starts_mapping = old.column_mapping_mode == "none" or (
+        is_iceberg_v2 and iceberg_compat_version(old) != 2
+    )
+    if planned.column_mapping_mode != "none" and starts_mapping:
         assert new_name is not None  # noqa: S101  unsetting never turns mapping on
         schema, highest = assign_column_mapping(
             planned.schema,
@@ -169,6 +173,7 @@ def _finish(
             new_name=new_name,
             # The data files that are there have their columns under these names.
             keep_logical_names=True,
+            nested_ids=is_iceberg_v2,
         )
         wanted[_MAX_COLUMN_ID] = str(highest)
         schema_string = schema.to_json()

@@ -27,7 +27,7 @@ from dagster_delta.evolution.required_protocol import (
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
 from dagster_delta.protocol.column_mapping import assign_column_mapping
 from dagster_delta.protocol.column_values import COLUMN_VALUE_FEATURES, HIGH_WATER_MARK_KEY
-from dagster_delta.protocol.iceberg_compat import check_iceberg_compat
+from dagster_delta.protocol.iceberg_compat import check_iceberg_compat, iceberg_compat_version
 from dagster_delta.protocol.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
@@ -102,7 +102,7 @@ def define_table(
     Raises:
         InvalidArgument: a column name, a partition column or a property makes no sense.
     """
-    properties = normalize_properties(definition.properties or {})
+    properties = _with_implied(normalize_properties(definition.properties or {}))
     schema = _clean(definition.schema)
     check_column_types(schema)
     if required_features(schema, {}) & COLUMN_VALUE_FEATURES:
@@ -120,7 +120,11 @@ def define_table(
     if mode != "none":
         floor = _max_column_id(replaces.metadata.configuration) if replaces else 0
         schema, highest = assign_column_mapping(
-            schema, mode, max_column_id=floor, new_name=new_name
+            schema,
+            mode,
+            max_column_id=floor,
+            new_name=new_name,
+            nested_ids=TableProperties.parse(configuration).enable_iceberg_compat_v2,
         )
         configuration[_MAX_COLUMN_ID_KEY] = str(highest)
     old = replaces.metadata if replaces else None
@@ -141,7 +145,7 @@ def define_table(
             configuration=configuration,
         ),
     )
-    check_iceberg_compat(defined)
+    _check_iceberg_compat(defined, replaces)
     return defined
 
 
@@ -173,7 +177,11 @@ def with_schema(
     check_column_names(schema, mode, known=configuration.schema)
     if mode != "none":
         schema, highest = assign_column_mapping(
-            schema, mode, max_column_id=_max_column_id(properties), new_name=new_name
+            schema,
+            mode,
+            max_column_id=_max_column_id(properties),
+            new_name=new_name,
+            nested_ids=iceberg_compat_version(configuration) == 2,
         )
         properties[_MAX_COLUMN_ID_KEY] = str(highest)
     names = resolve_partition_columns(
@@ -190,8 +198,28 @@ def with_schema(
             configuration=properties,
         ),
     )
-    check_iceberg_compat(evolved)
+    _check_iceberg_compat(evolved, configuration)
     return evolved
+
+
+def _with_implied(properties: dict[str, str]) -> dict[str, str]:
+    """The properties of a new table, and those that they cannot do without."""
+    asked = TableProperties.parse(properties)
+    if asked.enable_iceberg_compat_v1 or asked.enable_iceberg_compat_v2:
+        return {"delta.columnMapping.mode": "name", **properties}
+    return properties
+
+
+def _check_iceberg_compat(new: TableConfiguration, old: TableConfiguration | None) -> None:
+    check_iceberg_compat(new)
+    if old is None or iceberg_compat_version(new) is None:
+        return
+    if old.metadata.partition_columns != new.metadata.partition_columns:
+        # Spec: writers MUST block replacing a partitioned table by one partitioned otherwise.
+        raise InvalidArgument(
+            "a table that stays readable as Iceberg keeps its partition columns "
+            f"({', '.join(old.metadata.partition_columns) or 'none'}); create another table"
+        )
 
 
 def _in_commit_timestamp_start(

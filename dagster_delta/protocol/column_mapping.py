@@ -5,7 +5,7 @@ Spec: Column Mapping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -95,6 +95,7 @@ def assign_column_mapping(
     max_column_id: int,
     new_name: Callable[[], str],
     keep_logical_names: bool = False,
+    nested_ids: bool = False,
 ) -> tuple[StructType, int]:
     """The schema with an id and a physical name on every field, and the new largest id.
 
@@ -107,6 +108,8 @@ def assign_column_mapping(
         new_name: makes a globally unique physical name (`col-<uuid>`).
         keep_logical_names: whether unmapped fields keep their name as the physical one, as they
             must where data files under that name exist: when mapping is turned on.
+        nested_ids: whether elements of arrays and entries of maps get ids too, as Iceberg wants
+            them.
     """
     if mode == "none":
         return schema, max_column_id
@@ -120,9 +123,30 @@ def assign_column_mapping(
             metadata[ID_KEY] = last_id
         if PHYSICAL_NAME_KEY not in metadata:
             metadata[PHYSICAL_NAME_KEY] = field.name if keep_logical_names else new_name()
+        if nested_ids:
+            ids = dict(_nested_ids(field))
+            for path in _nested_paths(field.data_type, str(metadata[PHYSICAL_NAME_KEY])):
+                if path not in ids:
+                    last_id += 1
+                    ids[path] = last_id
+            if ids:
+                metadata[NESTED_IDS_KEY] = ids
         return replace(field, metadata=metadata)
 
     return map_fields(schema, assign), last_id
+
+
+def _nested_paths(data_type: DataType, path: str) -> Iterator[str]:
+    """Paths of what a field holds down to the next struct, whose fields have ids of their own."""
+    steps: tuple[tuple[str, DataType], ...] = ()
+    match data_type:
+        case ArrayType(element_type):
+            steps = (("element", element_type),)
+        case MapType(key_type, value_type):
+            steps = (("key", key_type), ("value", value_type))
+    for step, step_type in steps:
+        yield f"{path}.{step}"
+        yield from _nested_paths(step_type, f"{path}.{step}")
 
 
 def _assigned_ids(schema: StructType) -> list[int]:

@@ -100,14 +100,6 @@ def _where_field(matches: Callable[[StructField], bool], clause: str) -> FindUse
     return find
 
 
-def _where_property(key: str) -> FindUse:
-    def find(configuration: TableConfiguration) -> FeatureUse | None:
-        value = configuration.metadata.configuration.get(key, "false")
-        return None if value.strip().lower() == "false" else FeatureUse(f"{key} is {value}")
-
-    return find
-
-
 def _holds_variant(data_type: DataType) -> bool:
     match data_type:
         case ArrayType(element_type):
@@ -215,14 +207,10 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="icebergCompatV1",
         description="data files stay readable as an Iceberg v1 table",
-        can_write=False,
-        find_use=_where_property("delta.enableIcebergCompatV1"),
     ),
     TableFeature(
         name="icebergCompatV2",
         description="data files stay readable as an Iceberg v2 table",
-        can_write=False,
-        find_use=_where_property("delta.enableIcebergCompatV2"),
     ),
     TableFeature(
         name="variantType",

@@ -35,6 +35,7 @@ from dagster_delta.protocol.conflict_checker import (
     ReadScope,
     TransactionFacts,
 )
+from dagster_delta.protocol.iceberg_compat import check_iceberg_compat
 from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.protocol.pending_actions import PendingActions
 from dagster_delta.protocol.row_tracking import (
@@ -152,12 +153,14 @@ class Transaction:
         """Make protocol and metadata part of the commit, as far as they change.
 
         Raises:
+            InvalidArgument: the table is to stay readable as Iceberg, and would not.
             UnsupportedFeature, UnsupportedWriterVersion: this library cannot write such a table.
         """
         configuration.check_writable(
             table=self.store.location.uri,
             version=0 if self.read_version is None else self.read_version + 1,
         )
+        check_iceberg_compat(configuration)
         self._staged = configuration
 
     def stage_high_water_marks(self, marks: Mapping[str, int]) -> None:
