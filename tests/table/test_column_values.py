@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -55,7 +57,7 @@ def orders(**properties: str) -> DeltaTable:
 
 def rows(table: DeltaTable, *columns: str) -> list[tuple[Any, ...]]:
     found = table.snapshot().scan(list(columns) or None).to_arrow().to_pylist()
-    return sorted(tuple(each.values()) for each in found)
+    return sorted((tuple(each.values()) for each in found), key=lambda row: (row[0] is None, row))
 
 
 def mark(table: DeltaTable, column: str = "id") -> object:
@@ -288,6 +290,43 @@ def test_a_filter_on_a_base_column_reads_the_partitions_generated_from_it_alone(
     )
     assert scan.to_arrow()["at"].to_pylist() == [noon(10), noon(11)]
     assert table.delete(where).metrics["numDeletedRows"] == 2
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_mapped_columns_are_computed_by_their_logical_names(mode: str) -> None:
+    table = create(
+        Column("id", "BIGINT", identity=Identity()),
+        Column("S", "STRUCT<x: INT>"),
+        Column("p", "INT", generated_as="s.X + 1"),
+        Column("odd name", "STRING", default="'it''s'"),
+        Column("n", "INT", generated_as="length(`odd name`) -- letters"),
+        partition_by=("p",),
+        properties={"delta.columnMapping.mode": mode},
+    )
+    table.append(pa.table({"s": [{"x": 1}, None, {"x": None}]}))
+    table.update({"s.x": "7"}, "id = 1")
+    table.append(pa.table({"s": [{"x": 2}], "n": pa.array([4], pa.int64())}))
+    assert rows(table, "id", "odd name", "n") == [(i, "it's", 4) for i in (1, 2, 3, 4)]
+    assert rows(table, "id", "p") == [(1, 8), (2, None), (3, None), (4, 3)]
+
+
+def test_the_sequence_of_a_real_table_goes_on(golden_tables: Path, tmp_path: Path) -> None:
+    source = golden_tables / "rs__checkpoint-v2-table" / "table"
+    table = DeltaTable(shutil.copytree(source, tmp_path / "t"))
+    last = mark(table)
+    table.append(pa.table({"name": ["one", "two"]}))
+    assert last == 44
+    assert rows(table, "id")[-3:] == [(44,), (45,), (46,)]
+
+
+def test_a_real_table_computed_from_the_clock_is_for_spark(
+    golden_tables: Path, tmp_path: Path
+) -> None:
+    source = golden_tables / "dat__generated_columns" / "table"
+    table = DeltaTable(shutil.copytree(source, tmp_path / "t"))
+    with pytest.raises(UnsupportedExpression, match=r"now.*use the Spark engine"):
+        table.append(pa.table({"letter": ["z"]}))
+    assert table.delete("letter = 'b'").metrics["numDeletedRows"] == 1
 
 
 @pytest.mark.parametrize("vectors", ["false", "true"])
