@@ -176,12 +176,6 @@ def test_listed_but_unused_feature_is_written_as_its_row_says(row: TableFeature)
 
 
 USES: dict[str, TableConfiguration] = {
-    "icebergCompatV1": table(
-        listing("icebergCompatV1"), properties={"delta.enableIcebergCompatV1": "true"}
-    ),
-    "icebergCompatV2": table(
-        listing("icebergCompatV2"), properties={"delta.enableIcebergCompatV2": "true"}
-    ),
     "variantType": table(
         listing("variantType", reader=True), data_type=ArrayType(PrimitiveType("variant"))
     ),
