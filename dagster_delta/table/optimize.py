@@ -169,6 +169,8 @@ def _rewriter(snapshot: Snapshot, options: OptimizeOptions) -> RewriteFiles:
     if options.engine not in (None, "arrow", "spark"):
         raise InvalidArgument(f"there is no engine {options.engine!r}: choose 'arrow' or 'spark'")
     columns = zorder_columns(snapshot.configuration, options.zorder_by)
+    if options.engine == "spark":
+        return _rewriter_on_spark(snapshot, columns)
     if columns:
         from dagster_delta.engines.sorted_rewrite import sort_files
 
@@ -176,6 +178,17 @@ def _rewriter(snapshot: Snapshot, options: OptimizeOptions) -> RewriteFiles:
     from dagster_delta.engines.compaction import compact_files
 
     return compact_files
+
+
+def _rewriter_on_spark(snapshot: Snapshot, columns: tuple[tuple[str, ...], ...]) -> RewriteFiles:
+    from dagster_delta.engines.spark.compaction import compact_on_spark, sort_on_spark
+    from dagster_delta.engines.spark.engine import SparkEngine, check_reachable
+
+    check_reachable(snapshot.store)
+    session = SparkEngine().session
+    if columns:
+        return partial(sort_on_spark, columns=columns, session=session)
+    return partial(compact_on_spark, session=session)
 
 
 def _parameters(options: OptimizeOptions) -> dict[str, object]:

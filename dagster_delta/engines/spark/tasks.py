@@ -48,6 +48,8 @@ __all__ = [
     "encode_error",
     "encode_files",
     "joined_batches",
+    "report_error",
+    "report_result",
 ]
 
 FILE_SCHEMA = "file string"
@@ -182,7 +184,7 @@ class WriteTask:
         except StorageFailure:
             raise
         except DeltaError as error:
-            yield _reports([("error", encode_error(error))])
+            yield report_error(error)
         else:
             yield _reports(_result_reports(replace(result, high_water_marks=checked.marks)))
 
@@ -273,6 +275,16 @@ def _reports(rows: list[tuple[str, str]]) -> Any:
             "payload": pa.array([payload for _, payload in rows], pa.string()),
         }
     )
+
+
+def report_result(result: WriteResult) -> Any:
+    """A `pyarrow.RecordBatch` of `REPORT_SCHEMA` about files that a task wrote."""
+    return _reports(_result_reports(result))
+
+
+def report_error(error: DeltaError) -> Any:
+    """A `pyarrow.RecordBatch` of `REPORT_SCHEMA` about an error that no repetition would mend."""
+    return _reports([("error", encode_error(error))])
 
 
 def _result_reports(result: WriteResult) -> list[tuple[str, str]]:

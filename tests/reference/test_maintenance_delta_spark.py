@@ -1,0 +1,158 @@
+"""Tables that we maintained, read by delta-spark and deltalake, whose VACUUM agrees with ours."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from dagster_delta import DeltaTable
+from tests.reference.test_deltalake import read_by_deltalake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.delta_spark
+
+SHAPES: dict[str, tuple[str, dict[str, str]]] = {
+    "plain": ("", {}),
+    "partitioned_vectors": ("PARTITIONED BY (p)", {"delta.enableDeletionVectors": "true"}),
+    "mapped": (
+        "PARTITIONED BY (p)",
+        {"delta.enableDeletionVectors": "true", "delta.columnMapping.mode": "name"},
+    ),
+}
+
+WAYS: dict[str, Callable[[DeltaTable], Any]] = {
+    "compacted": lambda table: table.optimize(max_deleted_share=0),
+    "on_spark": lambda table: table.optimize(max_deleted_share=0, engine="spark"),
+    "z_ordered": lambda table: table.optimize(zorder_by=["v", "id"]),
+    "z_ordered_on_spark": lambda table: table.optimize(zorder_by=["v", "id"], engine="spark"),
+}
+
+
+def fingerprint(rows: pa.Table) -> tuple[int, int]:
+    """The number of rows, and the sum of their hashes: the same in every order."""
+    columns = ", ".join(f'"{name}"::VARCHAR' for name in sorted(rows.column_names))
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("rows", rows)
+        answer = connection.execute(
+            f"SELECT count(*), sum(hash({columns})::HUGEINT) FROM rows"
+        ).fetchone()
+    assert answer is not None
+    return int(answer[0]), int(answer[1])
+
+
+def readings(spark: SparkSession, uri: str) -> set[tuple[int, int]]:
+    """What all readers make of a table: one fingerprint where they agree."""
+    return {
+        fingerprint(DeltaTable(uri).snapshot().scan().to_arrow()),
+        fingerprint(spark.read.format("delta").load(uri).toArrow()),
+        fingerprint(read_by_deltalake(uri)),
+    }
+
+
+@pytest.fixture(scope="module")
+def originals(
+    delta_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """By shape, a table of many small files by delta-spark, with deletes."""
+    root = tmp_path_factory.mktemp("originals")
+    uris = {}
+    for shape, (partitioning, properties) in SHAPES.items():
+        uri = uris[shape] = str(root / shape)
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+        delta_spark.sql(
+            f"CREATE TABLE delta.`{uri}` (id BIGINT, v STRING, d DECIMAL(10,2), at TIMESTAMP, "
+            f"s STRUCT<a: INT, b: STRING>, p INT) USING delta {partitioning} "
+            + (f"TBLPROPERTIES ({listed})" if listed else "")
+        )
+        delta_spark.sql(
+            f"INSERT INTO delta.`{uri}` SELECT /*+ REPARTITION(5) */ id, concat('v', id % 7), "
+            "cast(id / 4 AS DECIMAL(10,2)), timestamp_seconds(id * 3600), "
+            "if(id % 5 = 0, null, named_struct('a', cast(id AS INT), 'b', concat('b', id))), "
+            "if(id % 4 = 3, null, cast(id % 4 AS INT)) FROM range(0, 300)"
+        )
+        delta_spark.sql(f"DELETE FROM delta.`{uri}` WHERE id % 11 = 4")
+    return uris
+
+
+@pytest.mark.parametrize(
+    ("shape", "way"),
+    [
+        ("plain", "compacted"),
+        ("plain", "z_ordered_on_spark"),
+        ("partitioned_vectors", "on_spark"),
+        ("partitioned_vectors", "z_ordered"),
+        ("mapped", "compacted"),
+        ("mapped", "z_ordered_on_spark"),
+    ],
+)
+def test_the_rows_are_the_same_to_every_reader(
+    delta_spark: SparkSession, originals: dict[str, str], tmp_path: Path, shape: str, way: str
+) -> None:
+    uri = str(tmp_path / "table")
+    shutil.copytree(originals[shape], uri)
+    before = fingerprint(DeltaTable(uri).snapshot().scan().to_arrow())
+    table = DeltaTable(uri)
+    result = WAYS[way](table)
+    assert result.metrics["numRemovedFiles"] > result.metrics["numAddedFiles"]
+    assert not any(table.snapshot().files()["has_deletion_vector"].to_pylist())
+    assert before[0] == 273
+    assert readings(delta_spark, uri) == {before}
+    versions = [
+        row["version"]
+        for row in delta_spark.sql(f"DESCRIBE HISTORY delta.`{uri}`").collect()
+        if row["operation"] == "OPTIMIZE"
+    ]
+    assert versions == [*reversed(result.versions)]
+
+
+def vacuumed(spark: SparkSession, uri: str) -> set[str]:
+    """What delta-spark would delete, relative to the root."""
+    rows = spark.sql(f"VACUUM delta.`{uri}` RETAIN 0 HOURS DRY RUN").collect()
+    return {row["path"].removeprefix("file:").removeprefix(uri).lstrip("/") for row in rows}
+
+
+def test_vacuum_agrees_with_delta_spark_and_older_rows_come_back(
+    delta_spark: SparkSession, originals: dict[str, str], tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "table")
+    shutil.copytree(originals["partitioned_vectors"], uri)
+    table = DeltaTable(uri)
+    before = fingerprint(table.snapshot().scan().to_arrow())
+    restored_to = table.version()
+    table.optimize(max_deleted_share=0)
+    table.delete("id < 100")
+    table.restore(restored_to)
+    assert readings(delta_spark, uri) == {before}
+    table.optimize(max_deleted_share=0)
+    (Path(uri) / "p=1" / "left over.parquet").write_bytes(b"x")
+    (Path(uri) / "p=1" / "_hidden.parquet").write_bytes(b"x")
+    delta_spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    try:
+        theirs = vacuumed(delta_spark, uri)
+        ours = table.vacuum(0, enforce_retention=False)
+        assert set(ours.files["path"].to_pylist()) == {each for each in theirs if "." in each}
+        assert ours.num_files > 5
+        table.vacuum(0, enforce_retention=False, dry_run=False)
+        assert not {each for each in vacuumed(delta_spark, uri) if "." in each}
+    finally:
+        delta_spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+    assert readings(delta_spark, uri) == {before}
+    history = delta_spark.sql(f"DESCRIBE HISTORY delta.`{uri}`").collect()
+    assert [each["operation"] for each in history[:4]] == [
+        "VACUUM END",
+        "VACUUM START",
+        "OPTIMIZE",
+        "RESTORE",
+    ]
+    # A writer that does not know ours goes on from here.
+    delta_spark.sql(f"DELETE FROM delta.`{uri}` WHERE id = 1")
+    assert DeltaTable(uri).snapshot().num_records == before[0] - 1
