@@ -94,7 +94,7 @@ LAYOUTS = [[name] for name in EXPRESSIONS] + [["y", "m", "d", "h"], ["y", "m"], 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=".".join)
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     bound=moments,
     rows=st.lists(st.tuples(nearby, offsets), min_size=20, max_size=40),
