@@ -118,7 +118,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Identity columns: numbered by the rows that a merge inserts",
         "tests/table/test_column_values.py::"
         "test_a_merge_fills_the_rows_it_inserts_and_follows_up_on_those_it_updates",
-        None,
+        "tests/table/test_spark_changes.py::test_a_merge_numbers_the_rows_it_inserts_on_spark",
     ),
     Operation(
         "Filters on a column skip partitions that are generated from it",
@@ -192,8 +192,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Overwrite parts of files, by deletion vectors or with change data files",
         "tests/table/test_overwrite.py::"
         "test_part_of_a_file_that_is_replaced_stands_in_the_change_data_feed",
-        "tests/table/test_spark_changes.py::"
-        "test_an_overwrite_of_parts_of_files_stands_in_the_feed",
+        "tests/table/test_spark_changes.py::test_an_overwrite_of_parts_of_files_stands_in_the_feed",
     ),
     Operation(
         "Dagster IO manager: a retried step never doubles an append",
@@ -224,10 +223,38 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/orchestration/test_observations.py::"
         "test_automation_fires_on_commits_and_not_on_maintenance",
     ),
-    Operation("Merge", None, None),
     Operation("Read the change data feed", None, None),
     Operation("ALTER TABLE", None, None),
-    Operation("Optimize, vacuum, restore, clone", None, None),
+    Operation(
+        "Optimize: small files written together in several commits, deletion vectors purged",
+        "tests/table/test_optimize.py::"
+        "test_a_concurrent_delete_costs_only_the_commit_with_its_file",
+        "tests/reference/test_maintenance_delta_spark.py::"
+        "test_the_rows_are_the_same_to_every_reader",
+    ),
+    Operation(
+        "Z-order by several columns, in bounded memory",
+        "tests/table/test_optimize.py::test_filters_on_either_column_skip_files_after_a_z_order",
+        "tests/reference/test_maintenance_delta_spark.py::"
+        "test_the_rows_are_the_same_to_every_reader",
+    ),
+    Operation(
+        "Vacuum: dry run first, retention guarded, recorded in the log",
+        "tests/reference/test_maintenance_delta_spark.py::"
+        "test_vacuum_agrees_with_delta_spark_and_older_rows_come_back",
+        None,
+    ),
+    Operation(
+        "Restore an older version, missing files found first",
+        "tests/table/test_restore.py::test_a_missing_file_is_found_before_anything_is_changed",
+        None,
+    ),
+    Operation(
+        "Dagster maintenance jobs and schedules, invisible to automation downstream",
+        "tests/orchestration/test_maintenance.py::test_nothing_downstream_runs_because_of_it",
+        None,
+    ),
+    Operation("Clone", None, None),
     Operation(
         "Change a column to any type online: backfilled in batches, caught up with what others "
         "write, published in one commit, resumed after a crash",
