@@ -26,6 +26,7 @@ from dagster_delta.protocol.actions import (
     SetTransaction,
     SidecarFile,
 )
+from dagster_delta.protocol.arrow_columns import chunks_where
 from dagster_delta.protocol.commit_file import LenientDomainMetadata, LenientMetadata
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.parquet_reader import open_parquet_reader
@@ -79,6 +80,8 @@ _MARKERS = {
 }
 
 _BATCH_ROWS = 65_536
+# Several columns of so many rows are decoded by several threads.
+_MANY_ROWS = 262_144
 # Actions that are not about files have many columns, nearly all of them null.
 _TABLE_ACTION_BATCH_ROWS = 16_384
 _READ_BUFFER_BYTES = 1024 * 1024
@@ -188,7 +191,10 @@ class CheckpointPart:
 
     def _num_actions(self, kind: str) -> int | None:
         # Number of rows of a kind as the footer counts them; None where it does not.
-        index, total = self._leaf_indices[f"{kind}.{_MARKERS[kind]}"], 0
+        return self._num_valid(self._leaf_indices[f"{kind}.{_MARKERS[kind]}"])
+
+    def _num_valid(self, index: int) -> int | None:
+        total = 0
         for group in range(self._metadata.num_row_groups):
             columns = self._metadata.row_group(group)
             statistics = columns.column(index).statistics
@@ -210,7 +216,7 @@ class CheckpointPart:
             path = conform(pc.struct_field(batch.column("add"), "path"), pa.string())
             present = path.is_valid()
             masks.append(present)
-            paths.append(path.filter(present) if path.null_count else path)
+            paths += chunks_where(path, present)
         return pa.chunked_array(masks, pa.bool_()).combine_chunks(), paths
 
     def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
@@ -222,7 +228,7 @@ class CheckpointPart:
         """
         types = {name: LIVE_FILE_SCHEMA.field(name).type for name in columns}
         sources = {
-            name: ADD_SOURCES[name] for name in columns if self.has("add", ADD_SOURCES[name])
+            name: ADD_SOURCES[name] for name in columns if self._has_values(ADD_SOURCES[name])
         }
         found = self._read_action("add", sources, types, keep) if sources else {}
         num_rows = keep.true_count
@@ -230,6 +236,14 @@ class CheckpointPart:
             name: found[name] if name in found else _nulls(num_rows, types[name])
             for name in columns
         }
+
+    def _has_values(self, source: str) -> bool:
+        """Whether any add may have a value there, as far as the schema and the footer tell."""
+        if not self.has("add", source):
+            return False
+        leaf = "deletionVector.storageType" if source == "deletionVector" else source
+        index = self._leaf_indices.get(f"add.{leaf}")
+        return index is None or self._num_valid(index) != 0
 
     def read_removes(self) -> Any:
         """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
@@ -264,7 +278,7 @@ class CheckpointPart:
         chunks, start = [], 0
         for batch in self._batches([".".join(path) for path in wanted]):
             parsed = pc.struct_field(batch.column("add"), "stats_parsed")
-            chunks.append(parsed.filter(keep.slice(start, len(batch))))
+            chunks += chunks_where(parsed, keep.slice(start, len(batch)))
             start += len(batch)
         return pa.chunked_array(chunks) if chunks else None
 
@@ -280,12 +294,11 @@ class CheckpointPart:
             else:
                 mask = keep.slice(start, len(batch))
             start += len(batch)
-            is_whole = mask.true_count == len(mask)
             for name, source in sources.items():
                 values = pc.struct_field(structs, source)
-                chunks[name].append(
-                    conform(values if is_whole else values.filter(mask), types[name])
-                )
+                chunks[name] += [
+                    conform(chunk, types[name]) for chunk in chunks_where(values, mask)
+                ]
         return {name: pa.chunked_array(chunks[name], types[name]) for name in sources}
 
     def _batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[Any]:
@@ -300,8 +313,9 @@ class CheckpointPart:
                 buffer_size=_READ_BUFFER_BYTES,
                 pre_buffer=self._is_remote,
             )
-            # Handing a single column to another thread costs more than it brings.
-            yield from reader.iter_batches(rows, groups, leaves, use_threads=len(leaves) > 1)
+            # Handing little work to another thread costs more than it brings.
+            is_large = len(leaves) > 1 and self.num_rows >= _MANY_ROWS
+            yield from reader.iter_batches(rows, groups, leaves, use_threads=is_large)
 
     def _leaves_of(self, columns: Sequence[str]) -> list[int]:
         """Indexes of the Parquet columns at and below some paths."""

@@ -5,7 +5,7 @@ Spec: Action Reconciliation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
@@ -14,7 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.protocol.arrow_columns import integer_column, string_column
+from dagster_delta.protocol.arrow_columns import (
+    MIN_SLICE_ROWS,
+    integer_column,
+    slices_where,
+    string_column,
+)
 from dagster_delta.protocol.checkpoint_reader import CheckpointPart, TableActions
 from dagster_delta.protocol.log_replay import (
     LIVE_FILE_SCHEMA,
@@ -322,22 +327,13 @@ def _filtered(chunks: list[Any], kept: Any) -> list[Any]:
             remaining.append(chunk)
         elif (
             pa.types.is_string(chunk.type)
-            and num_dropped * _SMALL_CHUNK_ROWS <= len(chunk)
+            and num_dropped * MIN_SLICE_ROWS <= len(chunk)
             and len(remaining) + len(chunks) < _MAX_CUT_CHUNKS
         ):
-            remaining += _slices(chunk, mask)
+            remaining += slices_where(chunk, mask)
         else:
             remaining.append(chunk.filter(mask))
     return remaining
-
-
-def _slices(chunk: Any, mask: Any) -> Iterator[Any]:
-    """The runs of rows of a chunk where the mask is true, not copied."""
-    start = 0
-    for dropped in (*pc.indices_nonzero(pc.invert(mask)).to_pylist(), len(chunk)):
-        if start < dropped:
-            yield chunk.slice(start, dropped - start)
-        start = dropped + 1
 
 
 def _vectors_of(base: _Base, masks: Sequence[Any], touched: Any) -> Any:

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from dagster_delta.protocol.arrow_columns import (
     boolean_column,
+    chunks_where,
     index_column,
     integer_column,
     map_column,
+    slices_where,
     string_column,
 )
 
@@ -72,3 +74,27 @@ arrow_columns.boolean_column([True, None])
 sys.exit("pandas" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@given(st.lists(st.tuples(TEXTS, st.booleans())))
+def test_slices_hold_the_rows_of_a_mask_and_no_others(rows: list[tuple[str | None, bool]]) -> None:
+    values = pa.array([text for text, _ in rows], pa.string())
+    mask = pa.array([kept for _, kept in rows], pa.bool_())
+    slices = list(slices_where(values, mask))
+    assert [each for part in slices for each in part.to_pylist()] == [
+        text for text, kept in rows if kept
+    ]
+    assert all(len(part) for part in slices)
+
+
+@given(st.sets(st.integers(0, 19_999), max_size=6))
+def test_rows_that_drop_out_of_a_long_column_leave_the_others_in_order(dropped: set[int]) -> None:
+    count = 20_000
+    kept = [number for number in range(count) if number not in dropped]
+    mask = pa.array([number not in dropped for number in range(count)])
+    numbers = pa.array(range(count))
+    maps = pa.array([[("n", str(number))] for number in range(count)], pa.map_("string", "string"))
+    structs = pa.StructArray.from_arrays([numbers], ["n"])
+    for values in (numbers, structs, maps):
+        found = pa.chunked_array(chunks_where(values, mask), values.type)
+        assert found.combine_chunks().equals(values.take(pa.array(kept, pa.int64())))
