@@ -37,6 +37,7 @@ __all__ = ["VacuumOptions", "VacuumResult", "vacuum_table"]
 
 _LOG = logging.getLogger(__name__)
 
+_UNIVERSAL_FORMAT = "delta.universalFormat.enabledFormats"
 _HOUR_MS = 60 * 60 * 1000
 _FILES_PER_DELETE = 1000
 _MAX_WORKERS = 8
@@ -103,7 +104,11 @@ def vacuum_table(
     snapshot.configuration.check_writable(table=store.location.uri, version=snapshot.version)
     retention_ms = _retention_ms(snapshot, options)
     before_ms = clock() - retention_ms
-    is_ours = is_vacuumed(snapshot.configuration.physical_partition_columns)
+    configuration = snapshot.configuration
+    # The Iceberg metadata of such a table lie in a directory without an underscore.
+    is_uniform = _UNIVERSAL_FORMAT in configuration.metadata.configuration
+    others = ("metadata",) if is_uniform else ()
+    is_ours = is_vacuumed(configuration.physical_partition_columns, others=others)
     listed = listed_files(store.list_recursive(), is_ours, before_ms=before_ms)
     # What was committed while the listing ran counts as well.
     snapshot = snapshot.update()

@@ -47,7 +47,9 @@ class _Listed(Protocol):
     def modified_ms(self) -> int: ...
 
 
-def is_vacuumed(partition_columns: Sequence[str]) -> Callable[[str], bool]:
+def is_vacuumed(
+    partition_columns: Sequence[str], *, others: Sequence[str] = ()
+) -> Callable[[str], bool]:
     """What tells whether VACUUM may look at a path, relative to the root.
 
     Names that begin with `_` or `.` belong to others, at any depth: the log, indexes, temporary
@@ -56,10 +58,14 @@ def is_vacuumed(partition_columns: Sequence[str]) -> Callable[[str], bool]:
 
     Args:
         partition_columns: physical names.
+        others: directories of the root that belong to another format over the same data files.
     """
+    foreign = tuple(f"{each}/" for each in others)
     prefixes = tuple(f"{name}=" for name in partition_columns if name[:1] in ("_", "."))
 
     def is_ours(path: str) -> bool:
+        if path.startswith(foreign):
+            return False
         # Nearly every path has no such name in it, and is not taken apart.
         if path[0] not in "_." and "/_" not in path and "/." not in path:
             return True

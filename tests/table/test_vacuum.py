@@ -194,6 +194,17 @@ def test_hidden_names_stay_but_for_change_data_and_partitions() -> None:
     assert [each for each in left if is_ours(each)] == []
 
 
+def test_the_metadata_of_another_format_over_the_same_files_stay() -> None:
+    is_ours = is_vacuumed([], others=["metadata"])
+    assert not is_ours("metadata/v1.metadata.json")
+    assert is_ours("metadata.parquet")
+    assert is_vacuumed([])("metadata/a.parquet")
+    properties = {"delta.universalFormat.enabledFormats": "iceberg"}
+    table = make(1, properties)
+    table.store.put("metadata/v1.metadata.json", b"{}")
+    assert vacuum(table, days=8).num_files == 0
+
+
 def readd(table: DeltaTable, old_path: str, new_path: str) -> None:
     """Spell the path of a file of version 0 in another way."""
     commit = table.store.read(commit_path(0))
