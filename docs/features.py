@@ -160,6 +160,22 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/reference/test_change_data_feed.py::test_both_refuse_the_same_schema_changes",
     ),
     Operation(
+        "Structured Streaming from a table: limits, restarts, schema changes noticed",
+        None,
+        "tests/table/test_spark_streaming.py::test_batches_are_limited_and_a_restart_goes_on",
+    ),
+    Operation(
+        "Structured Streaming from a change data feed",
+        None,
+        "tests/table/test_spark_streaming.py::test_changes_stream_with_deletion_vectors",
+    ),
+    Operation(
+        "Structured Streaming into a table, every batch exactly once (`delta_sink`)",
+        None,
+        "tests/table/test_spark_streaming.py::"
+        "test_a_killed_query_that_is_started_again_loses_and_doubles_nothing",
+    ),
+    Operation(
         "Checkpoints: classic, multi-part and V2",
         "tests/table/test_post_commit.py::test_a_large_checkpoint_comes_in_parts",
         "tests/table/test_post_commit.py::test_a_large_checkpoint_comes_in_parts",

@@ -174,7 +174,7 @@ class LogStream:
                 yield commit.actions, commit.timestamp_ms
             return
         for version in range(first, last + 1):
-            yield self._load_commit(version), 0
+            yield self._load_present_commit(version), 0
 
     def _collect_snapshot(self, start: StreamOffset, stop: int | None, found: _BatchFiles) -> None:
         snapshot = self._snapshot_at(start.version)
@@ -217,9 +217,21 @@ class LogStream:
             if newest < version:
                 return None
             # It may have come between the two looks.
-            actions = self._load_commit(version)
+            actions = self._load_present_commit(version)
         self._seen_version = max(self._seen_version, version)
         return actions
+
+    def _load_present_commit(self, version: int) -> CommitActions:
+        try:
+            return self._load_commit(version)
+        except VersionNotFound as error:
+            raise VersionNotFound(
+                f"The stream goes on with version {version}, whose commit a clean-up of the log "
+                "has removed, so that its rows would be lost: start a new query, with a "
+                "checkpoint location of its own",
+                table=self._store.location.uri,
+                version=version,
+            ) from error
 
     def _read_commit(self, version: int) -> CommitActions:
         data = read_commit(self._store, version)

@@ -46,22 +46,18 @@ class DeltaSink:
         """
         table = DeltaTable(self.uri, storage_options=self.storage_options, must_exist=False)
         idempotency = (self.query_id or _running_query_id(frame), batch_id)
-        if self.mode == "append":
-            table.append(
-                frame,
-                schema_mode=self.schema_mode,
-                partition_by=self.partition_by,
-                idempotency=idempotency,
-                properties=self.properties,
-            )
-        else:
-            table.overwrite(
-                frame,
-                schema_mode=self.schema_mode,
-                partition_by=self.partition_by,
-                idempotency=idempotency,
-                properties=self.properties,
-            )
+        write = table.append if self.mode == "append" else table.overwrite
+        result = write(
+            frame,
+            schema_mode=self.schema_mode,
+            partition_by=self.partition_by,
+            idempotency=idempotency,
+            properties=self.properties,
+        )
+        if is_connect(frame) and result.skipped:
+            # The batch is there already. A Connect server hangs at the end of a batch whose rows
+            # nobody has asked for.
+            frame.limit(1).collect()
 
 
 def delta_sink(
