@@ -50,6 +50,10 @@ class DeltaSensorOptions(TypedDict, total=False):
     counts only when it is named here."""
     partitions: PartitionFilter
     """Only these partitions: allowed values (as text) by partition column, or a function."""
+    columns: str | Sequence[str]
+    """Only commits that change one of these columns. Rows that come or go change all of them, and
+    so does an update while the change data feed is off; of one that it records, the change data
+    files are read."""
     minimum_rows: int
     """Wait until the waiting commits have changed this many rows …"""
     minimum_age_seconds: float
@@ -185,6 +189,7 @@ def _watch(
             if operations is None
             else frozenset(each.upper() for each in operations),
             partitions=options.get("partitions"),
+            columns=_names(options.get("columns", ())),
             needs_change_feed=needs_change_feed,
             max_commits=_at_least_one(name, "max_commits_per_tick", options, 100),
         ),
@@ -199,6 +204,10 @@ def _watch(
         asset_event=options.get("asset_event", "materialization"),
         discover_every_seconds=options.get("discover_every_seconds", 300),
     )
+
+
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _location(uri: str) -> str:

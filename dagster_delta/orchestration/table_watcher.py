@@ -16,6 +16,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.orchestration.watch_state import SensorState, TableState, WaitingChanges
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.changed_columns import changes_columns
 from dagster_delta.table.commit_summary import CommitSummary
 from dagster_delta.table.log_watch import (
     NOTHING_SEEN,
@@ -44,6 +45,8 @@ class CommitRules:
     operations: frozenset[str] | None = None
     """Names of operations, in upper case; all by default."""
     partitions: PartitionFilter | None = None
+    columns: tuple[str, ...] = ()
+    """Columns of which one at least must have changed; none for any."""
     needs_change_feed: bool = False
     """Whether every commit that counts must have its row changes recorded."""
     max_commits: int = 100
@@ -169,6 +172,8 @@ def _look(
         if not rules.selects(commit):
             continue
         _require_change_feed(commit, rules)
+        if rules.columns and not changes_columns(store, commit, rules.columns):
+            continue
         partitions = rules.selected_partitions(commit)
         if rules.partitions is not None and not partitions and commit.all_partitions_known:
             continue

@@ -6,6 +6,7 @@
 # No `from __future__ import annotations`: annotations are looked at as users' modules have them.
 
 import os
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow as pa
 from dagster_delta import DeltaIOManager, delta_asset_checks, delta_change_feed_asset
 
 DAYS = dg.DailyPartitionsDefinition("2026-01-01", end_date="2026-01-04")
-PARTITIONED = {"partitions_def": DAYS, "metadata": {"partition_expr": "day"}}
+PARTITIONED: Any = {"partitions_def": DAYS, "metadata": {"partition_expr": "day"}}
 
 
 @dg.asset(

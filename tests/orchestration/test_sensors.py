@@ -20,6 +20,7 @@ from dagster_delta.errors import (
     ChangeDataNotRecorded,
     DeltaError,
     InvalidArgument,
+    SchemaMismatch,
     StorageFailure,
     TableNotFound,
     VersionNotFound,
@@ -217,6 +218,44 @@ def test_a_filter_by_a_column_that_is_no_partition_fails_the_tick(daemon, uri) -
     append(uri, 2)
     with pytest.raises(InvalidArgument, match="partitioned by day and not by id"):
         watch.tick()
+
+
+def test_only_changes_of_the_columns_that_were_asked_for_count(daemon, tmp_path) -> None:
+    location = str(tmp_path / "wide")
+    table = DeltaTable(location, must_exist=False)
+    rows_of_three = pa.table({"id": [1, 2], "price": [5, 6], "note": ["a", "b"]})
+    table.append(rows_of_three, properties={"delta.enableChangeDataFeed": "true"})
+    watch = daemon(location, columns="Price")
+    watch.tick()
+    table.update({"note": "'c'"})
+    assert watch.run_keys() == []
+    # Each price is still there once, and belongs to another row.
+    table.update({"price": "11 - price"})
+    assert watch.run_keys() == [f"{table_id(location)}:2"]
+    table.update({"note": "'d'", "id": "id + 1"})
+    assert watch.run_keys() == []
+    table.append(rows_of_three)
+    assert watch.run_keys() == [f"{table_id(location)}:4"]
+    table.delete("id = 1")
+    assert watch.run_keys() == [f"{table_id(location)}:5"]
+
+
+def test_a_filter_by_a_column_that_the_table_lacks_fails_the_tick(daemon, tmp_path) -> None:
+    location = str(tmp_path / "wide")
+    table = DeltaTable(location, must_exist=False)
+    table.append(rows(1), properties={"delta.enableChangeDataFeed": "true"})
+    watch = daemon(location, columns=["nothing"])
+    watch.tick()
+    table.update({"day": "'2026-01-02'"})
+    with pytest.raises(SchemaMismatch, match="nothing"):
+        watch.tick()
+
+
+def test_updates_that_are_not_recorded_change_every_column(daemon, uri) -> None:
+    watch = daemon(uri, columns="day")
+    watch.tick()
+    DeltaTable(uri).update({"id": "id + 1"})
+    assert len(watch.run_keys()) == 1
 
 
 def test_few_rows_wait_until_there_are_enough(daemon, uri) -> None:
