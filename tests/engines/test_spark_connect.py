@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dagster_delta import delta_sink, register_delta_log
 from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.schema import to_spark_schema
 from dagster_delta.engines.spark.session import is_connect
@@ -149,3 +150,62 @@ def test_a_classic_session_works_beside_it(
     for session in (spark, connect_session):
         frame = SparkEngine(session).read(table.snapshot().scan().plan())
         assert sorted(row.id for row in frame.collect()) == list(range(6))
+
+
+def test_a_stream_lands_once_in_its_sink(tmp_path: Path, connect_session: SparkSession) -> None:
+    source, target = str(tmp_path / "source"), str(tmp_path / "target")
+    table = DeltaTable(source, must_exist=False)
+    for start in (0, 10, 20):
+        table.append(connect_session.range(start, start + 3))
+    register_delta_log(connect_session)
+
+    def run(checkpoint: str) -> None:
+        rows = connect_session.readStream.format("delta_log").option("maxFilesPerTrigger", 2)
+        query = (
+            rows.load(source)
+            .writeStream.option("checkpointLocation", str(tmp_path / checkpoint))
+            .foreachBatch(delta_sink(target, query_id="copy"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(45)
+
+    run("first")
+    written = DeltaTable(target)
+    expected = [0, 1, 2, 10, 11, 12, 20, 21, 22]
+    assert sorted(written.snapshot().scan().to_arrow()["id"].to_pylist()) == expected
+    # Under a name that was used before, batches with numbers that were used before are there.
+    run("second")
+    assert DeltaTable(target).version() == written.version()
+
+
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_rows_change_over_connect(
+    vectors: str, tmp_path: Path, connect_session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dagster_delta.engines.active_spark_session", lambda: connect_session)
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    frame = connect_session.range(30).selectExpr("id", "concat('v', id) AS v", "id % 2 AS p")
+    feed = {"delta.enableDeletionVectors": vectors, "delta.enableChangeDataFeed": "true"}
+    table.append(frame, partition_by=["p"], properties=feed)
+    assert table.delete("id % 10 = 3", engine="spark").metrics["numDeletedRows"] == 3
+    assert table.update({"v": "upper(v)"}, "id > 25", engine="spark").metrics["numUpdatedRows"] == 4
+    source = connect_session.range(28, 34).selectExpr("id", "'new' AS v", "0L AS p", "1 AS w")
+    merge = table.merge(source, "t.id = s.id", schema_mode="merge")
+    merge.when_matched_update_all().when_not_matched_insert_all()
+    merge.when_not_matched_by_source_delete("t.id < 5")
+    assert is_connect(source)
+    metrics = merge.execute().metrics
+    assert [metrics[f"numTargetRows{each}"] for each in ("Updated", "Inserted", "Deleted")] == [
+        2,
+        4,
+        4,
+    ]
+    rows = table.snapshot().scan().to_arrow().to_pylist()
+    assert {row["id"]: row["v"] for row in rows if row["id"] > 24} == {
+        25: "v25",
+        26: "V26",
+        27: "V27",
+        **dict.fromkeys(range(28, 34), "new"),
+    }
+    assert table.changes(3).to_arrow().num_rows == 2 * 2 + 4 + 4
