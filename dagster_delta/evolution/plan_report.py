@@ -47,6 +47,8 @@ def _lines(plan: SchemaChangePlan) -> Iterator[str]:
 
 
 def _cost(plan: SchemaChangePlan) -> str:
+    if plan.frees_files_of_feature:
+        return "**Rewrites data**: the files that use the feature, in a commit before the last."
     if plan.rewrites_data:
         return (
             f"**Rewrites data**: {plan.affected_files} files, {plan.affected_bytes} bytes, in one "

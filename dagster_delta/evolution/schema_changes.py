@@ -17,6 +17,7 @@ from dagster_delta.evolution import column_actions, table_actions
 from dagster_delta.evolution.column_change_states import refuse_altering_changing_column
 from dagster_delta.evolution.column_definition import check_column_values
 from dagster_delta.evolution.default_values import check_default_values
+from dagster_delta.evolution.feature_drop import plan_feature_drop
 from dagster_delta.evolution.plan_report import plan_to_markdown
 from dagster_delta.evolution.schema_actions import (
     AddColumn,
@@ -44,7 +45,7 @@ from dagster_delta.protocol.iceberg_compat import check_iceberg_compat
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
-__all__ = ["ExistingRows", "SchemaChangePlan", "plan_schema_changes"]
+__all__ = ["ExistingRows", "SchemaChangePlan", "plan_dropped_feature", "plan_schema_changes"]
 
 ExistingRows = Literal["rewrite", "null"]
 """What existing rows hold in a new column with a default: the default, as their files are written
@@ -67,6 +68,8 @@ class SchemaChangePlan:
     """What every existing row has to satisfy, over the columns of `after`."""
     domains: Mapping[str, str] = field(default_factory=dict)
     """New configuration by name of the metadata domains that change."""
+    frees_files_of_feature: bool = False
+    """Whether data files that use a feature are written again without it, before it goes."""
     affected_files: int = 0
     """Data files that are written again, where that is known."""
     affected_bytes: int = 0
@@ -80,7 +83,7 @@ class SchemaChangePlan:
     @property
     def rewrites_data(self) -> bool:
         """Whether existing data files have to be written again."""
-        return bool(self.fills)
+        return bool(self.fills) or self.frees_files_of_feature
 
     @property
     def validates_rows(self) -> bool:
@@ -146,6 +149,24 @@ def plan_schema_changes(
         checks=draft.checks(),
         domains=draft.changed_domains,
     )
+
+
+def plan_dropped_feature(
+    configuration: TableConfiguration, action: DropFeature
+) -> SchemaChangePlan:
+    """What dropping a feature does to a table, in as many commits as it takes.
+
+    Args:
+        configuration: protocol and metadata in force.
+        action: what is asked for.
+
+    Raises:
+        InvalidArgument: the table does not have the feature, or something else needs it.
+    """
+    drop = plan_feature_drop(configuration, action.name)
+    rewrites = drop.files != "none"
+    step = PlannedStep(f"drop feature {drop.feature.name}", "rewrites" if rewrites else "metadata")
+    return SchemaChangePlan(configuration, drop.final, (step,), frees_files_of_feature=rewrites)
 
 
 def _check_result(draft: SchemaDraft) -> None:

@@ -22,6 +22,7 @@ from dagster_delta.evolution.schema_actions import (
     ClusterBy,
     DropColumn,
     DropConstraint,
+    DropFeature,
     RenameColumn,
     SchemaAction,
     SetProperties,
@@ -30,6 +31,7 @@ from dagster_delta.evolution.schema_actions import (
 from dagster_delta.evolution.schema_changes import (
     ExistingRows,
     SchemaChangePlan,
+    plan_dropped_feature,
     plan_schema_changes,
 )
 from dagster_delta.protocol.actions import DomainMetadata
@@ -38,6 +40,7 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import Refused
 from dagster_delta.table.configuration_change import stage_configuration_change
 from dagster_delta.table.existing_rows import ExistingFiles, RowValidation
+from dagster_delta.table.feature_drop import drop_feature
 from dagster_delta.table.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
@@ -115,6 +118,8 @@ def change_schema(
         CommitStateUnknown, StorageFailure: the store would not say, or failed; files that were
             written again are found by the same call later.
     """
+    if len(actions) == 1 and isinstance(actions[0], DropFeature):
+        return _drop_feature(store, snapshot, actions[0], options, clock)
     engine = engine_for(None, options.engine)
     files = ExistingFiles(engine, _BATCH_BYTES[options.engine or "arrow"])
     change = _SchemaChange(store, actions, options, clock, RowValidation(engine), files)
@@ -126,6 +131,27 @@ def change_schema(
     except DeltaError:
         files.discard()
         raise
+
+
+def _drop_feature(
+    store: ObjectStore,
+    snapshot: Snapshot,
+    action: DropFeature,
+    options: SchemaChangeOptions,
+    clock: Clock,
+) -> SchemaChangeResult:
+    plan = plan_dropped_feature(snapshot.configuration, action)
+    if options.dry_run:
+        return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
+    done = drop_feature(
+        store,
+        snapshot,
+        action.name,
+        truncate_history=action.truncate_history,
+        clock=clock,
+        commit_info=options.commit_info,
+    )
+    return SchemaChangeResult(done.version, done.metrics, done.snapshot, plan=plan)
 
 
 @dataclass(slots=True)

@@ -568,6 +568,18 @@ def test_old_versions_keep_their_schema(store: MemoryStore) -> None:
     assert old.scan().to_arrow() == IDS
 
 
+def test_dropping_a_feature_is_a_statement_too(store: MemoryStore) -> None:
+    table = table_of(store, IDS, properties={"delta.enableTypeWidening": "true"})
+    table.alter("ALTER id TYPE BIGINT")
+    planned = table.alter("DROP FEATURE typeWidening", dry_run=True)
+    assert planned.plan.rewrites_data
+    assert "drop feature typeWidening" in planned.to_markdown()
+    table.alter("ALTER TABLE t DROP FEATURE typeWidening")
+    assert not table.snapshot().configuration.supports("typeWidening")
+    assert "delta.typeChanges" not in table.metadata().schema_string
+    assert rows(table) == [{"id": 1}, {"id": 2}]
+
+
 # Spark
 
 
@@ -576,7 +588,9 @@ def test_spark_writes_the_default_and_checks_rows(spark: SparkSession, tmp_path:
     table.append(IDS)
     table.append(MORE)
     with pytest.raises(ConstraintViolation, match="CHECK c"):
-        table.add_constraint("c", "substring_index(CAST(id AS STRING), '3', 1) <> ''", engine="spark")
+        table.add_constraint(
+            "c", "substring_index(CAST(id AS STRING), '3', 1) <> ''", engine="spark"
+        )
     table.alter(
         "ADD COLUMN c STRING NOT NULL DEFAULT concat('x', 'y'), RENAME id TO ident, "
         "ALTER ident TYPE BIGINT",
