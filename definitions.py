@@ -18,10 +18,21 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from dagster_delta import DeltaIOManager, DeltaTable, SparkSessionResource, delta_table_sensor
+from dagster_delta import (
+    DeltaIOManager,
+    DeltaTable,
+    SparkSessionResource,
+    delta_asset_checks,
+    delta_change_feed_asset,
+    delta_maintenance_schedule,
+    delta_restore_job,
+    delta_schema_change_job,
+    delta_table_sensor,
+)
 
 HERE = Path(__file__).parent
 LAKE = os.environ.get("DAGSTER_DELTA_DEMO_ROOT", str(HERE / ".demo" / "lake"))
@@ -81,7 +92,11 @@ def delta_asset(*, group: str, spark: bool = False, **options: Any) -> AssetDeco
     partitions_def=MONTHS,
     # `partition_expr` is what a Dagster partition is, `partition_by` how the files are laid out:
     # replacing a month then touches no file of another one.
-    metadata={"partition_expr": "flight_date", "partition_by": ["month"]},
+    metadata={
+        "partition_expr": "flight_date",
+        "partition_by": ["month"],
+        "table_properties": {"delta.enableChangeDataFeed": "true"},
+    },
 )
 def flights(context: dg.AssetExecutionContext, spark: SparkSessionResource) -> DataFrame:
     """Every flight that left EWR, JFK or LGA, by the day it was scheduled for."""
@@ -206,10 +221,33 @@ def route_summary(flights_enriched: DataFrame) -> DataFrame:
     )
 
 
+@delta_change_feed_asset(
+    flights,
+    keys=["time_hour", "carrier", "flight"],
+    key_prefix=["reports"],
+    group_name="reports",
+    kinds={"deltalake", "pyarrow"},
+)
+def late_flights(changes: pa.Table) -> pa.Table:
+    """Flights that were more than an hour late: kept up to date by the changes of `flights`."""
+    return changes.filter(pc.greater(changes["arr_delay"], 60))
+
+
 REFERENCE = [planes, airports, airlines]
 INGESTED = [flights, weather]
 REPORTS = [carrier_delays, daily_traffic, route_summary]
-ASSETS = [*REFERENCE, *INGESTED, flights_enriched, *REPORTS]
+ASSETS = [*REFERENCE, *INGESTED, flights_enriched, *REPORTS, late_flights]
+
+CHECKS = [
+    *delta_asset_checks(flights, row_count=(300_000, None), health={"small_file_share": 1.0}),
+    *delta_asset_checks(planes, unique="tailnum"),
+    *delta_asset_checks(airports, unique="faa"),
+    *delta_asset_checks(late_flights, unique=["time_hour", "carrier", "flight"]),
+]
+
+# Small files are written together every night; VACUUM tells what it would delete until a run of
+# the job is told otherwise.
+NIGHTLY = delta_maintenance_schedule("nightly_maintenance", "0 3 * * *", assets=ASSETS)
 
 # Whoever commits to the table, a Spark job elsewhere say: the months it changed are joined anew.
 FLIGHTS_CHANGED = delta_table_sensor(
@@ -222,7 +260,13 @@ FLIGHTS_CHANGED = delta_table_sensor(
 
 defs = dg.Definitions(
     assets=ASSETS,
-    jobs=[dg.define_asset_job("flights_job", selection=dg.AssetSelection.assets(*ASSETS))],
+    asset_checks=CHECKS,
+    jobs=[
+        dg.define_asset_job("flights_job", selection=dg.AssetSelection.assets(*ASSETS)),
+        delta_schema_change_job(assets=ASSETS),
+        delta_restore_job(assets=ASSETS),
+    ],
+    schedules=[NIGHTLY],
     sensors=[FLIGHTS_CHANGED],
     resources={
         "io_manager": DeltaIOManager(root_uri=LAKE),
@@ -250,9 +294,11 @@ def main() -> int:
         materialise(
             "flights with weather, plane, airport", [flights_enriched], instance, every_month
         )
+        materialise("late flights, of all there are", [late_flights], instance)
         materialise(
             "July once more: its rows are replaced", [flights], instance, month="2013-07-01"
         )
+        materialise("late flights, of what July changed", [late_flights], instance)
         materialise("reports", REPORTS, instance)
     tables = {
         asset.key.to_user_string(): f"{LAKE}/{asset.key.to_user_string()}" for asset in ASSETS

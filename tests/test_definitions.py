@@ -40,7 +40,7 @@ def test_there_is_exactly_one_module_level_definitions(demo):
 
 def test_every_asset_resolves_and_says_its_kinds(demo):
     assets = demo.defs.resolve_asset_graph()
-    assert len(assets.get_all_asset_keys()) == 9
+    assert len(assets.get_all_asset_keys()) == 10
     for asset in demo.ASSETS:
         (spec,) = asset.specs
         assert "deltalake" in spec.kinds
