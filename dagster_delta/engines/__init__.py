@@ -81,9 +81,16 @@ def engine_for_changes(expressions: Iterable[SqlExpression], store: ObjectStore)
 
 
 def active_spark_session() -> SparkSession | None:
-    """The session that this process uses, if it uses Spark at all."""
+    """The session that this process uses, a classic one before one of Connect; None where it does
+    not use Spark.
+    """
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql import SparkSession
 
-    return SparkSession.getActiveSession()
+    found = SparkSession.getActiveSession()
+    if found is None and "pyspark.sql.connect.session" in sys.modules:
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        found = ConnectSession.getActiveSession()  # type: ignore[assignment]
+    return found

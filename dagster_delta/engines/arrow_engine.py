@@ -34,6 +34,7 @@ class ArrowEngine:
 
     keeps_row_ids = True
     session_is_utc = True
+    casts_values = False
 
     def read(self, plan: ReadPlan) -> pa.RecordBatchReader:
         """The rows of the plan as a `pyarrow.RecordBatchReader`, decoded as it is consumed.

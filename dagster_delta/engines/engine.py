@@ -192,6 +192,9 @@ class RewriteResult:
 class RowChangeEngine(Protocol):
     """Finds the rows that DELETE, UPDATE and MERGE are about, and writes what replaces them."""
 
+    casts_values: bool
+    """Whether it fits new values to their columns by itself, whatever types the SQL has."""
+
     @property
     def session_is_utc(self) -> bool:
         """Whether it reads timestamps without a zone in UTC."""

@@ -33,7 +33,9 @@ class MergeBuilder:
         return self._add("matched", "update", condition, set)
 
     def when_matched_update_all(self, condition: str | None = None) -> Self:
-        """Give matched rows the values of the source, which has the columns of the table."""
+        """Give matched rows the values of the source, which has every column of the table; where
+        the merge may change the schema, those that it has, and new ones are added to the table.
+        """
         return self._add("matched", "update", condition)
 
     def when_matched_delete(self, condition: str | None = None) -> Self:
@@ -49,8 +51,9 @@ class MergeBuilder:
         return self._add("not_matched", "insert", condition, values)
 
     def when_not_matched_insert_all(self, condition: str | None = None) -> Self:
-        """Insert rows of the source that match none, which have the columns of the table; those
-        that are filled may be missing.
+        """Insert rows of the source that match none: every column of the table but those that are
+        filled; where the merge may change the schema, those that the source has, and new ones are
+        added to the table.
         """
         return self._add("not_matched", "insert", condition)
 
@@ -81,11 +84,12 @@ class MergeBuilder:
                 a single `when_matched_delete` without a condition allows that), or a new row
                 breaks NOT NULL, an invariant or a CHECK.
             InvalidCast: a new value does not fit the type of its column.
-            SchemaMismatch: a column is not there; or, of an `_all` clause, source and table have
-                other columns.
+            SchemaMismatch: a column is not there; or, of an `_all` clause, the source lacks one of
+                the table's.
             InvalidArgument: there is no clause, one can never be reached, or an expression is
                 ambiguous or fails on a value.
-            UnsupportedExpression: the embedded engine cannot evaluate one exactly as Spark would.
+            UnsupportedExpression: the embedded engine cannot evaluate one exactly as Spark would,
+                and there is no Spark session.
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written, or is
                 append-only.
             TableNotFound: there is no table.

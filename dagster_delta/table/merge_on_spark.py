@@ -100,6 +100,7 @@ def merge_frames(
         SelectedRows(files, merged.rows, reads),
         merged.files,
         merged.change_files,
+        merged.high_water_marks,
     )
 
 

@@ -56,7 +56,7 @@ def delete_rows(
     """
     operation = _RowOperation.begin("DELETE", Transaction(store, snapshot, clock=clock), where)
     parameters = {"predicate": ["true" if where is None else where]}
-    return operation.run((), engine, parameters, commit_info, record)
+    return operation.run((), engine or operation.engine_of(()), parameters, commit_info, record)
 
 
 def update_rows(
@@ -91,6 +91,9 @@ def update_rows(
 
     operation = _RowOperation.begin("UPDATE", Transaction(store, snapshot, clock=clock), where)
     assignments = parse_assignments(values, snapshot.schema)
+    engine = engine or operation.engine_of(assignments)
+    if engine.casts_values:
+        assignments = parse_assignments(values, snapshot.schema, casts=False)
     parameters = {"predicate": [] if where is None else [where]}
     return operation.run(assignments, engine, parameters, commit_info, record)
 
@@ -122,7 +125,7 @@ class _RowOperation:
     def run(
         self,
         assignments: tuple[Assignment, ...],
-        engine: RowChangeEngine | None,
+        engine: RowChangeEngine,
         parameters: Mapping[str, object],
         commit_info: Mapping[str, object] | None,
         record: ApplicationRecord,
@@ -130,7 +133,6 @@ class _RowOperation:
         if record.is_done(self.snapshot):
             return CommitResult(self.snapshot.version, {}, self.snapshot, skipped=True)
         record.stage(self.transaction)
-        engine = engine or self._engine_of(assignments)
         selected = select_rows(
             self.snapshot, self.where, engine, session_is_utc=engine.session_is_utc
         )
@@ -157,7 +159,8 @@ class _RowOperation:
             user_info=commit_info,
         )
 
-    def _engine_of(self, assignments: tuple[Assignment, ...]) -> RowChangeEngine:
+    def engine_of(self, assignments: tuple[Assignment, ...]) -> RowChangeEngine:
+        """The engine that the expressions ask for."""
         where = () if self.where is None else (self.where,)
         expressions = (*where, *(each.value for each in assignments))
         return engine_for_changes(expressions, self.transaction.store)

@@ -38,7 +38,7 @@ MERGES: list[Merge] = [
     (
         "fields of a struct: one that is new, one that is lacking",
         "SELECT id, if(id % 3 = 0, null, named_struct('a', nullif(cast(id AS INT), -1), 'c', "
-        "nullif(id, -1))) AS s FROM range(0, 300, 11)",
+        "nullif(id, -1))) AS s FROM range(11, 300, 11)",
         ALL,
         merge_all,
     ),

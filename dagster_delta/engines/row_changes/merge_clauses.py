@@ -419,7 +419,7 @@ def _every_column(names: MergeNames, filled: Collection[str] | None) -> dict[str
 
 def _every_field(names: MergeNames) -> dict[str, str]:
     """What an update takes from a source that need not have everything: fields of structs that it
-    lacks stay as they are, as columns do.
+    lacks stay as they are, as columns do. A struct that is null on both sides becomes one of nulls.
     """
     alias = names.alias(SOURCE)
     return {

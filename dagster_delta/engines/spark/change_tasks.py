@@ -25,12 +25,14 @@ from dagster_delta.engines.engine import WriteSpec
 from dagster_delta.engines.parquet.writer import DataFileWriter
 from dagster_delta.engines.row_changes.change_data_files import ChangeDataWriter
 from dagster_delta.engines.row_changes.merge_matching import bitmap_of
+from dagster_delta.engines.row_tracking import CarriedIds
 from dagster_delta.engines.spark.tasks import decode_error, encode_error, joined_batches
 from dagster_delta.engines.sql.constraint_violations import refuse_violations
 from dagster_delta.engines.store_assignment import assign_batches
 from dagster_delta.errors import DeltaError, InvalidCast, StorageFailure
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.column_values import IdentityColumn
 from dagster_delta.storage import open_store
 
 __all__ = ["CHANGE_REPORT_SCHEMA", "ChangeTask", "RowAction", "WrittenChanges", "decode_changes"]
@@ -42,7 +44,8 @@ CHANGE_REPORT_SCHEMA = "kind string, payload string, bits binary"
 """What a change task tells the driver, as a Spark schema.
 
 `add` and `cdc`: a written file as JSON; `counts`: rows by action as JSON; `rows`: key of a file,
-and which of its rows have changed; `source`: which rows of the source have matched; `error`.
+and which of its rows have changed; `source`: which rows of the source have matched; `marks`: last
+value and step of each identity column that was numbered, as JSON; `error`.
 """
 
 _NO_ACTION = -1
@@ -68,6 +71,8 @@ class ChangeTask:
     """Whether old columns are there; without them, they are the new ones."""
     casts: tuple[str, ...] = ()
     """Columns with a boolean that says whether the new value fits."""
+    numbered: tuple[tuple[IdentityColumn, ...], ...] = ()
+    """For each action, the columns that the query has numbered; by default none."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reports of `CHANGE_REPORT_SCHEMA`, once all rows are written.
@@ -111,6 +116,8 @@ class _Changing:
     changed: dict[int, BitMap64] = field(default_factory=dict)
     num_positions: int = 0
     matched: BitMap64 = field(default_factory=BitMap64)
+    marks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Last value and step of each identity column that was numbered."""
 
     def run(self, batches: Iterator[Any]) -> list[_Report]:
         task = self.task
@@ -130,6 +137,8 @@ class _Changing:
         reports.append(("counts", _json(dict(self.counts)), None))
         for key, rows in self.changed.items():
             reports.append(("rows", str(key), rows.serialize()))
+        if self.marks:
+            reports.append(("marks", _json(self.marks), None))
         if self.matched:
             reports.append(("source", "", self.matched.serialize()))
         return reports
@@ -144,7 +153,7 @@ class _Changing:
             places = np.flatnonzero(batch.actions == index)
             part = batch if len(places) == len(batch.actions) else batch.take(places)
             self.counts[index] += len(places)
-            self._write(self.task.actions[index], part, data, changes)
+            self._write(index, part, data, changes)
 
     def _note_positions(self, batch: _Batch, acting: Any) -> None:
         places = pa.array(np.flatnonzero(acting))
@@ -159,23 +168,37 @@ class _Changing:
 
     def _write(
         self,
-        action: RowAction,
+        index: int,
         batch: _Batch,
         data: DataFileWriter,
         changes: ChangeDataWriter | None,
     ) -> None:
+        action = self.task.actions[index]
         new = batch.new_rows() if action != "delete" else None
         if new is not None:
+            for each in self.task.numbered[index] if self.task.numbered else ():
+                self._note_numbers(each, new.column(each.column))
             data.add(new)
         if changes is None or action == "copy":
             return
+        of_table = CarriedIds.of(self.task.data.configuration).of_table
         if action == "insert":
             assert new is not None  # noqa: S101  only what is deleted has none
-            changes.add(new, "insert")
+            changes.add(of_table(new), "insert")
             return
-        changes.add(batch.old_rows(), "delete" if new is None else "update_preimage")
+        old = of_table(batch.old_rows())
+        changes.add(old, "delete" if new is None else "update_preimage")
         if new is not None:
-            changes.add(new, "update_postimage")
+            changes.add(of_table(new), "update_postimage")
+
+    def _note_numbers(self, identity: IdentityColumn, values: Any) -> None:
+        if values.null_count:
+            # Spec: overflow MUST be detected, and such writes refused.
+            raise identity.overflow()
+        bounds = pc.min_max(values).as_py()
+        last = identity.farther(bounds["min"], bounds["max"])
+        known, _ = self.marks.get(identity.column, (last, identity.step))
+        self.marks[identity.column] = (identity.farther(known, last), identity.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +304,8 @@ class WrittenChanges:
     """Indexes of the changed rows by the key of their file."""
     matched: BitMap64 = field(default_factory=BitMap64)
     """Numbers of the source's rows that matched."""
+    high_water_marks: dict[str, int] = field(default_factory=dict)
+    """The last value of each identity column that was numbered."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -300,6 +325,7 @@ def decode_changes(
     counts: Counter[int] = Counter()
     rows: dict[int, BitMap64] = {}
     matched, error = BitMap64(), None
+    marks: dict[str, int] = {}
     for kind, payload, bits in reports:
         match kind:
             case "add":
@@ -311,8 +337,14 @@ def decode_changes(
             case "rows":
                 key = int(payload)
                 rows[key] = rows.get(key, BitMap64()) | BitMap64.deserialize(bytes(bits or b""))
+            case "marks":
+                found = msgspec.json.decode(payload, type=dict[str, tuple[int, int]])
+                for name, (last, step) in found.items():
+                    farther = max if step > 0 else min
+                    marks[name] = farther(marks.get(name, last), last)
             case "source":
                 matched |= BitMap64.deserialize(bytes(bits or b""))
             case _:
                 error = error or decode_error(payload)
-    return WrittenChanges(tuple(files), tuple(change_files), counts, rows, matched), error
+    written = WrittenChanges(tuple(files), tuple(change_files), counts, rows, matched, marks)
+    return written, error

@@ -32,6 +32,7 @@ from dagster_delta.engines.spark.change_tasks import (
 )
 from dagster_delta.engines.spark.copy_tasks import CopyTask
 from dagster_delta.engines.spark.errors import spark_failures
+from dagster_delta.engines.spark.identity import identity_value
 from dagster_delta.engines.spark.reader import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.schema import from_spark_schema, to_spark_type
 from dagster_delta.engines.spark.session import functions_of
@@ -131,6 +132,7 @@ class ChangingRows:
             with_sources=self.source_number is not None,
             with_old=self._with_old,
             casts=tuple(name for name, _ in self._casts()),
+            numbered=tuple(each.completion.identities for each in self.changes),
         )
 
     def columns(self) -> DataFrame:
@@ -189,6 +191,9 @@ class ChangingRows:
             # It is the old row that is recorded, and it stands here where there is no other.
             is_recorded = self.change_data is not None and not self._with_old
             return self.old(field.name) if is_recorded else None
+        for each in change.completion.identities:
+            if each.column == field.name:
+                return identity_value(each, self._functions)
         own = {
             path[1:]: stored_value(
                 column,
@@ -225,7 +230,8 @@ class ChangingRows:
 
     def _by_action(self, cases: Sequence[tuple[int, Column]], other: Column) -> Column:
         functions = self._functions
-        if len(cases) == len(self.changes) == 1:
+        if len(cases) == len(self.changes) == 1 and self.source_number is None:
+            # Only rows that the change applies to are left; on others it could fail.
             return cases[0][1]
         result = other
         for index, value in reversed(cases):

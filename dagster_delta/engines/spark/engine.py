@@ -36,6 +36,7 @@ class SparkEngine:
     """
 
     keeps_row_ids = True
+    casts_values = True
 
     def __init__(self, session: SparkSession | None = None) -> None:
         self._session = session

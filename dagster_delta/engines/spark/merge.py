@@ -39,7 +39,7 @@ from dagster_delta.engines.spark.row_positions import (
 )
 from dagster_delta.engines.spark.session import functions_of
 from dagster_delta.engines.spark.writer import delete_files
-from dagster_delta.errors import ConstraintViolation, UnsupportedFeature
+from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class MergedRows:
     """Rows of the table by the index of the clause."""
     rows: dict[str, BitMap64] = field(default_factory=dict)
     """Indexes of the changed rows by path."""
+    high_water_marks: dict[str, int] = field(default_factory=dict)
+    """The last value of each identity column that was numbered."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +100,14 @@ class FrameMerge:
             delete_files(changed.paths, self.target.store)
             raise
         table = self.target.store.location.uri
-        counts = {index: len_ for index, len_ in self._counts(changed).items() if len_}
+        counts = {index: count for index, count in self._counts(changed).items() if count}
         return MergedRows(
             (*changed.files, *inserted.files),
             (*changed.change_files, *inserted.change_files),
             sum(inserted.counts.values()),
             counts,
             self._files.by_path(changed.rows, table=table) if changed.rows else {},
+            inserted.high_water_marks,
         )
 
     def _change(self) -> WrittenChanges:
@@ -175,20 +178,11 @@ class FrameMerge:
 
     @cached_property
     def _inserting(self) -> list[tuple[int, MergeClause]]:
-        found = [
+        return [
             (index, each)
             for index, each in enumerate(self.clauses)
             if each.text.kind == "not_matched"
         ]
-        for _, clause in found:
-            if clause.values.identities:
-                raise UnsupportedFeature(
-                    f"column {clause.values.identities[0].column} is an identity column, which a "
-                    "merge on Spark does not number: pass values for it where it takes them, or "
-                    'merge with engine="arrow"',
-                    table=self.target.store.location.uri,
-                )
-        return found
 
     @property
     def _deletes_only(self) -> bool:
