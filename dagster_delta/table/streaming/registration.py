@@ -17,11 +17,12 @@ def register_delta_log(spark: SparkSession) -> None:
     `maxFilesPerTrigger` (1000 by default) and `maxBytesPerTrigger` (both from Spark 4.2 on),
     `ignoreDeletes`, `ignoreChanges`, `skipChangeCommits` and `readChangeFeed`, with the meanings
     they have in Delta Lake; batch queries know `versionAsOf` and `timestampAsOf`. Storage options
-    stand behind `storage.`.
+    stand behind `storage.`. In SQL it is `CREATE TEMPORARY VIEW … USING delta_log OPTIONS (…)`.
 
     Examples:
         register_delta_log(spark)
         clicks = spark.readStream.format("delta_log").option("startingVersion", 7).load(uri)
+        spark.sql("CREATE TEMPORARY VIEW clicks USING delta_log OPTIONS (path 's3://lake/clicks')")
 
     Args:
         spark: a session of Spark 4, classic or Connect, whose Python workers have this package.
