@@ -134,6 +134,35 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/table/test_spark_writes.py::test_new_columns_of_a_frame_merge_into_the_table",
     ),
     Operation(
+        'Widen types on write and add nothing (`schema_mode="widen"`)',
+        "tests/table/test_append.py::test_widen_takes_the_wider_types_and_no_new_columns",
+        "tests/table/test_schema_changes.py::test_a_frame_widens_the_table",
+    ),
+    Operation(
+        "`ALTER TABLE` as Spark, DuckLake and MySQL spell it: add, drop, rename, move columns",
+        "tests/table/test_schema_changes.py::"
+        "test_every_statement_of_the_ducklake_page_runs_as_written",
+        "tests/reference/test_schema_changes_delta_spark.py::"
+        "test_delta_spark_goes_on_with_what_we_changed",
+    ),
+    Operation(
+        "Widen column types at every depth, partition columns included, by the log alone",
+        "tests/table/test_schema_changes.py::"
+        "test_files_of_the_old_type_are_read_and_skipped_as_the_new_one",
+        "tests/reference/test_schema_changes_delta_spark.py::"
+        "test_every_widening_at_every_depth_is_read_alike",
+    ),
+    Operation(
+        "Add a column with a default that existing rows get, in one commit that can be resumed",
+        "tests/table/test_schema_changes.py::test_a_default_is_in_every_row_of_every_file",
+        "tests/table/test_schema_changes.py::test_spark_writes_the_default_and_checks_rows",
+    ),
+    Operation(
+        "Add CHECK constraints and NOT NULL once existing rows satisfy them",
+        "tests/table/test_schema_changes.py::test_rows_that_break_a_constraint_are_shown",
+        "tests/table/test_schema_changes.py::test_spark_writes_the_default_and_checks_rows",
+    ),
+    Operation(
         "Write once per application version (`idempotency`)",
         "tests/table/test_append.py::test_the_same_call_in_a_race_lands_once",
         "tests/table/test_spark_writes.py::test_a_frame_is_written_once_per_application_version",

@@ -15,6 +15,7 @@ from dagster_delta.errors import (
     CommitStateUnknown,
     ConstraintViolation,
     InvalidArgument,
+    InvalidCast,
     MetadataChanged,
     SchemaChangeRefused,
     StorageFailure,
@@ -600,6 +601,16 @@ def test_spark_writes_the_default_and_checks_rows(spark: SparkSession, tmp_path:
     assert sorted(found.to_pylist(), key=repr) == [{"ident": n, "c": "xy"} for n in (1, 2, 3)]
     frame = table.snapshot().scan(where="ident >= 2").to_spark(spark)
     assert sorted(row.ident for row in frame.collect()) == [2, 3]
+
+
+def test_a_frame_widens_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    table = DeltaTable.create(str(tmp_path), IDS.schema, properties=FEATURES)
+    table.append(IDS)
+    with pytest.raises(InvalidCast, match='schema_mode="widen"'):
+        table.append(spark.sql(f"SELECT {2**40} AS id"))
+    table.append(spark.sql(f"SELECT {2**40} AS id"), schema_mode="widen")
+    assert str(table.schema()) == "struct<id:long>"
+    assert sorted(row["id"] for row in rows(table)) == [1, 2, 2**40]
 
 
 def test_a_refused_change_names_its_error(store: MemoryStore) -> None:
