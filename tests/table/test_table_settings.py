@@ -1,0 +1,201 @@
+"""Properties, features and protocol versions of a table that exists, each change in one commit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta.errors import InvalidArgument, MetadataChanged
+from dagster_delta.protocol.actions import Protocol
+from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.delta_table import DeltaTable
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "c"]})
+
+
+def table_with(properties: dict[str, Any] | None = None) -> DeltaTable:
+    table = DeltaTable.create("", ROWS.schema, properties=properties, store=MemoryStore())
+    table.append(ROWS)
+    return table
+
+
+def opened(table: DeltaTable) -> DeltaTable:
+    return DeltaTable("", store=table.store)
+
+
+def actions(table: DeltaTable, version: int) -> list[tuple[str, Any]]:
+    lines = table.store.read(commit_path(version)).splitlines()
+    return [next(iter(json.loads(line).items())) for line in lines]
+
+
+def test_a_legacy_protocol_gives_way_to_lists_of_all_it_implied() -> None:
+    table = table_with({"delta.constraints.c": "id > 0"})
+    table.set_properties({"delta.enableDeletionVectors": True})
+    assert opened(table).protocol() == Protocol(
+        min_reader_version=3,
+        min_writer_version=7,
+        reader_features=("deletionVectors",),
+        writer_features=("appendOnly", "checkConstraints", "deletionVectors", "invariants"),
+    )
+
+
+def test_a_legacy_feature_raises_a_legacy_protocol_only() -> None:
+    table = table_with()
+    table.set_properties({"delta.enableChangeDataFeed": True})
+    assert table.protocol() == Protocol(min_reader_version=1, min_writer_version=4)
+
+
+def test_setting_what_is_set_makes_no_version() -> None:
+    table = table_with({"delta.appendOnly": True})
+    result = table.set_properties({"delta.appendOnly": "true"})
+    assert (result.skipped, result.version) == (True, 1)
+
+
+def test_columns_that_are_there_keep_their_names_in_files_when_mapping_begins() -> None:
+    table = table_with()
+    table.set_properties({"delta.columnMapping.mode": "name"})
+    configuration = table.snapshot().configuration
+    assert [configuration.physical_name(name) for name in ("id", "v")] == ["id", "v"]
+    table.append(ROWS)
+    assert opened(table).snapshot().scan().to_arrow().num_rows == 6
+
+
+def test_in_commit_timestamps_say_when_they_began() -> None:
+    table = table_with()
+    version = table.set_properties({"delta.enableInCommitTimestamps": True}).version
+    (_, info), *_ = actions(table, version)
+    configuration = table.metadata().configuration
+    assert configuration["delta.inCommitTimestampEnablementVersion"] == str(version)
+    began = configuration["delta.inCommitTimestampEnablementTimestamp"]
+    assert began == str(info["inCommitTimestamp"])
+    table.unset_properties(["delta.enableInCommitTimestamps"])
+    assert table.metadata().configuration == {}
+
+
+def test_row_ids_are_given_to_rows_that_are_there_and_no_row_changes() -> None:
+    table = table_with()
+    table.append(ROWS)
+    version = table.set_properties({"delta.enableRowTracking": True}).version
+    adds = [each for name, each in actions(table, version) if name == "add"]
+    assert sorted(each["baseRowId"] for each in adds) == [0, 3]
+    assert {(each["defaultRowCommitVersion"], each["dataChange"]) for each in adds} == {
+        (version, False)
+    }
+    found = opened(table).snapshot().scan(row_ids=True).to_arrow()
+    assert sorted(found["_row_id"].to_pylist()) == list(range(6))
+
+
+def test_rows_appended_while_tracking_is_enabled_are_not_left_without_ids() -> None:
+    table = table_with()
+    transaction = table.transaction()
+    opened(table).append(ROWS)
+    from dagster_delta.evolution.property_changes import set_properties
+    from dagster_delta.table.configuration_change import stage_configuration_change
+
+    names = iter(["a", "b"])
+    wanted = set_properties(
+        transaction.configuration,
+        {"delta.enableRowTracking": True},
+        new_name=lambda: next(names),
+    )
+    stage_configuration_change(transaction, wanted)
+    with pytest.raises(Exception, match="added rows"):
+        transaction.commit("SET TBLPROPERTIES")
+
+
+def test_appends_that_race_get_ids_of_their_own() -> None:
+    table = table_with({"delta.enableRowTracking": True})
+    loser = table.transaction()
+    opened(table).append(ROWS)
+    donor = table_with()
+    file = actions(donor, 1)[-1][1]
+    table.store.put(file["path"], donor.store.read(file["path"]))
+    from dagster_delta.protocol.actions import AddFile
+
+    loser.stage_written(
+        [
+            AddFile(
+                path=file["path"],
+                partition_values={},
+                size_bytes=file["size"],
+                modification_time_ms=0,
+                data_change=True,
+                stats=file["stats"],
+            )
+        ]
+    )
+    loser.commit("WRITE")
+    files = opened(table).snapshot().live_files()
+    assert sorted(files["base_row_id"].to_pylist()) == [0, 3, 6]
+    assert sorted(files["default_row_commit_version"].to_pylist()) == [1, 2, 3]
+
+
+def test_a_change_of_settings_loses_to_another() -> None:
+    table = table_with()
+    transaction = table.transaction()
+    opened(table).set_properties({"delta.appendOnly": True})
+    transaction.stage_configuration(transaction.configuration)
+    with pytest.raises(MetadataChanged):
+        transaction.commit("SET TBLPROPERTIES")
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"delta.enableDeletionVector": True}, "did you mean delta.enableDeletionVectors"),
+        ({"delta.nothingLikeIt": 1}, "the properties are delta.appendOnly"),
+        ({"delta.appendOnly": "perhaps"}, "neither 'true' nor 'false'"),
+        ({"delta.constraints.c": "id > 0"}, "ADD CONSTRAINT c"),
+        ({"delta.columnMapping.mode": "id"}, "cannot go from none to id"),
+        ({"delta.columnMapping.maxColumnId": 7}, "kept by the writers"),
+        ({"delta.dataSkippingStatsColumns": "nope"}, "names nope"),
+        ({"delta.minReaderVersion": 2, "delta.minWriterVersion": 3}, "is no protocol"),
+        ({"delta.feature.nope": "supported"}, "does not know"),
+        ({"delta.enableIcebergCompatV1": True}, "needs column mapping"),
+        (
+            {"delta.enableIcebergCompatV2": True, "delta.columnMapping.mode": "name"},
+            "create a new table",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_written(
+    properties: dict[str, Any], message: str
+) -> None:
+    table = table_with()
+    with pytest.raises(InvalidArgument, match=message):
+        table.set_properties(properties)
+    assert opened(table).version() == 1
+
+
+def test_unsetting_asks_for_a_property_that_is_there() -> None:
+    table = table_with({"my.own": "x"})
+    with pytest.raises(InvalidArgument, match=r"it has my\.own"):
+        table.unset_properties(["delta.appendOnly"])
+    assert table.unset_properties(["delta.appendOnly"], if_exists=True).skipped
+    table.unset_properties(["MY.OWN"])
+    assert table.metadata().configuration == {}
+
+
+def test_mapping_is_not_unset_by_its_property() -> None:
+    table = table_with({"delta.columnMapping.mode": "name"})
+    with pytest.raises(InvalidArgument, match="drop_feature"):
+        table.unset_properties(["delta.columnMapping.mode"])
+
+
+def test_features_and_versions_are_raised_by_name() -> None:
+    table = table_with()
+    table.enable_feature("vacuumProtocolCheck")
+    assert "vacuumProtocolCheck" in (table.protocol().reader_features or ())
+    with pytest.raises(InvalidArgument, match="no table feature nope"):
+        table.enable_feature("nope")
+    legacy = table_with()
+    legacy.upgrade_protocol(min_writer_version=7)
+    assert legacy.protocol() == Protocol(
+        min_reader_version=1, min_writer_version=7, writer_features=("appendOnly", "invariants")
+    )
+    legacy.upgrade_protocol(min_reader_version=3, min_writer_version=7)
+    assert legacy.protocol().reader_features == ()
