@@ -60,7 +60,8 @@ class RowChangeMethods(ABC):
             TableNotFound: there is no table.
             SchemaMismatch: the predicate names a column that is not there.
             InvalidArgument: the predicate is none, or fails on a value.
-            UnsupportedExpression: the embedded engine cannot evaluate it exactly as Spark would.
+            UnsupportedExpression: the embedded engine cannot evaluate it exactly as Spark would,
+                and there is no Spark session.
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written, or is
                 append-only.
             CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.

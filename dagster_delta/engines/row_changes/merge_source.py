@@ -42,7 +42,8 @@ class MergeSource:
     def __init__(self, data: object, directory: str) -> None:
         if type(data).__module__.partition(".")[0] == "pyspark":
             raise UnsupportedFeature(
-                "a Spark frame cannot be the source of a merge yet: pass frame.toArrow()"
+                "the embedded engine does not merge a Spark frame: leave engine out to merge on "
+                "Spark, or pass frame.toArrow()"
             )
         reader = to_reader(data)
         self.schema: StructType = from_arrow_schema(reader.schema)
