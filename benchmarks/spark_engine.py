@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import logging
+import os
+import shutil
 import statistics
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines.spark.session import local_spark_session
+from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.table.delta_table import DeltaTable
 from tests.reference.jars import resolve_jars
 
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 Run = Callable[[], object]
 
 _SMALL_APPENDS = 20
+_MANY_FILES = 300_000
 
 
 class Workloads:
@@ -92,6 +98,7 @@ class Workloads:
             "write": self._writes([]),
             "write, 12 partitions": self._writes(["p"]),
             f"{_SMALL_APPENDS} small appends": self._small_appends(),
+            f"one of {_MANY_FILES} files": self._one_of_many(),
         }
 
     def _reads(
@@ -122,6 +129,51 @@ class Workloads:
                 frame.write.format("delta").mode("append").save(path)
 
         return ours, theirs
+
+    def _one_of_many(self) -> tuple[Run, Run]:
+        """Opening a table without a cache, and planning: only the file that is read is there."""
+        where = "id BETWEEN 0 AND 9"
+
+        def copy() -> str:
+            if not Path(self.path("many")).exists():
+                self._write_many()
+            path = self.fresh()
+            shutil.copytree(self.path("many"), path, copy_function=os.link)
+            return path
+
+        def ours() -> object:
+            frame = DeltaTable(copy()).snapshot().scan(where=where).to_spark(self.spark)
+            return frame.count()
+
+        def theirs() -> object:
+            return self.spark.read.format("delta").load(copy()).where(where).count()
+
+        return ours, theirs
+
+    def _write_many(self) -> None:
+        table = DeltaTable(self.path("many"), must_exist=False)
+        table.append(self.spark.range(0, 10, 1, 1))
+        [live] = table.snapshot().live_files().to_pylist()
+        lines = []
+        for at in range(1, _MANY_FILES):
+            stats = {
+                "numRecords": 10,
+                "minValues": {"id": 10 * at},
+                "maxValues": {"id": 10 * at + 9},
+                "nullCount": {"id": 0},
+            }
+            add = {
+                "path": f"part-{at:05}-{uuid.uuid4()}-c000.snappy.parquet",
+                "partitionValues": {},
+                "size": live["size_bytes"],
+                "modificationTime": live["modification_time_ms"],
+                "dataChange": True,
+                "stats": json.dumps(stats),
+            }
+            lines.append(json.dumps({"add": add}))
+        table.store.put_if_absent(commit_path(1), "\n".join(lines).encode())
+        table.refresh()
+        table.checkpoint()
 
 
 def to_hash(frame: DataFrame) -> object:

@@ -252,6 +252,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_range_of_static_partitions_is_replaced_exactly",
     ),
     Operation(
+        "Dagster IO manager: progress of Spark's stages in the log of the run, its figures in the UI",
+        None,
+        "tests/orchestration/test_spark_progress.py::test_long_work_is_reported_while_it_lasts",
+    ),
+    Operation(
         "Dagster sensors on the log: new commits by anybody, two requests for an idle table",
         "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",
         "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",

@@ -43,6 +43,7 @@ from dagster_delta.orchestration.run_facts import (
     run_facts,
     set_data_version,
 )
+from dagster_delta.orchestration.spark_progress import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 from dagster_delta.orchestration.type_handlers import TableInput, load_input, load_type_of
 
@@ -167,11 +168,14 @@ class DeltaIOManager(ConfigurableIOManager):
             idempotency=idempotency(facts),
             commit_info=commit_info(facts, options.custom_metadata),
         )
-        if isinstance(obj, AppliedChanges):
-            written = write_changes(write, obj)
-            context.add_output_metadata(consumption_metadata(obj.consumption))
-        else:
-            written = write_asset(write, obj)
+        with watch_spark(obj, context.log) as spark_work:
+            if isinstance(obj, AppliedChanges):
+                written = write_changes(write, obj)
+                context.add_output_metadata(consumption_metadata(obj.consumption))
+            else:
+                written = write_asset(write, obj)
+        if spark_work.metadata:
+            context.add_output_metadata(spark_work.metadata)
         if written.skipped_because is not None:
             context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
         self._report(context, write, written)
