@@ -30,6 +30,8 @@ def _bare(directory: Path, size: int) -> Callable[[], object]:
     from dagster_delta import DeltaTable
 
     table, data = DeltaTable(str(directory / "bare"), must_exist=False), _table(size)
+    # What is imported when it is first used belongs to no write.
+    DeltaTable(str(directory / "first"), must_exist=False).overwrite(data.slice(0, 1))
 
     def run() -> str:
         return f"{table.overwrite(data).snapshot.num_records} rows"
@@ -43,6 +45,8 @@ def _io_manager(directory: Path, size: int) -> Callable[[], object]:
     from dagster_delta import DeltaIOManager
 
     manager, data = DeltaIOManager(root_uri=str(directory)), _table(size)
+    first = build_output_context(asset_key=AssetKey("first"), name="result")
+    manager.handle_output(first, data.slice(0, 1))
     context = build_output_context(asset_key=AssetKey("ours"), name="result")
 
     def run() -> str:

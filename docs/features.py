@@ -257,6 +257,37 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/orchestration/test_spark_progress.py::test_long_work_is_reported_while_it_lasts",
     ),
     Operation(
+        "Dagster IO manager: merge, by type or clause by clause, within the partitions of the run",
+        "tests/orchestration/test_merge_mode.py::test_a_merge_keeps_to_the_partitions_of_the_run",
+        "tests/orchestration/test_spark_merge_assets.py::"
+        "test_a_spark_frame_is_merged_into_partitions_of_a_run",
+    ),
+    Operation(
+        "Incremental assets: changes of another table, applied once, per partition",
+        "tests/orchestration/test_change_feed_assets.py::"
+        "test_a_step_that_died_after_its_commit_applies_nothing_twice",
+        "tests/orchestration/test_spark_merge_assets.py::"
+        "test_changes_are_taken_and_applied_by_spark",
+    ),
+    Operation(
+        "Incremental assets: every row anew where the changes cannot be told any more",
+        "tests/orchestration/test_change_feed_assets.py::"
+        "test_where_changes_cannot_be_told_every_row_is_taken",
+        None,
+    ),
+    Operation(
+        "Asset checks: constraints, keys, counts, freshness, schema drift and health",
+        "tests/orchestration/test_asset_checks.py::"
+        "test_only_new_rows_are_looked_at_once_a_check_has_passed",
+        None,
+    ),
+    Operation(
+        "Dagster sensors: only commits that change the columns asked for",
+        "tests/orchestration/test_sensors.py::"
+        "test_only_changes_of_the_columns_that_were_asked_for_count",
+        None,
+    ),
+    Operation(
         "Dagster sensors on the log: new commits by anybody, two requests for an idle table",
         "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",
         "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",
