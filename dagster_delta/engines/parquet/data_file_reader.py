@@ -31,6 +31,7 @@ from dagster_delta.protocol.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.arrow_values import FALSE
 from dagster_delta.protocol.deletion_vectors import deleted_row_mask
+from dagster_delta.protocol.parquet_reader import decoding_pool
 from dagster_delta.protocol.partition_values import decode_path, parse_partition_column
 from dagster_delta.protocol.row_tracking import carried_columns
 from dagster_delta.protocol.schema import StructField, StructType
@@ -336,7 +337,11 @@ def _filter(rows: Any, mask: Any) -> tuple[Any, int]:
     if count == rows.num_rows:
         return rows, count
     # A batch without columns cannot be filtered: it would forget how many rows it has.
-    return (rows.filter(mask) if rows.num_columns else _rows(count)), count
+    if not rows.num_columns:
+        return _rows(count), count
+    # `RecordBatch.filter` takes no allocator.
+    drop = pc.FilterOptions("drop")
+    return pc.call_function("filter", [rows, mask], drop, decoding_pool()), count
 
 
 def _positions(file: DataFile, start: int, length: int, mask: Any) -> list[Any]:
