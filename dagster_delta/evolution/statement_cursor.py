@@ -185,7 +185,7 @@ class StatementCursor:
         before = self._sql[: token.position]
         line = before.count("\n") + 1
         column = token.position - (before.rfind("\n") + 1)
-        text = self._sql.splitlines()[line - 1] if self._sql else ""
+        text = self._sql.split("\n")[line - 1]
         # A long line is shown around the place.
         start = max(0, column - _MAX_SHOWN // 2)
         shown = text[start : start + _MAX_SHOWN].replace("\t", " ")

@@ -5,6 +5,7 @@ Spec: Add File and Remove File (dataChange); Column Invariants; CHECK Constraint
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Constraint, Engine, ReadPlan
 from dagster_delta.engines.row_tracking import keep_row_ids
+from dagster_delta.engines.sql.moments import at_moment
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.column_values import ColumnExpression, ColumnValues
@@ -144,6 +146,7 @@ class ExistingFiles:
     max_batch_bytes: int
     _journal: RewriteJournal | None = field(default=None, init=False)
     _done: list[JournalEntry] = field(default_factory=list, init=False)
+    _moment_ms: int = field(default=0, init=False)
 
     def stage(self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan) -> Any:
         """Write what has not been written yet, and stage that the new files replace the old ones.
@@ -162,7 +165,7 @@ class ExistingFiles:
             UnsupportedExpression: the engine cannot compute a default exactly.
             DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
         """
-        self._open_journal(snapshot, plan)
+        self._open_journal(snapshot, plan, transaction.clock())
         files = snapshot.live_files()
         keys = keys_of(files["path"], files["deletion_vector"])
         self._keep_current(set(keys.to_pylist()))
@@ -179,15 +182,22 @@ class ExistingFiles:
         transaction.declare_row_ids_kept()
         return files
 
-    def _open_journal(self, snapshot: Snapshot, plan: SchemaChangePlan) -> None:
+    def _open_journal(self, snapshot: Snapshot, plan: SchemaChangePlan, now_ms: int) -> None:
         change = msgspec.json.encode(
-            [plan.after.metadata.id, plan.after.metadata.schema_string, dict(plan.fills)]
+            [
+                plan.after.metadata,
+                dict(plan.fills),
+                [(each.name, each.sql) for each in plan.checks],
+            ],
+            order="deterministic",
         ).decode()
         if self._journal is not None and self._journal.change == change:
             return
         self.discard()
         self._journal = RewriteJournal(snapshot.store, change)
         self._done = list(self._journal.load())
+        # A default that asks for the time is the same in all rows, whoever wrote them when.
+        self._moment_ms = self._done[0].moment_ms if self._done else now_ms
 
     def _keep_current(self, live: set[str]) -> None:
         """Forget entries of which another writer has taken a file away."""
@@ -212,9 +222,7 @@ class ExistingFiles:
             constraints=plan.checks,
             # Rows that stand in the table have passed what held so far.
             check_rows=False,
-            values=ColumnValues(
-                defaults=tuple(ColumnExpression(*each) for each in plan.fills.items())
-            ),
+            values=ColumnValues(defaults=tuple(self._defaults(plan))),
         )
         read, spec = keep_row_ids(read, spec)
         written = self.engine.write(self.engine.read(read), spec, store=snapshot.store)
@@ -222,10 +230,16 @@ class ExistingFiles:
             sources=frozenset(keys_of(files["path"], files["deletion_vector"]).to_pylist()),
             adds=written.files,
             num_rows=written.num_rows,
+            moment_ms=self._moment_ms,
         )
         self._done.append(entry)
         assert self._journal is not None  # noqa: S101  opened before
         self._journal.record(entry)
+
+    def _defaults(self, plan: SchemaChangePlan) -> Iterator[ColumnExpression]:
+        moment = dt.datetime.fromtimestamp(self._moment_ms / 1000, dt.UTC)
+        for column, sql in plan.fills.items():
+            yield ColumnExpression(column, at_moment(sql, moment))
 
     @property
     def num_rows(self) -> int:

@@ -36,6 +36,8 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The new files, none of them referenced yet."""
     num_rows: int
     """Rows in the new files."""
+    moment_ms: int
+    """What time it is in the defaults of their rows, in milliseconds since the epoch."""
 
     @property
     def paths(self) -> tuple[str, ...]:

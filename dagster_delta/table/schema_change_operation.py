@@ -129,7 +129,9 @@ def change_schema(
         # Another try may find the store in a better mood, and goes on from here.
         raise
     except DeltaError:
-        files.discard()
+        # A commit that may have landed refers to the files.
+        if not change.may_have_landed:
+            files.discard()
         raise
 
 
@@ -165,6 +167,7 @@ class _SchemaChange:
     validation: RowValidation
     files: ExistingFiles
     started: float = field(default_factory=time.perf_counter)
+    may_have_landed: bool = field(default=False, init=False)
 
     def run(self, snapshot: Snapshot) -> SchemaChangeResult:
         """Plan and commit until no other writer comes in between."""
@@ -227,12 +230,15 @@ class _SchemaChange:
             # Rows that others add meanwhile have not been looked at.
             transaction.depend_on(ReadScope(whole_table=True))
         metrics["executionTimeMs"] = round((time.perf_counter() - self.started) * 1000)
-        return transaction.try_commit(
+        self.may_have_landed = True
+        outcome = transaction.try_commit(
             _operation(self.actions),
             parameters={"changes": [each.what for each in plan.steps]},
             metrics=metrics,
             user_info=self.options.commit_info,
         )
+        self.may_have_landed = not isinstance(outcome, Refused)
+        return outcome
 
     def _refuse_two_rewrites(self, plan: SchemaChangePlan) -> None:
         tracks = plan.after.row_tracking_enabled and not plan.before.row_tracking_enabled

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
+from dagster_delta.evolution.column_paths import not_null_sql
 from dagster_delta.evolution.merge_schema import (
     check_strict,
     merge_schemas,
@@ -281,7 +282,7 @@ def write_spec(
 def table_constraints(configuration: TableConfiguration) -> tuple[Constraint, ...]:
     """What every row of a table has to satisfy."""
     not_null = (
-        Constraint(f"NOT NULL {'.'.join(path)}", _not_null_sql(path))
+        Constraint(f"NOT NULL {'.'.join(path)}", not_null_sql(path))
         for path in configuration.not_null_columns
     )
     invariants = (
@@ -293,13 +294,3 @@ def table_constraints(configuration: TableConfiguration) -> tuple[Constraint, ..
     )
     named = (Constraint(f"CHECK {name}", sql) for name, sql in checks.items())
     return (*not_null, *invariants, *named)
-
-
-def _not_null_sql(path: tuple[str, ...]) -> str:
-    required = f"{_quote(path)} IS NOT NULL"
-    # A nested field binds only where the struct that holds it is there.
-    return f"{_quote(path[:-1])} IS NULL OR {required}" if len(path) > 1 else required
-
-
-def _quote(path: tuple[str, ...]) -> str:
-    return ".".join(f"`{name.replace('`', '``')}`" for name in path)

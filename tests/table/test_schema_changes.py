@@ -27,6 +27,7 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table import existing_rows, schema_change_operation
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.rewrite_journal import RewriteJournal
+from dagster_delta.table.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
 
 if TYPE_CHECKING:
@@ -326,6 +327,30 @@ def test_a_rewrite_catches_up_with_writers_that_were_faster(
     monkeypatch.setattr(existing_rows.ExistingFiles, "stage", stage_and_lose)
     table.add_column("c", "INT", default="5")
     assert rows(table) == [{"id": n, "c": 5} for n in left]
+
+
+def test_files_of_a_commit_that_may_have_landed_are_kept(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_of(store, IDS)
+    try_commit = Transaction.try_commit
+
+    def land_without_a_word(self: Transaction, *arguments: Any, **options: Any) -> Any:
+        try_commit(self, *arguments, **options)
+        raise CommitStateUnknown("the store never answered")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transaction, "try_commit", land_without_a_word)
+        with pytest.raises(CommitStateUnknown):
+            table.add_column("c", "INT", default="1")
+    assert rows(table) == [{"id": 1, "c": 1}, {"id": 2, "c": 1}]
+
+
+@pytest.mark.usefixtures("one_file_a_batch")
+def test_a_default_that_asks_for_the_time_is_the_same_in_every_row(store: MemoryStore) -> None:
+    table = table_of(store, *[IDS] * 3)
+    table.add_column("at", "TIMESTAMP", default="current_timestamp()")
+    assert len({row["at"] for row in rows(table)}) == 1
 
 
 # Validation
