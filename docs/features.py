@@ -252,7 +252,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_range_of_static_partitions_is_replaced_exactly",
     ),
     Operation(
-        "Dagster IO manager: progress of Spark's stages in the log of the run, its figures in the UI",
+        "Dagster IO manager: progress of Spark's stages in the run's log, figures in the UI",
         None,
         "tests/orchestration/test_spark_progress.py::test_long_work_is_reported_while_it_lasts",
     ),
