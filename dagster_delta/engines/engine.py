@@ -199,9 +199,6 @@ class RowChangeEngine(Protocol):
     def session_is_utc(self) -> bool:
         """Whether it reads timestamps without a zone in UTC."""
 
-    keeps_row_ids: bool
-    """Whether `rewrite` lets rows keep their ids where its plan and its spec carry them."""
-
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate, file by file; no file without any.
 
@@ -213,6 +210,8 @@ class RowChangeEngine(Protocol):
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
         """Write rows anew, row for row in their order.
+
+        Rows keep their ids where plan and spec carry them, see `keep_row_ids`.
 
         Raises:
             SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column;

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.row_changes.merge_clauses import MergeClause, MergeNames, parse_clauses
 from dagster_delta.engines.row_changes.merge_condition import split_condition
+from dagster_delta.engines.row_tracking import keep_row_ids
 from dagster_delta.engines.spark.engine import SparkEngine, check_reachable
 from dagster_delta.engines.spark.merge import FrameMerge
 from dagster_delta.engines.spark.merge_source import SparkMergeSource
@@ -76,6 +77,7 @@ def merge_frames(
     plan = read_plan(snapshot, scope.files, None, configuration)
     records = _records(clauses, transaction)
     change_data = replace(spec, constraints=()) if records else None
+    plan, spec = keep_row_ids(plan, spec)
     merged = FrameMerge(
         engine.session,
         plan,
@@ -101,6 +103,7 @@ def merge_frames(
         merged.files,
         merged.change_files,
         merged.high_water_marks,
+        keeps_row_ids=True,
     )
 
 

@@ -223,10 +223,9 @@ def _rewrite(
     if assignments:
         values = changed_values(configuration, {each.column[0] for each in assignments})
         data = write_spec(configuration, location, values=values)
-    source, tracked = read_plan(transaction.snapshot, files, where, configuration), data
-    if engine.keeps_row_ids:
-        source, tracked = keep_row_ids(source, data)
-        transaction.declare_row_ids_kept()
+    source = read_plan(transaction.snapshot, files, where, configuration)
+    source, tracked = keep_row_ids(source, data)
+    transaction.declare_row_ids_kept()
     return engine.rewrite(
         RowRewrite(
             source=source,

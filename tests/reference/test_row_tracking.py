@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pytest
@@ -25,6 +25,13 @@ SHAPES = {
     },
     "mapped_by_id": {"delta.columnMapping.mode": "id"},
 }
+CASES: list[tuple[str, Literal["arrow", "spark"]]] = [
+    ("copy_on_write", "arrow"),
+    ("copy_on_write", "spark"),
+    ("vectors", "arrow"),
+    ("mapped_vectors", "spark"),
+    ("mapped_by_id", "arrow"),
+]
 
 Ids = dict[int, tuple[int, int]]
 
@@ -51,6 +58,11 @@ def ids_by_us(table: DeltaTable) -> Ids:
     return {each["id"]: (each["_row_id"], each["_row_commit_version"]) for each in found}
 
 
+def ids_by_our_spark(session: SparkSession, table: DeltaTable) -> Ids:
+    found = table.snapshot().scan(["id"], row_ids=True).to_spark(session).collect()
+    return {each["id"]: (each["_row_id"], each["_row_commit_version"]) for each in found}
+
+
 def both(session: SparkSession, table: DeltaTable) -> Ids:
     """The ids, which both read alike and of which no two are one."""
     found = ids_by_us(DeltaTable(table.uri))
@@ -66,11 +78,11 @@ def assert_kept(before: Ids, after: Ids, *, changed: set[int], version: int) -> 
         assert after[key] == expected, key
 
 
-def change_with_us(table: DeltaTable) -> None:
-    table.delete("id = 3 OR id = 12")
-    table.update({"v": "concat(v, '!')"}, "id % 5 = 4")
+def change_with_us(table: DeltaTable, engine: Literal["arrow", "spark"] = "arrow") -> None:
+    table.delete("id = 3 OR id = 12", engine=engine)
+    table.update({"v": "concat(v, '!')"}, "id % 5 = 4", engine=engine)
     source = pa.table({"id": [6, 8, 100], "v": ["six", "eight", "new"]})
-    merge = table.merge(source, "t.id = s.id").when_matched_update({"v": "s.v"})
+    merge = table.merge(source, "t.id = s.id", engine=engine).when_matched_update({"v": "s.v"})
     merge = merge.when_not_matched_insert({"id": "s.id", "v": "s.v", "p": "0"})
     merge.when_not_matched_by_source_delete("t.id = 15").execute()
 
@@ -86,9 +98,9 @@ def change_with_spark(session: SparkSession, uri: str) -> None:
     )
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "engine"), CASES)
 def test_ids_stay_through_our_changes_and_delta_sparks(
-    delta_spark: SparkSession, tmp_path: Path, shape: str
+    delta_spark: SparkSession, tmp_path: Path, shape: str, engine: Literal["arrow", "spark"]
 ) -> None:
     properties = {"delta.enableRowTracking": "true", **SHAPES[shape]}
     table = DeltaTable.create(
@@ -98,8 +110,9 @@ def test_ids_stay_through_our_changes_and_delta_sparks(
     table.append(rows(10, 20))
     before = both(delta_spark, table)
     assert sorted(row_id for row_id, _ in before.values()) == list(range(20))
-    change_with_us(table)
+    change_with_us(table, engine)
     after = both(delta_spark, table)
+    assert ids_by_our_spark(delta_spark, table) == after
     changed = {4, 9, 14, 19, 6, 8}
     assert after.keys() == before.keys() - {3, 12, 15} | {100}
     for key in after.keys() - {100}:

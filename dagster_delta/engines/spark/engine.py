@@ -35,7 +35,6 @@ class SparkEngine:
             its own session.
     """
 
-    keeps_row_ids = True
     casts_values = True
 
     def __init__(self, session: SparkSession | None = None) -> None:

@@ -44,6 +44,7 @@ from dagster_delta.engines.spark.partition_values import (
     partition_literal,
     partition_table,
 )
+from dagster_delta.engines.spark.row_ids import with_row_ids
 from dagster_delta.engines.spark.schema import column_metadata, to_spark_schema, to_spark_type
 from dagster_delta.engines.spark.session import FIELD_ID_READ, functions_of, is_utc, session_conf
 from dagster_delta.engines.spark.sources import can_open, open_parquet
@@ -51,6 +52,7 @@ from dagster_delta.engines.spark.tasks import FILE_SCHEMA, ReadTask, encode_file
 from dagster_delta.errors import InvalidTable, UnsupportedExpression
 from dagster_delta.protocol.column_mapping import field_id
 from dagster_delta.protocol.partition_values import decode_path
+from dagster_delta.protocol.row_tracking import carried_columns
 from dagster_delta.protocol.schema import StructField, StructType
 
 if TYPE_CHECKING:
@@ -91,7 +93,12 @@ def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = 
             when the rows are asked for, and it is Spark's own error that names the file then.
         CorruptDeletionVector, InvalidTable.
     """
-    return _FrameReader(session, plan, with_positions).read()
+    carried = carried_columns(plan.configuration)
+    if carried is None or not set(carried.names).intersection(plan.columns):
+        return _FrameReader(session, plan, with_positions).read()
+    rows = _FrameReader(session, plan, with_positions=True).read()
+    rows = with_row_ids(rows, plan, carried, FILE_KEY, ROW_INDEX)
+    return rows if with_positions else rows.drop(FILE_KEY, ROW_INDEX)
 
 
 @dataclass(frozen=True, slots=True)
