@@ -263,6 +263,13 @@ class _IncrementalAsset:
         upstream = self._source.open() if given is None else given
         consumer = self._consumer(context, arguments["config"])
         target = manager.table_of(context.asset_key, _metadata(context))
+        # Another run may have read on since the input was opened: what the target says is read
+        # first, so that it never looks as if the upstream table had been set back.
+        upstream = Scan(
+            upstream.snapshot.update(),
+            upstream.columns,
+            None if upstream.where is None else upstream.where.sql,
+        )
         consumption = plan_consumption(upstream, target, consumer)
         _log(context, consumption)
         if consumption.is_nothing_new or consumption.changes.is_empty:
