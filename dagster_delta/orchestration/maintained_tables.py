@@ -60,7 +60,7 @@ class MaintainedTable:
 
     @property
     def op_name(self) -> str:
-        """A name for the op that maintains it."""
+        """A name for the step that maintains it."""
         return "".join(each if each.isalnum() else "_" for each in self.name)
 
     def open(self, resources: Any) -> DeltaTable | None:

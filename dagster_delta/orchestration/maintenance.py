@@ -89,12 +89,12 @@ def delta_maintenance_job(
         delta_maintenance_job(tables={"flights": "s3://lake/raw/flights"})
     """
     tables = _tables(options)
-    ops = [_maintenance_op(each, options.get("spark")) for each in tables]
+    ops = {each.op_name: _maintenance_op(name, each, options.get("spark")) for each in tables}
 
     @dg.graph(name=f"{name}_graph")
     def maintenance() -> None:
-        for each in ops:
-            each()
+        for step, op in ops.items():
+            op.alias(step)()
 
     mapping = _mapping(ops, tables, config or DeltaMaintenanceConfig())
     return _job(maintenance, name, mapping, options)
@@ -157,7 +157,7 @@ def delta_restore_job(
     tables = {each.name: each for each in _tables(options)}
     resources = {each.io_manager_key for each in tables.values() if each.io_manager_key}
 
-    @dg.op(name="restore", out=dg.Out(dg.Nothing), required_resource_keys=resources)
+    @dg.op(name=f"{name}__restore", out=dg.Out(dg.Nothing), required_resource_keys=resources)
     def restore(context: dg.OpExecutionContext, config: DeltaRestoreConfig) -> None:
         maintained = tables.get(config.table)
         if maintained is None:
@@ -188,7 +188,7 @@ def delta_restore_job(
 
     @dg.graph(name=f"{name}_graph")
     def restoring() -> None:
-        restore()
+        restore.alias("restore")()
 
     @dg.config_mapping
     def mapping(val: DeltaRestoreConfig) -> dg.RunConfig:
@@ -219,12 +219,12 @@ def _job(
 
 
 def _mapping(
-    ops: Iterable[dg.OpDefinition],
+    steps: Iterable[str],
     tables: Iterable[MaintainedTable],
     defaults: DeltaMaintenanceConfig,
 ) -> dg.ConfigMapping:
     """What turns the one config of a run into those of its steps."""
-    names = [each.name for each in ops]
+    names = tuple(steps)
     known = [each.name for each in tables]
     # The Launchpad shows the defaults of the class.
     fields: dict[str, Any] = {
@@ -248,11 +248,14 @@ def _with_default(field: Any, default: object) -> Any:
     return Field(default=default, description=field.description)
 
 
-def _maintenance_op(maintained: MaintainedTable, spark: str | None) -> dg.OpDefinition:
+def _maintenance_op(
+    job_name: str, maintained: MaintainedTable, spark: str | None
+) -> dg.OpDefinition:
     resources = {each for each in (maintained.io_manager_key, spark) if each is not None}
 
     @dg.op(
-        name=maintained.op_name,
+        # No two ops of a code location have one name, and an asset is an op that has its own.
+        name=f"{job_name}__{maintained.op_name}",
         description=f"Maintains {maintained.name}.",
         out=dg.Out(dg.Nothing),
         required_resource_keys=resources,

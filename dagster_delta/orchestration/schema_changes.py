@@ -69,7 +69,8 @@ def delta_schema_change_job(
     only = tables[0] if len(tables) == 1 else None
 
     @dg.op(
-        name="change_schema",
+        # No two ops of a code location have one name.
+        name=f"{name}__change_schema",
         out=dg.Out(dg.Nothing),
         required_resource_keys=resources,
         pool=SCHEMA_CHANGE_POOL if only is None else delta_table_pool(only.asset_key or only.name),
@@ -86,7 +87,7 @@ def delta_schema_change_job(
 
     @dg.graph(name=f"{name}_graph")
     def changing() -> None:
-        change_schema()
+        change_schema.alias("change_schema")()
 
     @dg.config_mapping
     def mapping(val: DeltaSchemaChangeConfig) -> dg.RunConfig:

@@ -30,6 +30,7 @@ from dagster_delta.orchestration.maintenance_ops import (
     vacuum_op,
 )
 from dagster_delta.orchestration.observations import observable_delta_asset
+from dagster_delta.orchestration.schema_changes import delta_schema_change_job
 from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import Lake, library_error, plain
 from tests.table.test_optimize import content
@@ -86,6 +87,29 @@ def test_every_table_is_optimized_and_only_looked_through_for_garbage(lake: Lake
         assert lake.table(name, "raw").snapshot().num_files == 1
         assert lake.table(name, "raw").version() == 3
     assert content(lake.table("flights", "raw")) == before
+
+
+def test_jobs_and_schedules_over_the_same_assets_stand_in_one_code_location() -> None:
+    @dg.asset
+    def unprefixed() -> pa.Table:
+        return pa.table({"id": [1]})
+
+    assets = [unprefixed, flights]
+    definitions = dg.Definitions(
+        assets=assets,
+        jobs=[
+            delta_maintenance_job(assets=assets),
+            delta_schema_change_job(assets=assets),
+            delta_schema_change_job("change_flights", assets=[flights]),
+            delta_restore_job(assets=assets),
+            delta_restore_job("restore_flights", assets=[flights]),
+        ],
+        schedules=[delta_maintenance_schedule("nightly", "0 3 * * *", assets=assets)],
+        resources={"io_manager": DeltaIOManager(root_uri="memory://lake")},
+    )
+    dg.Definitions.validate_loadable(definitions)
+    names = {each.name for each in definitions.resolve_all_job_defs()}
+    assert {"delta_maintenance", "nightly_job", "restore_flights", "change_flights"} <= names
 
 
 def test_the_run_shows_before_and_after(lake: Lake) -> None:
@@ -185,7 +209,7 @@ def test_an_asset_without_a_table_is_passed_over(lake: Lake) -> None:
 def test_a_selection_narrows_the_assets(lake: Lake) -> None:
     fill(lake)
     job = delta_maintenance_job(assets=ASSETS, selection=dg.AssetSelection.assets(flights))
-    assert [each.name for each in job.graph.node_defs] == ["raw_flights"]
+    assert [each.name for each in job.graph.nodes] == ["raw_flights"]
     run(lake, job)
     assert lake.table("renamed", "raw").snapshot().num_files == 3
 
