@@ -240,6 +240,30 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/table/test_spark_changes.py::test_an_overwrite_of_parts_of_files_stands_in_the_feed",
     ),
     Operation(
+        "Row tracking: ids kept through delete, update, merge and OPTIMIZE, read by `row_ids=True`",
+        "tests/reference/test_row_tracking.py::test_ids_stay_through_our_changes_and_delta_sparks",
+        "tests/reference/test_row_tracking.py::test_ids_stay_through_our_changes_and_delta_sparks",
+    ),
+    Operation(
+        "Set and unset properties, enable features, raise the protocol of an existing table",
+        "tests/reference/test_table_features_delta_spark.py::"
+        "test_delta_spark_writes_on_after_each_feature_that_was_enabled",
+        "tests/reference/test_table_features_delta_spark.py::"
+        "test_delta_spark_writes_on_after_each_feature_that_was_enabled",
+    ),
+    Operation(
+        "Drop table features, old versions protected (files are written by the embedded engine)",
+        "tests/reference/test_table_features_delta_spark.py::"
+        "test_delta_spark_reads_and_writes_a_table_whose_feature_was_dropped",
+        None,
+    ),
+    Operation(
+        "Tables that stay readable as Iceberg (V1, V2)",
+        "tests/reference/test_table_features_delta_spark.py::"
+        "test_tables_that_stay_readable_as_iceberg_are_written_by_both",
+        None,
+    ),
+    Operation(
         "Dagster IO manager: a retried step never doubles an append",
         "tests/orchestration/test_retries.py::test_a_retried_step_appends_once",
         "tests/orchestration/test_spark_assets.py::test_a_retried_step_appends_once",
