@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.table.compaction_plan import group_by_partition
+from dagster_delta.table.log_reader import find_segment
 from dagster_delta.table.optimize import MIN_SIZE_SHARE
 from dagster_delta.table.write_planning import write_spec
 
@@ -84,7 +85,8 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
     partitions = group_by_partition(files)
     small = pc.less(files["size_bytes"], small_file_bytes)
     vectors = files["deletion_vector"]
-    checkpoint = snapshot.log_segment.checkpoint
+    # A snapshot that was moved from commit to commit knows only the checkpoint it began with.
+    checkpoint = find_segment(snapshot.store, snapshot.version).checkpoint
     return TableHealth(
         version=snapshot.version,
         num_files=files.num_rows,

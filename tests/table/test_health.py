@@ -58,3 +58,9 @@ def test_an_empty_table_is_in_perfect_health() -> None:
     assert (health.num_files, health.small_file_share, health.partition_skew) == (0, 0, 1)
     assert health.deleted_share == 0
     assert health.average_file_bytes == 0
+
+
+def test_a_handle_that_wrote_all_along_knows_the_checkpoints_of_its_own_commits() -> None:
+    table = make(13)
+    assert table.health().checkpoint_version == 10
+    assert table.health().commits_since_checkpoint == table.version() - 10
