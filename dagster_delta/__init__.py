@@ -19,6 +19,10 @@ if TYPE_CHECKING:
         ChangeFeedConfig,
         delta_change_feed_asset,
     )
+    from dagster_delta.orchestration.components.delta_lake import DeltaLakeComponent
+    from dagster_delta.orchestration.components.delta_maintenance import DeltaMaintenanceComponent
+    from dagster_delta.orchestration.components.delta_sensor import DeltaSensorComponent
+    from dagster_delta.orchestration.components.delta_table import DeltaTableComponent
     from dagster_delta.orchestration.io_manager import DeltaIOManager
     from dagster_delta.orchestration.maintained_tables import delta_table_pool
     from dagster_delta.orchestration.maintenance import (
@@ -83,10 +87,14 @@ __all__ = [
     "DeltaCommitRange",
     "DeltaError",
     "DeltaIOManager",
+    "DeltaLakeComponent",
+    "DeltaMaintenanceComponent",
     "DeltaMaintenanceConfig",
     "DeltaSchemaChangeConfig",
+    "DeltaSensorComponent",
     "DeltaSink",
     "DeltaTable",
+    "DeltaTableComponent",
     "DeltaTableResource",
     "FsspecStorageOptions",
     "GcsStorageOptions",
@@ -139,10 +147,14 @@ _HOMES = {
     "DeltaCommitRange": "orchestration.table_changes",
     "DeltaError": "errors",
     "DeltaIOManager": "orchestration.io_manager",
+    "DeltaLakeComponent": "orchestration.components.delta_lake",
+    "DeltaMaintenanceComponent": "orchestration.components.delta_maintenance",
     "DeltaMaintenanceConfig": "orchestration.maintenance_config",
     "DeltaSchemaChangeConfig": "orchestration.schema_change_config",
+    "DeltaSensorComponent": "orchestration.components.delta_sensor",
     "DeltaSink": "table.streaming.sink",
     "DeltaTable": "table.delta_table",
+    "DeltaTableComponent": "orchestration.components.delta_table",
     "DeltaTableResource": "orchestration.resources",
     "FsspecStorageOptions": "orchestration.storage_options",
     "GcsStorageOptions": "orchestration.storage_options",

@@ -317,6 +317,20 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",
     ),
     Operation(
+        "Dagster components: table, sensor and maintenance in a `defs.yaml`, scaffolded by `dg`",
+        "tests/orchestration/test_components.py::"
+        "test_a_table_is_observed_checked_and_watched_by_ten_lines",
+        "tests/orchestration/test_components.py::"
+        "test_a_table_is_observed_checked_and_watched_by_ten_lines",
+    ),
+    Operation(
+        "Dagster components: every table below a root as an asset, loaded without touching storage",
+        "tests/orchestration/test_components.py::"
+        "test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage",
+        "tests/orchestration/test_components.py::"
+        "test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage",
+    ),
+    Operation(
         "Dagster sensors: changed partitions become runs of their partition keys",
         "tests/orchestration/test_sensors.py::test_each_changed_day_becomes_a_run_of_its_partition",
         "tests/orchestration/test_sensors.py::test_each_changed_day_becomes_a_run_of_its_partition",

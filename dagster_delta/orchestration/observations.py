@@ -3,11 +3,13 @@
 Automation conditions fire on real changes, and not on maintenance.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 
@@ -24,7 +26,7 @@ from dagster_delta.table.log_watch import (
     start_cursor,
 )
 
-__all__ = ["observable_delta_asset"]
+__all__ = ["delta_asset_spec", "observable_delta_asset"]
 
 CURSOR_KEY = "delta/log_cursor"
 _COMMITS_AT_ONCE = 1000
@@ -39,9 +41,11 @@ def observable_delta_asset(
     group_name: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     tags: Mapping[str, str] | None = None,
+    owners: Sequence[str] | None = None,
+    kinds: Collection[str] = (),
     automation_condition: dg.AutomationCondition[Any] | None = None,
-) -> Any:
-    """An observable source asset for a table that somebody else writes.
+) -> dg.AssetsDefinition:
+    """An observable asset for a table that somebody else writes.
 
     Its data version is `table_id:version` of the last commit that changed rows: compaction, new
     properties and new columns leave it as it is. An observation reads the commits since the one
@@ -55,6 +59,8 @@ def observable_delta_asset(
         group_name: group of the asset.
         metadata: further metadata of the asset.
         tags: tags of the asset.
+        owners: of the asset: e-mail addresses, or teams as `team:name`.
+        kinds: further kinds of the asset, besides `deltalake`.
         automation_condition: when to observe: `dg.AutomationCondition.on_cron("*/5 * * * *")`.
 
     Examples:
@@ -65,20 +71,62 @@ def observable_delta_asset(
     """
     asset_key = dg.AssetKey.from_coercible(key)
 
-    @dg.observable_source_asset(
-        key=asset_key,
+    spec = delta_asset_spec(
+        asset_key,
+        table,
         description=description,
         group_name=group_name,
-        metadata={"dagster/uri": table, "dagster/storage_kind": "deltalake", **(metadata or {})},
-        tags={"dagster/kind/deltalake": "", **(tags or {})},
+        metadata=metadata,
+        tags=tags,
+        owners=owners,
+        kinds=kinds,
         automation_condition=automation_condition,
     )
-    def observe(context: dg.OpExecutionContext) -> dg.ObserveResult:
+
+    def observe(context: dg.AssetExecutionContext) -> dg.ObserveResult:
         store = open_store(table, plain_options(storage_options))
         seen = _observe(store, _previous(context.instance, asset_key), context.log.warning)
-        return dg.ObserveResult(data_version=seen.data_version, metadata=seen.metadata(table))
+        return dg.ObserveResult(
+            asset_key, data_version=seen.data_version, metadata=seen.metadata(table)
+        )
 
-    return observe
+    # The single form of this decorator knows no owners, and what it makes cannot be mapped.
+    define = dg.multi_observable_source_asset(name=_op_name(asset_key), specs=[spec])
+    return cast("dg.AssetsDefinition", define(observe))
+
+
+def delta_asset_spec(
+    key: dg.AssetKey,
+    table: str,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    kinds: Collection[str] = (),
+    **looks: Any,
+) -> dg.AssetSpec:
+    """The spec of the asset of a table: its location and its kind.
+
+    Args:
+        key: of the asset.
+        table: location of the table.
+        metadata: further metadata of the asset.
+        kinds: further kinds of the asset, besides `deltalake`.
+        looks: arguments of `dg.AssetSpec`.
+    """
+    return dg.AssetSpec(
+        key,
+        metadata={"dagster/uri": table, "dagster/storage_kind": "deltalake", **(metadata or {})},
+        kinds={"deltalake", *kinds},
+        **looks,
+    )
+
+
+def _op_name(key: dg.AssetKey) -> str:
+    """A name that Dagster takes, and no two keys share."""
+    plain = "__".join(key.path)
+    name = re.sub(r"\W", "_", plain, flags=re.ASCII)
+    if name == plain:
+        return name
+    return f"{name}_{hashlib.sha256(plain.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, slots=True)

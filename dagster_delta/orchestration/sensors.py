@@ -43,6 +43,8 @@ class DeltaSensorOptions(TypedDict, total=False):
     target: Any
     """What to run: a job, an asset selection or assets, as `dg.sensor` takes it. Without one the
     sensor only reports commits on `asset_key`."""
+    job_name: str
+    """Instead of `target`: the name of a job of the code location."""
     start_from: StartFrom
     """Where the first tick begins: `latest` (the default), `earliest`, or a version."""
     operations: Collection[str]
@@ -149,6 +151,7 @@ def _sensor(
     @dg.sensor(
         name=name,
         target=options.get("target"),
+        job_name=options.get("job_name"),
         minimum_interval_seconds=options.get("minimum_interval_seconds"),
         default_status=options.get("default_status", dg.DefaultSensorStatus.STOPPED),
         description=options.get("description") or _description(watch),
@@ -170,7 +173,8 @@ def _watch(
     root = options.get("root")
     if bool(listed) == bool(root):
         raise InvalidArgument(f"Sensor {name} watches either tables or a root: give one of them")
-    if options.get("target") is None and options.get("asset_key") is None:
+    runs_something = not (options.get("target") is None and options.get("job_name") is None)
+    if not runs_something and options.get("asset_key") is None:
         raise InvalidArgument(
             f"Sensor {name} would do nothing: give a target to run, or an asset_key to report on"
         )
@@ -193,7 +197,7 @@ def _watch(
             needs_change_feed=needs_change_feed,
             max_commits=_at_least_one(name, "max_commits_per_tick", options, 100),
         ),
-        requests_runs=options.get("target") is not None,
+        requests_runs=runs_something,
         mapping=_mapping(name, options),
         minimum_rows=options.get("minimum_rows"),
         minimum_age_seconds=options.get("minimum_age_seconds"),

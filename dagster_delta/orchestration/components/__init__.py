@@ -1,0 +1,15 @@
+"""Tables, their maintenance and their sensors, declared in a `defs.yaml`."""
+
+from __future__ import annotations
+
+from dagster_delta.orchestration.components.delta_lake import DeltaLakeComponent
+from dagster_delta.orchestration.components.delta_maintenance import DeltaMaintenanceComponent
+from dagster_delta.orchestration.components.delta_sensor import DeltaSensorComponent
+from dagster_delta.orchestration.components.delta_table import DeltaTableComponent
+
+__all__ = [
+    "DeltaLakeComponent",
+    "DeltaMaintenanceComponent",
+    "DeltaSensorComponent",
+    "DeltaTableComponent",
+]

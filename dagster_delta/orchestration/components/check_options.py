@@ -1,0 +1,111 @@
+"""Asset checks on a table, as they are declared in a `defs.yaml`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Annotated, Any, Literal
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_delta.evolution.type_spelling import parse_type
+from dagster_delta.orchestration.asset_checks import delta_asset_checks
+from dagster_delta.orchestration.components.config_fields import documented
+from dagster_delta.orchestration.storage_options import StorageOptions
+from dagster_delta.protocol.schema import StructField, StructType
+
+__all__ = ["CheckOptions", "RowCountBounds", "build_checks"]
+
+
+class RowCountBounds(dg.Model, dg.Resolvable):
+    """How many rows a table should have."""
+
+    least: Annotated[int | None, documented("At least so many.")] = None
+    most: Annotated[int | None, documented("At most so many.")] = None
+
+
+class CheckOptions(dg.Model, dg.Resolvable):
+    """Which asset checks a table has."""
+
+    constraints: Annotated[
+        bool,
+        documented(
+            "Check what the table declares: NOT NULL, CHECK constraints, invariants and "
+            "generated columns."
+        ),
+    ] = True
+    unique: Annotated[
+        list[str], documented("Columns in which no two rows agree, such as the keys of a merge.")
+    ] = Field(default=[])
+    row_count: Annotated[
+        RowCountBounds | None, documented("How many rows the table should have.")
+    ] = None
+    freshness_hours: Annotated[
+        float | None, documented("How old the last change of rows may be, in hours.")
+    ] = None
+    columns: Annotated[
+        dict[str, str],
+        documented(
+            "Columns that the table should have, with their types in Spark SQL.",
+            examples=[{"id": "BIGINT", "name": "STRING"}],
+        ),
+    ] = Field(default={})
+    allow_more_columns: Annotated[
+        bool, documented("Whether the table may have other columns besides.")
+    ] = False
+    health: Annotated[
+        dict[str, float],
+        documented(
+            "Largest allowed values of the table's shape, by name.",
+            examples=[{"small_file_share": 0.5}],
+        ),
+    ] = Field(default={})
+    all_rows: Annotated[
+        bool, documented("Look at all rows in every check, not just at new ones.")
+    ] = False
+    blocking: Annotated[
+        bool | list[str],
+        documented(
+            "Whether downstream assets wait for the checks, or the names of those they wait for."
+        ),
+    ] = False
+    severity: Annotated[Literal["ERROR", "WARN"], documented("Of a check that fails.")] = "ERROR"
+
+
+def build_checks(
+    options: CheckOptions, key: dg.AssetKey, uri: str, storage_options: StorageOptions | None
+) -> list[dg.AssetChecksDefinition]:
+    """The checks of one table.
+
+    Args:
+        options: which.
+        key: of the asset.
+        uri: location of its table.
+        storage_options: how to reach it.
+
+    Raises:
+        InvalidArgument: the options would check nothing, or make no sense together.
+    """
+    bounds = options.row_count
+    hours = options.freshness_hours
+    return delta_asset_checks(
+        key,
+        table=uri,
+        storage_options=storage_options,
+        constraints=options.constraints,
+        unique=options.unique or None,
+        row_count=None if bounds is None else (bounds.least, bounds.most),
+        freshness=None if hours is None else dt.timedelta(hours=hours),
+        schema=_schema(options.columns),
+        allow_more_columns=options.allow_more_columns,
+        health=options.health or None,
+        all_rows=options.all_rows,
+        blocking=options.blocking,
+        severity=dg.AssetCheckSeverity[options.severity],
+    )
+
+
+def _schema(columns: dict[str, str]) -> Any:
+    if not columns:
+        return None
+    return StructType(tuple(StructField(name, parse_type(sql)) for name, sql in columns.items()))

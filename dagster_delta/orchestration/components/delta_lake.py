@@ -1,0 +1,172 @@
+"""`DeltaLakeComponent`: every table below a root as an asset, found once and remembered."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import dagster as dg
+from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
+from pydantic import Field
+
+from dagster_delta.orchestration.components.check_options import build_checks
+from dagster_delta.orchestration.components.config_fields import StorageField, documented
+from dagster_delta.orchestration.components.delta_maintenance import (
+    MaintenanceOptions,
+    build_maintenance,
+)
+from dagster_delta.orchestration.components.delta_table import AssetOptions, table_asset
+from dagster_delta.orchestration.components.discovered_tables import (
+    DiscoveredTable,
+    Discovery,
+    discover_tables,
+)
+from dagster_delta.orchestration.components.scaffolders import DeltaLakeScaffolder
+from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
+from dagster_delta.orchestration.components.table_keys import path_below, table_key
+from dagster_delta.orchestration.storage_options import plain_options
+
+__all__ = ["DeltaLakeComponent"]
+
+_log = logging.getLogger(__name__)
+
+
+@dg.scaffold_with(DeltaLakeScaffolder)
+class DeltaLakeComponent(dg.StateBackedComponent, AssetOptions):
+    """Every Delta table at or below a root as an asset, with its columns and comments.
+
+    The tables are looked for when the state is refreshed: by `dg dev`, or by
+    `dg utils refresh-defs-state` when an image is built. Loading definitions touches no storage.
+
+    Examples:
+        type: dagster_delta.DeltaLakeComponent
+        attributes:
+          root: s3://lake
+          exclude: ["scratch/*"]
+          group_name: lake
+          maintenance: {name: nightly, cron_schedule: 0 3 * * *}
+          sensor: {name: lake_changed, assets: "group:reports"}
+    """
+
+    root: str = Field(
+        description="Location to look for tables at and below.", examples=["s3://lake/raw"]
+    )
+    storage_options: StorageField = None
+    key_prefix: Annotated[
+        list[str], documented("Prefix of the keys; the rest is the table's path below the root.")
+    ] = Field(default=[])
+    include: Annotated[
+        list[str], documented("Only tables whose path below the root matches one of these.")
+    ] = Field(default=["*"])
+    exclude: Annotated[
+        list[str], documented("No tables whose path below the root matches one of these.")
+    ] = Field(default=[])
+    maintenance: Annotated[
+        MaintenanceOptions | None,
+        documented("A job, or a schedule, that keeps all these tables in shape."),
+    ] = None
+    sensor: Annotated[
+        SensorOptions | None,
+        documented(
+            "A sensor on all these tables. It reports commits on the assets where those "
+            "are not observed, and runs assets or a job."
+        ),
+    ] = None
+    defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What `dg` says about the component."""
+        produces = ["asset", "asset_check", "sensor", "job", "schedule"]
+        return dg.ComponentTypeSpec(tags=["delta-lake"], produces=produces)
+
+    @property
+    def defs_state_config(self) -> DefsStateConfig:
+        """Where the state is kept."""
+        return DefsStateConfig.from_args(
+            self.defs_state, default_key=f"DeltaLakeComponent[{self.root}]"
+        )
+
+    def write_state_to_path(self, state_path: Path) -> None:
+        """Look for the tables, and write down what there is.
+
+        Raises:
+            StorageFailure: the root cannot be listed.
+        """
+        discovery = discover_tables(self.root, plain_options(self.storage_options))
+        state_path.write_text(discovery.to_json(), encoding="utf-8")
+
+    def build_defs_from_state(
+        self,
+        context: dg.ComponentLoadContext,  # noqa: ARG002
+        state_path: Path | None,
+    ) -> dg.Definitions:
+        """The assets of the tables that were found, with their checks, maintenance and sensor.
+
+        Raises:
+            InvalidArgument: the attributes do not fit each other.
+        """
+        if state_path is None:
+            _log.warning(
+                "the tables below %s were not looked for yet: run `dg utils refresh-defs-state`",
+                self.root,
+            )
+            return dg.Definitions()
+        discovery = Discovery.from_json(state_path.read_text(encoding="utf-8"))
+        tables = {
+            table_key(self.key_prefix, discovery.root, each.uri): each
+            for each in discovery.tables
+            if self._is_wanted(path_below(discovery.root, each.uri))
+        }
+        if not tables:
+            return dg.Definitions()
+        assets = [self._asset(key, each) for key, each in tables.items()]
+        parts = [dg.Definitions(assets=assets), self._checks(tables)]
+        if self.sensor is not None:
+            parts.append(self._sensor(self.sensor, tables))
+        if self.maintenance is not None:
+            parts.append(
+                build_maintenance(
+                    self.maintenance, assets=assets, storage_options=self.storage_options or {}
+                )
+            )
+        return dg.Definitions.merge(*parts)
+
+    def _is_wanted(self, path: str) -> bool:
+        return any(fnmatch.fnmatchcase(path, each) for each in self.include) and not any(
+            fnmatch.fnmatchcase(path, each) for each in self.exclude
+        )
+
+    def _asset(
+        self, key: dg.AssetKey, table: DiscoveredTable
+    ) -> dg.AssetsDefinition | dg.AssetSpec:
+        return table_asset(
+            self,
+            key,
+            table.uri,
+            storage_options=self.storage_options,
+            description=table.description,
+            metadata=table.metadata(),
+        )
+
+    def _checks(self, tables: dict[dg.AssetKey, DiscoveredTable]) -> dg.Definitions:
+        if self.checks is None:
+            return dg.Definitions()
+        checks = [
+            check
+            for key, each in tables.items()
+            for check in build_checks(self.checks, key, each.uri, self.storage_options)
+        ]
+        return dg.Definitions(asset_checks=checks)
+
+    def _sensor(
+        self, options: SensorOptions, tables: dict[dg.AssetKey, DiscoveredTable]
+    ) -> dg.Definitions:
+        keys = {each.uri: key for key, each in tables.items()}
+        further: dict[str, Any] = {} if self.observe else {"asset_key": keys.__getitem__}
+        sensor = build_sensor(
+            options, tables=list(keys), storage_options=self.storage_options, **further
+        )
+        return dg.Definitions(sensors=[sensor])

@@ -1,0 +1,117 @@
+"""`DeltaMaintenanceComponent`: tables kept in shape, declared."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_delta.orchestration.components.config_fields import (
+    MaintenanceConfigField,
+    StorageField,
+    documented,
+    documented_texts,
+)
+from dagster_delta.orchestration.components.scaffolders import DeltaMaintenanceScaffolder
+from dagster_delta.orchestration.maintenance import (
+    delta_maintenance_job,
+    delta_maintenance_schedule,
+)
+from dagster_delta.orchestration.maintenance_config import DeltaMaintenanceConfig
+
+__all__ = ["DeltaMaintenanceComponent", "MaintenanceOptions", "build_maintenance"]
+
+
+class MaintenanceOptions(dg.Model, dg.Resolvable):
+    """What keeps tables in shape, and when."""
+
+    name: Annotated[
+        str, documented("Name of the job, or of the schedule, whose job is called <name>_job then.")
+    ] = "delta_maintenance"
+    cron_schedule: Annotated[
+        str | None,
+        documented(
+            "When it runs. Not set: a job alone, for the Launchpad.", examples=["0 3 * * *"]
+        ),
+    ] = None
+    execution_timezone: Annotated[
+        str | None, documented("Of the cron schedule; UTC by default.")
+    ] = None
+    enabled: Annotated[bool, documented("Whether the schedule is on from the start.")] = False
+    config: MaintenanceConfigField = DeltaMaintenanceConfig()
+    spark: Annotated[
+        str | None,
+        documented("Key of the resource that starts the Spark session, for the engine spark."),
+    ] = None
+    description: Annotated[str | None, documented("What the UI says about the job.")] = None
+    tags: Annotated[
+        dict[str, str], documented_texts("Tags of the job.", dict[str, str | int | float | bool])
+    ] = Field(default={})
+
+
+@dg.scaffold_with(DeltaMaintenanceScaffolder)
+class DeltaMaintenanceComponent(dg.Component, MaintenanceOptions):
+    """A job that optimizes, vacuums and checkpoints tables, one step per table, and its schedule.
+
+    The tables below a root are found by `DeltaLakeComponent`, which takes `maintenance` too.
+
+    Examples:
+        type: dagster_delta.DeltaMaintenanceComponent
+        attributes:
+          name: nightly
+          cron_schedule: 0 3 * * *
+          tables:
+            raw/flights: s3://lake/raw/flights
+          config:
+            vacuum:
+              dry_run: false
+    """
+
+    tables: dict[str, str] = Field(
+        description="Name to location of the tables.",
+        examples=[{"raw/flights": "s3://lake/raw/flights"}],
+    )
+    storage_options: StorageField = None
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What `dg` says about the component."""
+        return dg.ComponentTypeSpec(tags=["delta-lake"], produces=["job", "schedule"])
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """The job, or the schedule with its job.
+
+        Raises:
+            InvalidArgument: there are no tables, or two come to the same name.
+        """
+        return build_maintenance(
+            self, tables=self.tables, storage_options=self.storage_options or {}
+        )
+
+
+def build_maintenance(options: MaintenanceOptions, **job_options: Any) -> dg.Definitions:
+    """The job, or the schedule with its job.
+
+    Args:
+        options: what is done, and when.
+        job_options: which tables: see `MaintenanceJobOptions`.
+
+    Raises:
+        InvalidArgument: there are no tables, or two come to the same name.
+    """
+    given = {"spark": options.spark, "description": options.description, "tags": options.tags}
+    job_options |= {name: value for name, value in given.items() if value}
+    if options.cron_schedule is None:
+        job = delta_maintenance_job(options.name, config=options.config, **job_options)
+        return dg.Definitions(jobs=[job])
+    status = dg.DefaultScheduleStatus
+    schedule = delta_maintenance_schedule(
+        options.name,
+        options.cron_schedule,
+        config=options.config,
+        execution_timezone=options.execution_timezone,
+        default_status=status.RUNNING if options.enabled else status.STOPPED,
+        **job_options,
+    )
+    return dg.Definitions(schedules=[schedule])

@@ -1,0 +1,104 @@
+"""`DeltaSensorComponent`: a run when a table changes, declared."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.components.config_fields import StorageField, documented
+from dagster_delta.orchestration.components.scaffolders import DeltaSensorScaffolder
+from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
+from dagster_delta.orchestration.components.table_keys import table_key
+from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.storage import open_store
+
+__all__ = ["DeltaSensorComponent"]
+
+
+@dg.scaffold_with(DeltaSensorScaffolder)
+class DeltaSensorComponent(dg.Component, SensorOptions):
+    """A sensor that requests runs when commits change the rows of tables, whoever made them.
+
+    It watches some tables, or every table below a root. It runs assets or a job, or only reports
+    commits on the assets of the tables, or both.
+
+    Examples:
+        type: dagster_delta.DeltaSensorComponent
+        attributes:
+          name: flights_changed
+          tables: s3://lake/raw/flights
+          assets: group:reports
+          operations: [WRITE, MERGE]
+          minimum_rows: 1000
+    """
+
+    tables: Annotated[
+        str | list[str],
+        documented("Location of a table, or of several.", examples=["s3://lake/raw/x"]),
+    ] = Field(default=[])
+    root: Annotated[
+        str | None,
+        documented(
+            "Instead: watch every table at or below this location.", examples=["s3://lake/raw"]
+        ),
+    ] = None
+    discover_every_seconds: Annotated[
+        float, documented("How often to look for new tables below the root.")
+    ] = 300
+    storage_options: StorageField = None
+    asset_key: Annotated[
+        dg.ResolvedAssetKey | None, documented("Report each commit of the one table on this asset.")
+    ] = None
+    asset_key_prefix: Annotated[
+        list[str] | None,
+        documented(
+            "For a root: report each commit on the asset whose key is this prefix and the"
+            " table's path below the root. Empty: without a prefix."
+        ),
+    ] = None
+    asset_event: Annotated[
+        Literal["materialization", "observation"],
+        documented("As what to report commits; automation conditions see materializations."),
+    ] = "materialization"
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What `dg` says about the component."""
+        return dg.ComponentTypeSpec(tags=["delta-lake"], produces=["sensor"])
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """The sensor.
+
+        Raises:
+            InvalidArgument: the attributes do not fit each other.
+        """
+        further: dict[str, Any] = {}
+        if self.root is not None:
+            further = {"root": self.root, "discover_every_seconds": self.discover_every_seconds}
+        if (key := self._asset_key()) is not None:
+            further |= {"asset_key": key, "asset_event": self.asset_event}
+        options = SensorOptions(
+            **{name: getattr(self, name) for name in SensorOptions.model_fields}
+        )
+        sensor = build_sensor(
+            options, tables=self.tables, storage_options=self.storage_options, **further
+        )
+        return dg.Definitions(sensors=[sensor])
+
+    def _asset_key(self) -> Any:
+        prefix, root = self.asset_key_prefix, self.root
+        if prefix is None:
+            return self.asset_key
+        if root is None or self.asset_key is not None:
+            raise InvalidArgument(
+                f"asset_key_prefix of sensor {self.name} goes with a root, and asset_key with one "
+                "table"
+            )
+        return lambda uri: table_key(prefix, _as_spelled(root, self.storage_options), uri)
+
+
+def _as_spelled(root: str, storage_options: StorageOptions | None) -> str:
+    return open_store(root, plain_options(storage_options)).location.uri

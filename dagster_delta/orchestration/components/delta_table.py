@@ -1,0 +1,166 @@
+"""`DeltaTableComponent`: a table that somebody writes, as an asset, declared."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import dagster as dg
+from pydantic import ConfigDict, Field
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.components.check_options import CheckOptions, build_checks
+from dagster_delta.orchestration.components.config_fields import (
+    StorageField,
+    documented,
+    documented_texts,
+)
+from dagster_delta.orchestration.components.scaffolders import DeltaTableScaffolder
+from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
+from dagster_delta.orchestration.observations import delta_asset_spec, observable_delta_asset
+
+__all__ = ["AssetOptions", "DeltaTableComponent"]
+
+
+class AssetOptions(dg.Model, dg.Resolvable):
+    """What the assets of tables look like, and what is expected of them."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    group_name: Annotated[str | None, documented("Group of the asset.")] = None
+    owners: Annotated[
+        list[str],
+        documented(
+            "Who answers for it: e-mail addresses, or teams.",
+            examples=[["team:data", "ada@example.com"]],
+        ),
+    ] = Field(default=[])
+    tags: Annotated[
+        dict[str, str], documented_texts("Tags of the asset.", dict[str, str | int | float | bool])
+    ] = Field(default={})
+    kinds: Annotated[list[str], documented("Kinds of the asset besides deltalake.")] = Field(
+        default=[]
+    )
+    observe: Annotated[
+        bool,
+        documented(
+            "Whether the asset can be observed. Off where a sensor or the runs that write"
+            " the table report its materializations."
+        ),
+    ] = True
+    automation_condition: Annotated[
+        dg.AutomationCondition[Any] | None,
+        documented(
+            "When to observe it.",
+            examples=["{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"],
+            template=True,
+        ),
+    ] = None
+    checks: Annotated[CheckOptions | None, documented("Asset checks on the table.")] = None
+
+
+@dg.scaffold_with(DeltaTableScaffolder)
+class DeltaTableComponent(dg.Component, AssetOptions):
+    """A Delta table that something else writes, as an asset: observed, checked and watched.
+
+    Its data version is the last commit that changed rows, so that automation conditions downstream
+    fire on real changes and not on maintenance. Nothing is read when definitions are loaded.
+
+    Examples:
+        type: dagster_delta.DeltaTableComponent
+        attributes:
+          key: raw/flights
+          uri: s3://lake/raw/flights
+          owners: ["team:data"]
+          automation_condition: "{{ dg.AutomationCondition.on_cron('*/5 * * * *') }}"
+          checks: {unique: [id], freshness_hours: 24}
+          sensor: {name: flights_changed, assets: "group:reports"}
+    """
+
+    key: dg.ResolvedAssetKey = Field(description="Key of the asset.", examples=["raw/flights"])
+    uri: str = Field(description="Location of the table.", examples=["s3://lake/raw/flights"])
+    storage_options: StorageField = None
+    description: Annotated[str | None, documented("What the UI says about the asset.")] = None
+    metadata: Annotated[dict[str, Any], documented("Further metadata of the asset.")] = Field(
+        default={}
+    )
+    sensor: Annotated[
+        SensorOptions | None,
+        documented(
+            "A sensor on the table. It reports commits on the asset where that is not "
+            "observed, and runs assets or a job."
+        ),
+    ] = None
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What `dg` says about the component."""
+        return dg.ComponentTypeSpec(
+            tags=["delta-lake"], produces=["asset", "asset_check", "sensor"]
+        )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
+        """The asset with its checks and its sensor.
+
+        Raises:
+            InvalidArgument: the attributes do not fit each other.
+        """
+        asset = table_asset(
+            self,
+            self.key,
+            self.uri,
+            storage_options=self.storage_options,
+            description=self.description,
+            metadata=self.metadata,
+        )
+        checks = []
+        if self.checks is not None:
+            checks = build_checks(self.checks, self.key, self.uri, self.storage_options)
+        sensors = []
+        if self.sensor is not None:
+            further = {} if self.observe else {"asset_key": self.key}
+            sensor = build_sensor(
+                self.sensor, tables=self.uri, storage_options=self.storage_options, **further
+            )
+            sensors.append(sensor)
+        return dg.Definitions(assets=[asset], asset_checks=checks, sensors=sensors)
+
+
+def table_asset(
+    options: AssetOptions,
+    key: dg.AssetKey,
+    uri: str,
+    *,
+    storage_options: StorageField,
+    description: str | None,
+    metadata: dict[str, Any],
+) -> dg.AssetsDefinition | dg.AssetSpec:
+    """The asset of a table.
+
+    Args:
+        options: what it looks like.
+        key: of the asset.
+        uri: location of the table.
+        storage_options: how to reach it.
+        description: what the UI says about it.
+        metadata: further metadata of the asset.
+
+    Raises:
+        InvalidArgument: there is a condition for observing it, and it is not observed.
+    """
+    if options.automation_condition is not None and not options.observe:
+        raise InvalidArgument(
+            f"{key.to_user_string()} has an automation_condition, which says when to observe it, "
+            "and observe is off: set one of them"
+        )
+    looks: dict[str, Any] = {
+        "description": description,
+        "group_name": options.group_name,
+        "metadata": metadata,
+        "tags": options.tags,
+        "owners": options.owners,
+        "kinds": options.kinds,
+        "automation_condition": options.automation_condition,
+    }
+    if options.observe:
+        return observable_delta_asset(key, uri, storage_options=storage_options, **looks)
+    return delta_asset_spec(key, uri, **looks)

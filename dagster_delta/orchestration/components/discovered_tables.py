@@ -1,0 +1,123 @@
+"""The tables below a root with what their logs say about them, in a form that can be kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dagster import MetadataValue, TableColumn, TableColumnConstraints, TableSchema
+
+from dagster_delta.errors import DeltaError
+from dagster_delta.storage import open_store
+from dagster_delta.table.table_discovery import find_tables
+
+__all__ = ["DiscoveredColumn", "DiscoveredTable", "Discovery", "discover_tables"]
+
+_log = logging.getLogger(__name__)
+
+# Opening a table waits for the storage, not for the processor.
+_TABLES_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveredColumn:
+    """A column at the top of a table's schema."""
+
+    name: str
+    type: str
+    nullable: bool
+    comment: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveredTable:
+    """A table, and what its latest version said about it."""
+
+    uri: str
+    description: str | None = None
+    columns: tuple[DiscoveredColumn, ...] = ()
+    """Empty where the table could not be opened."""
+    partition_columns: tuple[str, ...] = ()
+
+    def metadata(self) -> dict[str, Any]:
+        """Metadata for the definition of its asset."""
+        if not self.columns:
+            return {}
+        columns = [
+            TableColumn(
+                each.name,
+                each.type,
+                description=each.comment,
+                constraints=TableColumnConstraints(nullable=each.nullable),
+                tags={"delta/partition_column": ""} if each.name in self.partition_columns else {},
+            )
+            for each in self.columns
+        ]
+        return {"dagster/column_schema": MetadataValue.table_schema(TableSchema(columns))}
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What there was below a root."""
+
+    root: str
+    """Location of the root, as its store spells it."""
+    tables: tuple[DiscoveredTable, ...]
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Discovery:
+        """From that text."""
+        plain = json.loads(text)
+        return cls(plain["root"], tuple(_table(each) for each in plain["tables"]))
+
+
+def discover_tables(root: str, storage_options: Mapping[str, Any]) -> Discovery:
+    """The tables at or below a root.
+
+    One that cannot be opened is among them, without its columns; the log says why.
+
+    Args:
+        root: local path or URI.
+        storage_options: credentials and settings.
+
+    Raises:
+        StorageFailure: the root cannot be listed.
+    """
+    uris = find_tables(root, storage_options)
+    with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
+        tables = tuple(threads.map(lambda uri: _describe(uri, storage_options), uris))
+    return Discovery(open_store(root, storage_options).location.uri.rstrip("/"), tables)
+
+
+def _describe(uri: str, storage_options: Mapping[str, Any]) -> DiscoveredTable:
+    from dagster_delta.table.delta_table import DeltaTable
+
+    try:
+        snapshot = DeltaTable(uri, storage_options=storage_options).snapshot()
+    except DeltaError as error:
+        _log.warning("the columns of %s stay unknown: %s", uri, error)
+        return DiscoveredTable(uri)
+    return DiscoveredTable(
+        uri,
+        snapshot.metadata.description,
+        tuple(
+            DiscoveredColumn(each.name, str(each.data_type), each.nullable, each.comment)
+            for each in snapshot.schema
+        ),
+        tuple(snapshot.configuration.partition_columns),
+    )
+
+
+def _table(plain: Mapping[str, Any]) -> DiscoveredTable:
+    columns = tuple(DiscoveredColumn(**each) for each in plain["columns"])
+    return DiscoveredTable(
+        plain["uri"], plain["description"], columns, tuple(plain["partition_columns"])
+    )

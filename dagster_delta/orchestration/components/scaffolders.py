@@ -1,0 +1,118 @@
+"""What `dg scaffold defs` writes for each component, and what it asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+from pydantic import BaseModel, Field
+
+__all__ = [
+    "DeltaLakeScaffolder",
+    "DeltaMaintenanceScaffolder",
+    "DeltaSensorScaffolder",
+    "DeltaTableScaffolder",
+]
+
+
+class TableParams(BaseModel):
+    """Of a table."""
+
+    uri: str = Field(description="Location of the table: s3://lake/raw/flights")
+    key: str | None = Field(
+        default=None, description="Key of the asset, as a/b; by default the name of the folder."
+    )
+
+
+class MaintenanceParams(BaseModel):
+    """Of the maintenance of a table."""
+
+    uri: str = Field(description="Location of the table: s3://lake/raw/flights")
+    name: str = Field(default="delta_maintenance", description="Name of the job or schedule.")
+    cron: str | None = Field(default=None, description="When it runs: 0 3 * * *")
+
+
+class SensorParams(BaseModel):
+    """Of a sensor."""
+
+    uri: str = Field(description="Location of the table: s3://lake/raw/flights")
+    name: str | None = Field(
+        default=None, description="Name of the sensor; by default that of the folder."
+    )
+    assets: str = Field(default="*", description="What it runs: group:reports")
+
+
+class LakeParams(BaseModel):
+    """Of the tables below a root."""
+
+    root: str = Field(description="Location to look for tables at and below: s3://lake/raw")
+
+
+class DeltaTableScaffolder(dg.Scaffolder[TableParams]):
+    """Declares one table."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[TableParams]:
+        """What is asked for."""
+        return TableParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[TableParams]) -> None:
+        """Write the declaration."""
+        key = request.params.key or _folder(request)
+        _write(request, {"key": key, "uri": request.params.uri, "checks": {"constraints": True}})
+
+
+class DeltaMaintenanceScaffolder(dg.Scaffolder[MaintenanceParams]):
+    """Declares the maintenance of one table."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[MaintenanceParams]:
+        """What is asked for."""
+        return MaintenanceParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[MaintenanceParams]) -> None:
+        """Write the declaration, with the switch that makes VACUUM delete files in sight."""
+        params = request.params
+        attributes: dict[str, Any] = {"name": params.name}
+        if params.cron is not None:
+            attributes["cron_schedule"] = params.cron
+        attributes["tables"] = {params.uri.rstrip("/").rsplit("/", 1)[-1]: params.uri}
+        attributes["config"] = {"vacuum": {"dry_run": True}}
+        _write(request, attributes)
+
+
+class DeltaSensorScaffolder(dg.Scaffolder[SensorParams]):
+    """Declares a sensor on one table."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[SensorParams]:
+        """What is asked for."""
+        return SensorParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[SensorParams]) -> None:
+        """Write the declaration."""
+        params = request.params
+        name = params.name or _folder(request)
+        _write(request, {"name": name, "tables": params.uri, "assets": params.assets})
+
+
+class DeltaLakeScaffolder(dg.Scaffolder[LakeParams]):
+    """Declares all tables below a root."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[LakeParams]:
+        """What is asked for."""
+        return LakeParams
+
+    def scaffold(self, request: dg.ScaffoldRequest[LakeParams]) -> None:
+        """Write the declaration."""
+        _write(request, {"root": request.params.root})
+
+
+def _folder(request: dg.ScaffoldRequest[Any]) -> str:
+    path = request.target_path
+    return path.parent.name if request.append else path.name
+
+
+def _write(request: dg.ScaffoldRequest[Any], attributes: dict[str, Any]) -> None:
+    dg.scaffold_component(request, attributes)

@@ -1,0 +1,134 @@
+"""What a sensor on tables looks for and what it runs, as it is declared in a `defs.yaml`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import dagster as dg
+from pydantic import ConfigDict, Field
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.components.config_fields import documented, documented_texts
+from dagster_delta.orchestration.sensors import delta_change_feed_sensor, delta_table_sensor
+from dagster_delta.orchestration.storage_options import StorageOptions
+
+__all__ = ["SensorOptions", "build_sensor"]
+
+_OF_THE_DECLARATION = frozenset({"name", "assets", "job", "change_feed", "enabled"})
+"""Fields that `delta_table_sensor` has by another name, or not at all."""
+
+
+class SensorOptions(dg.Model, dg.Resolvable):
+    """Which commits count, and what they set off."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    name: str = Field(description="Name of the sensor.")
+    assets: Annotated[
+        str | list[str] | None,
+        documented(
+            "Assets to materialize, in Dagster's selection syntax.",
+            examples=["group:reports", 'key:"reports/daily"+'],
+        ),
+    ] = None
+    job: Annotated[str | None, documented("Instead of assets: name of a job to run.")] = None
+    change_feed: Annotated[
+        bool,
+        documented(
+            "Watch row changes: a commit that the change data feed did not record is an error."
+        ),
+    ] = False
+    start_from: Annotated[
+        Literal["latest", "earliest"] | int,
+        documented("Where the first tick begins: latest, earliest or a version."),
+    ] = "latest"
+    operations: Annotated[
+        list[str] | None,
+        documented(
+            "Only these operations. One that changes no row counts only when named here.",
+            examples=[["WRITE", "MERGE"]],
+        ),
+    ] = None
+    partitions: Annotated[
+        dict[str, list[str | None]] | None,
+        documented_texts(
+            "Only these values of partition columns; null is one.",
+            dict[str, list[str | int | None]],
+            examples=[{"country": ["AT", "CH"]}],
+        ),
+    ] = None
+    columns: Annotated[list[str], documented("Only commits that change one of these columns.")] = (
+        Field(default=[])
+    )
+    minimum_rows: Annotated[
+        int | None, documented("Wait until the waiting commits have changed this many rows …")
+    ] = None
+    minimum_age_seconds: Annotated[
+        float | None, documented("… or until the oldest of them was seen this long ago.")
+    ] = None
+    partitions_def: Annotated[
+        dg.PartitionsDefinition[Any] | None,
+        documented(
+            "Partitions of the target: one run per partition that changed.",
+            examples=["{{ dg.DailyPartitionsDefinition(start_date='2024-01-01') }}"],
+            template=True,
+        ),
+    ] = None
+    partition_expr: Annotated[
+        str | dict[str, str] | None,
+        documented(
+            "The table's partition column that tells the partition key, or dimension to column."
+        ),
+    ] = None
+    run_tags: Annotated[
+        dict[str, str],
+        documented_texts("Further tags of every run.", dict[str, str | int | float | bool]),
+    ] = Field(default={})
+    max_commits_per_tick: Annotated[
+        int, documented("Commits that one tick reads from one table.")
+    ] = 100
+    max_runs_per_tick: Annotated[int, documented("Runs that one tick requests.")] = 100
+    minimum_interval_seconds: Annotated[
+        int | None, documented("Seconds between two ticks at least.")
+    ] = None
+    enabled: Annotated[bool, documented("Whether the sensor is on from the start.")] = False
+    description: Annotated[str | None, documented("What the UI says about the sensor.")] = None
+
+
+def build_sensor(
+    options: SensorOptions,
+    *,
+    tables: str | list[str],
+    storage_options: StorageOptions | None,
+    **further: Any,
+) -> dg.SensorDefinition:
+    """The sensor.
+
+    Args:
+        options: what it looks for and what it runs.
+        tables: locations of the tables; none where `further` names a root.
+        storage_options: how to reach them.
+        further: options of `delta_table_sensor` that no declaration has.
+
+    Raises:
+        InvalidArgument: the options do not fit each other.
+    """
+    if options.assets is not None and options.job is not None:
+        raise InvalidArgument(
+            f"Sensor {options.name} runs either assets or a job: give one of them"
+        )
+    given = {
+        name: value
+        for name in SensorOptions.model_fields
+        if name not in _OF_THE_DECLARATION and (value := getattr(options, name)) is not None
+    }
+    if options.assets is not None:
+        given["target"] = dg.AssetSelection.from_coercible(options.assets)
+    if options.job is not None:
+        given["job_name"] = options.job
+    if options.enabled:
+        given["default_status"] = dg.DefaultSensorStatus.RUNNING
+    # The fields are named as the options are, which no type checker follows.
+    all_options: Any = {**given, **further, "storage_options": storage_options or {}}
+    make = delta_change_feed_sensor if options.change_feed else delta_table_sensor
+    return make(options.name, tables, **all_options)

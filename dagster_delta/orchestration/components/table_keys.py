@@ -1,0 +1,44 @@
+"""The keys of assets for the tables below a root: their path from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from dagster_delta.errors import InvalidArgument
+
+__all__ = ["path_below", "table_key"]
+
+
+def path_below(root: str, uri: str) -> str:
+    """Path of a table from the root it was found at or below; empty for the root itself.
+
+    Args:
+        root: location of the root, as its store spells it.
+        uri: location of the table, as its store spells it.
+
+    Raises:
+        InvalidArgument: the table is not at or below the root.
+    """
+    root, uri = root.rstrip("/"), uri.rstrip("/")
+    if uri != root and not uri.startswith(f"{root}/"):
+        raise InvalidArgument(f"The table {uri} does not lie below {root}")
+    return uri[len(root) + 1 :]
+
+
+def table_key(prefix: Sequence[str], root: str, uri: str) -> dg.AssetKey:
+    """Key of the asset of a table: the prefix, and its path below the root.
+
+    A table at the root itself is called by the last part of its location.
+
+    Args:
+        prefix: of all keys; may be empty.
+        root: location of the root, as its store spells it.
+        uri: location of the table, as its store spells it.
+
+    Raises:
+        InvalidArgument: the table is not at or below the root.
+    """
+    path = path_below(root, uri) or uri.rstrip("/").rsplit("/", 1)[-1]
+    return dg.AssetKey([*prefix, *path.split("/")])

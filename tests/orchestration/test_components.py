@@ -1,0 +1,435 @@
+"""Components: what a `defs.yaml` makes of tables, and what it is told where it makes no sense."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import deltalake
+import pyarrow as pa
+import pytest
+from dagster.components.testing import create_defs_folder_sandbox
+
+import dagster_delta
+from dagster_delta import (
+    DeltaLakeComponent,
+    DeltaMaintenanceComponent,
+    DeltaSensorComponent,
+    DeltaTable,
+    DeltaTableComponent,
+    S3StorageOptions,
+)
+from tests.orchestration.conftest import QUIET, library_error
+
+COMPONENTS = [
+    DeltaLakeComponent,
+    DeltaMaintenanceComponent,
+    DeltaSensorComponent,
+    DeltaTableComponent,
+]
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False, metadata={"comment": "the key"}),
+        pa.field("day", pa.string()),
+    ]
+)
+
+
+def append(uri: str, *ids: int) -> None:
+    deltalake.write_deltalake(
+        uri, pa.table({"id": list(ids), "day": ["d"] * len(ids)}, SCHEMA), mode="append"
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two tables, one of them not to be bothered with."""
+    for name in ("raw/flights", "scratch/odd-name"):
+        uri = str(tmp_path / name)
+        DeltaTable.create(uri, SCHEMA, description=f"About {name}", partition_by=["day"])
+        append(uri, 1)
+    return tmp_path
+
+
+@pytest.fixture
+def sandbox():
+    with create_defs_folder_sandbox() as made:
+        yield made
+
+
+@pytest.fixture
+def instance():
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+def declare(sandbox, component: type, attributes: dict[str, Any], scaffold: dict[str, Any]):
+    """A folder with such a `defs.yaml`."""
+    kind = f"dagster_delta.{component.__name__}"
+    return sandbox.scaffold_component(
+        component,
+        scaffold_params=scaffold,
+        defs_yaml_contents={"type": kind, "attributes": attributes},
+    )
+
+
+def load(sandbox, component: type, **attributes: Any) -> dg.Definitions:
+    scaffold = {"root": "r"} if component is DeltaLakeComponent else {"uri": "u"}
+    path = declare(sandbox, component, attributes, scaffold)
+    with sandbox.load_component_and_build_defs(path) as (_, defs):
+        return defs
+
+
+def tick(defs: dg.Definitions, name: str, instance: dg.DagsterInstance, cursor=None) -> Any:
+    """What one evaluation of a sensor gives."""
+    context = dg.build_sensor_context(instance=instance, definitions=defs, cursor=cursor)
+    return defs.get_sensor_def(name)(context)
+
+
+def refusal(sandbox, component: type, **attributes: Any) -> str:
+    with pytest.raises(Exception) as caught:
+        load(sandbox, component, **attributes)
+    return f"{caught.value}\n{library_error(caught.value)}"
+
+
+def test_dg_finds_the_components_where_we_registered_them() -> None:
+    (entry,) = (
+        each
+        for each in entry_points(group="dagster_dg_cli.registry_modules")
+        if each.dist is not None and each.dist.name == "dagster-delta-protocol"
+    )
+    assert entry.load() is dagster_delta
+    assert {each.__name__ for each in COMPONENTS} <= set(dir(entry.load()))
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_every_attribute_is_documented_and_no_other_is_taken(component) -> None:
+    schema = component.get_model_cls().model_json_schema()
+    models = {"": schema, **schema["$defs"]}
+    ours = {name: each for name, each in models.items() if not name.startswith("DefsState")}
+    assert all(
+        each["additionalProperties"] is False for each in ours.values() if "properties" in each
+    )
+    undocumented = [
+        f"{model}.{name}"
+        for model, each in ours.items()
+        for name, field in each.get("properties", {}).items()
+        if "description" not in field and "const" not in field
+    ]
+    assert undocumented == []
+
+
+@pytest.mark.parametrize(
+    ("component", "params", "expected"),
+    [
+        (DeltaTableComponent, {"uri": "s3://l/x", "key": "raw/x"}, {"key": "raw/x"}),
+        (DeltaMaintenanceComponent, {"uri": "s3://l/x"}, {"tables": {"x": "s3://l/x"}}),
+        (DeltaSensorComponent, {"uri": "s3://l/x"}, {"tables": "s3://l/x", "name": "here"}),
+        (DeltaLakeComponent, {"root": "s3://l"}, {"root": "s3://l"}),
+    ],
+)
+def test_what_is_scaffolded_loads(sandbox, component, params, expected) -> None:
+    path = sandbox.scaffold_component(component, "here", scaffold_params=params)
+    with sandbox.load_component_and_build_defs(path) as (loaded, _):
+        assert isinstance(loaded, component)
+        given = {name: getattr(loaded, name) for name in expected}
+    if "key" in given:
+        given["key"] = given["key"].to_user_string()
+    assert given == expected
+
+
+def test_a_table_is_observed_checked_and_watched_by_ten_lines(sandbox, root, instance) -> None:
+    uri = str(root / "raw" / "flights")
+    defs = load(
+        sandbox,
+        DeltaTableComponent,
+        key="raw/flights",
+        uri=uri,
+        description="All of them",
+        owners=["team:data"],
+        tags={"tier": "1"},
+        group_name="raw",
+        automation_condition="{{ dg.AutomationCondition.on_cron('0 * * * *') }}",
+        checks={"unique": ["id"], "columns": {"id": "BIGINT", "day": "STRING"}},
+        sensor={"name": "changed", "assets": "group:raw", "partitions": {"day": ["d", 1]}},
+    )
+    key = dg.AssetKey(["raw", "flights"])
+    (spec,) = defs.resolve_all_asset_specs()
+    assert (spec.key, spec.description, spec.group_name) == (key, "All of them", "raw")
+    assert (list(spec.owners), spec.kinds) == (["team:data"], {"deltalake"})
+    assert spec.tags["tier"] == "1"
+    assert spec.automation_condition is not None
+
+    job = defs.resolve_implicit_global_asset_job_def()
+    append(uri, 1)
+    result = job.execute_in_process(instance=instance, run_config=QUIET)
+    (seen,) = result.asset_observations_for_node("raw__flights")
+    assert str(seen.data_version).endswith(":2")
+    passed = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
+    assert passed["delta_unique"] is False
+    assert passed["delta_schema"] is True
+
+    first = tick(defs, "changed", instance)
+    append(uri, 3)
+    second = tick(defs, "changed", instance, first.cursor)
+    assert len(second.run_requests or []) == 1
+    assert not second.asset_events
+
+
+def test_commits_to_a_table_that_is_not_observed_are_reported_as_materializations(
+    sandbox, root, instance
+) -> None:
+    uri = str(root / "raw" / "flights")
+    sensor_options = {"name": "changed", "start_from": "earliest", "enabled": True}
+    defs = load(
+        sandbox, DeltaTableComponent, key="f", uri=uri, observe=False, sensor=sensor_options
+    )
+    assert defs.get_sensor_def("changed").default_status is dg.DefaultSensorStatus.RUNNING
+    result = tick(defs, "changed", instance)
+    assert [each.asset_key for each in result.asset_events] == [dg.AssetKey("f")]
+    assert not result.run_requests
+
+
+def test_maintenance_runs_as_it_was_declared(sandbox, root, instance) -> None:
+    uri = str(root / "raw" / "flights")
+    append(uri, 2)
+    defs = load(
+        sandbox,
+        DeltaMaintenanceComponent,
+        name="nightly",
+        cron_schedule="0 3 * * *",
+        tables={"raw/flights": uri},
+        config={"optimize": {"enabled": "{{ 1 == 1 }}"}, "checkpoint": {"enabled": True}},
+    )
+    assert defs.get_schedule_def("nightly").cron_schedule == "0 3 * * *"
+    job = defs.resolve_job_def("nightly_job")
+    assert job.execute_in_process(instance=instance, run_config={}).success
+    table = DeltaTable(uri)
+    assert table.history(1)[0].operation == "OPTIMIZE"
+    assert table.health().commits_since_checkpoint == 0
+    assert table.snapshot().num_files == 1
+
+
+def test_a_sensor_on_a_root_reports_every_table_under_its_path(sandbox, root, instance) -> None:
+    defs = load(
+        sandbox,
+        DeltaSensorComponent,
+        name="lake",
+        root=f"{root}/",
+        asset_key_prefix=["lake"],
+        start_from="earliest",
+    )
+    result = tick(defs, "lake", instance)
+    assert {each.asset_key.to_user_string() for each in result.asset_events} == {
+        "lake/raw/flights",
+        "lake/scratch/odd-name",
+    }
+
+
+def test_a_sensor_runs_a_job_by_its_name(sandbox, root, instance) -> None:
+    @dg.job
+    def report() -> None: ...
+
+    uri = str(root / "raw" / "flights")
+    sensors = load(
+        sandbox,
+        DeltaSensorComponent,
+        name="changed",
+        tables=uri,
+        job="report",
+        start_from="earliest",
+        partitions_def="{{ dg.StaticPartitionsDefinition(['d', 'e']) }}",
+        partition_expr="day",
+    )
+    defs = dg.Definitions.merge(sensors, dg.Definitions(jobs=[report]))
+    assert defs.get_sensor_def("changed").job_name == "report"
+    result = tick(defs, "changed", instance)
+    assert [each.partition_key for each in result.run_requests] == ["d"]
+
+
+def refreshed(sandbox, **attributes: Any) -> dg.Definitions:
+    """The definitions of a lake once its state was refreshed."""
+    path = declare(sandbox, DeltaLakeComponent, attributes, {"root": "r"})
+    with sandbox.load_component_and_build_defs(path) as (component, before):
+        assert not list(before.resolve_all_asset_specs())
+        asyncio.run(component.refresh_state(sandbox.project_root))
+    with sandbox.load_component_and_build_defs(path) as (_, defs):
+        return defs
+
+
+def test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage(
+    sandbox, root, instance
+) -> None:
+    (root / "raw" / "broken" / "_delta_log").mkdir(parents=True)
+    defs = refreshed(
+        sandbox,
+        root=str(root),
+        key_prefix=["lake"],
+        exclude=["*/broken"],
+        owners=["team:data"],
+        checks={"row_count": {"least": 1}},
+        sensor={"name": "any", "assets": "*"},
+        maintenance={"name": "upkeep"},
+    )
+    # What is gone since is still there: nothing was looked at.
+    (root / "raw").rename(root / "elsewhere")
+    specs = {each.key.to_user_string(): each for each in defs.resolve_all_asset_specs()}
+    assert set(specs) == {"lake/raw/flights", "lake/scratch/odd-name"}
+    flights = specs["lake/raw/flights"]
+    assert flights.description == "About raw/flights"
+    columns = flights.metadata["dagster/column_schema"].value.columns
+    assert [(each.name, each.type, each.description) for each in columns] == [
+        ("id", "long", "the key"),
+        ("day", "string", None),
+    ]
+    assert columns[0].constraints.nullable is False
+    assert columns[1].tags == {"delta/partition_column": ""}
+    (root / "elsewhere").rename(root / "raw")
+
+    upkeep = defs.resolve_job_def("upkeep").execute_in_process(instance=instance, run_config={})
+    observed = {each.asset_key for each in upkeep.get_asset_observation_events()}
+    assert observed == set(map(dg.AssetKey.from_user_string, specs))
+    job = defs.resolve_implicit_global_asset_job_def()
+    result = job.execute_in_process(instance=instance, run_config=QUIET)
+    assert all(each.passed for each in result.get_asset_check_evaluations())
+    assert defs.get_sensor_def("any")
+
+
+def test_the_state_of_a_lake_names_a_table_it_cannot_open(root, tmp_path, caplog) -> None:
+    (root / "broken" / "_delta_log").mkdir(parents=True)
+    state = tmp_path / "state"
+    DeltaLakeComponent(root=str(root)).write_state_to_path(state)
+    found = {each["uri"]: each for each in json.loads(state.read_text())["tables"]}
+    assert found[str(root / "broken")]["columns"] == []
+    assert "broken stay unknown" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("component", "attributes", "said"),
+    [
+        (DeltaTableComponent, {"key": "a", "uri": "u", "colour": "red"}, "colour"),
+        (DeltaTableComponent, {"key": "a", "uri": "u", "checks": {"unque": "a"}}, "unque"),
+        (
+            DeltaTableComponent,
+            {"key": "a", "uri": "u", "storage_options": {"provider": "s3", "regin": "x"}},
+            "regin",
+        ),
+        (DeltaMaintenanceComponent, {"tables": {}}, "the job has no tables"),
+        (
+            DeltaMaintenanceComponent,
+            {"tables": {"a": "u"}, "config": {"vacuum": {"dryrun": True}}},
+            "dryrun",
+        ),
+        (DeltaSensorComponent, {"name": "s", "assets": "*"}, "either tables or a root"),
+        (DeltaSensorComponent, {"name": "s", "tables": "u"}, "would do nothing"),
+        (
+            DeltaSensorComponent,
+            {"name": "s", "tables": "u", "assets": "*", "job": "j"},
+            "either assets or a job",
+        ),
+        (
+            DeltaTableComponent,
+            {
+                "key": "a",
+                "uri": "u",
+                "observe": False,
+                "automation_condition": "{{ dg.AutomationCondition.eager() }}",
+            },
+            "observe is off",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(sandbox, component, attributes, said) -> None:
+    assert said in refusal(sandbox, component, **attributes)
+
+
+def test_secrets_come_from_the_environment_and_show_nowhere(sandbox, monkeypatch) -> None:
+    monkeypatch.setenv("LAKE_SECRET", "1e77")
+    attributes = {
+        "key": "a",
+        "uri": "s3://lake/a",
+        "storage_options": {
+            "provider": "s3",
+            "secret_access_key": "{{ env.LAKE_SECRET }}",
+            "region": "1e5",
+            "skip_signature": "{{ 1 == 2 }}",
+            "extra": {"max_attempts": 5},
+        },
+    }
+    path = declare(sandbox, DeltaTableComponent, attributes, {"uri": "u"})
+    with sandbox.load_component_and_build_defs(path) as (component, defs):
+        options = component.storage_options
+        assert isinstance(options, S3StorageOptions)
+        assert options.secret_access_key == "1e77"
+        assert (options.region, options.extra) == ("1e5", {"max_attempts": 5})
+        assert options.skip_signature is False
+        assert "1e77" not in repr(component)
+        (spec,) = defs.resolve_all_asset_specs()
+        assert "1e77" not in repr(spec)
+
+
+PROJECT = """
+[project]
+name = "lakehouse"
+version = "0.1"
+[tool.dg]
+directory_type = "project"
+[tool.dg.project]
+root_module = "lakehouse"
+"""
+DEFINITIONS = """
+from pathlib import Path
+
+import dagster as dg
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch) -> Path:
+    """An empty project of `dg`."""
+    package = tmp_path / "src" / "lakehouse"
+    (package / "defs").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (package / "__init__.py").touch()
+    (package / "definitions.py").write_text(DEFINITIONS)
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    monkeypatch.setenv("DG_CLI_CONFIG", str(tmp_path / "dg.toml"))
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}")
+    return tmp_path
+
+
+def run_dg(project: Path, *arguments: str) -> tuple[int, str]:
+    """Exit code of the command and what it says."""
+    command = [str(Path(sys.executable).with_name("dg")), *arguments]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_dg_scaffolds_checks_and_lists_a_project(project, root) -> None:
+    kind = "dagster_delta.DeltaLakeComponent"
+    code, said = run_dg(project, "scaffold", "defs", kind, "lake", "--root", str(root))
+    assert code == 0, said
+    code, said = run_dg(project, "list", "defs", "--json")
+    assert code == 0, said
+    keys = [each["asset_key"] for each in json.loads(said)["assets"]]
+    assert keys == ["raw/flights", "scratch/odd-name"]
+
+    file = project / "src" / "lakehouse" / "defs" / "lake" / "defs.yaml"
+    file.write_text(file.read_text() + "  exclud: [scratch/*]\n")
+    code, said = run_dg(project, "check", "defs")
+    assert code == 1
+    assert "defs.yaml:5" in said
+    assert "'exclud' was unexpected" in said
