@@ -54,6 +54,7 @@ _ASSET_KEYS = {
     "table_properties": "properties",
     "custom_metadata": "custom_metadata",
     "commit_properties": "commit_properties",
+    "history": "history",
     "writer_properties": "writer_properties",
     "merge_config": "merge",
     "merge_predicate": "merge_predicate",
@@ -96,6 +97,8 @@ class AssetOptions:
     """Put into the commitInfo of every commit."""
     merge: MergeConfig | None = None
     """How the mode `merge` merges."""
+    history: int = 0
+    """Latest commits of the table that every materialisation shows; each is read for it."""
 
     def table_uri(self, root_uri: str, asset_key: AssetKey | None, output_name: str) -> str:
         """`<root>/<schema>/<table>`, where earlier Delta IO managers keep the table too."""
@@ -163,6 +166,7 @@ def read_asset_options(
         properties={**defaults.properties, **files, **properties},
         custom_metadata={**defaults.custom_metadata, **commit, **custom_metadata},
         merge=_merge(reader, defaults.merge),
+        history=reader.read("history", _COUNT, defaults.history),
     )
 
 
@@ -324,6 +328,7 @@ _TEXT: _Kind[str | None] = _Kind(
 )
 _BOOLEAN = _Kind("true or false", lambda value: value if isinstance(value, bool) else None)
 _VERSION: _Kind[int | None] = _Kind("a version: a number that is not negative", _parse_version)
+_COUNT: _Kind[int] = _Kind("a number that is not negative", _parse_version)
 _NAMES: _Kind[tuple[str, ...] | None] = _Kind("a column name or a list of them", _parse_names)
 _EXPRESSION: _Kind[str | Mapping[str, str] | None] = _Kind(
     "a column name, or a mapping from partition dimension to column name", _parse_expression

@@ -57,6 +57,8 @@ class WrittenAsset:
     """Why nothing was written, or None."""
     merge_type: str | None = None
     """How the mode `merge` merged."""
+    history: int = 0
+    """Latest commits to show."""
 
 
 def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
@@ -97,6 +99,7 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
         (write.options.merge or MergeConfig()).merge_type.value
         if write.options.mode == "merge"
         else None,
+        history=write.options.history,
     )
 
 
@@ -161,7 +164,9 @@ def _keep_existing(
     what = "the table" if predicate is None else "a partition of the run"
     if write.options.mode == "ignore":
         reason = f"the mode is ignore, and {what} is there already"
-        return WrittenAsset(write.options.mode, before, {}, predicate, reason)
+        return WrittenAsset(
+            write.options.mode, before, {}, predicate, reason, history=write.options.history
+        )
     raise TableAlreadyExists(
         f"{what} of {write.name} is there already, and the mode is error; set the mode to "
         "overwrite or append, or to ignore to leave it as it is",

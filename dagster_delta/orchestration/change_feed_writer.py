@@ -110,7 +110,9 @@ def _only_progress(write: AssetWrite, consumption: Consumption) -> WrittenAsset:
         snapshot = transaction.commit(
             "WRITE", parameters={"mode": "Append"}, user_info=write.commit_info
         ).snapshot
-    return WrittenAsset(write.options.mode, snapshot, {}, None, reason)
+    return WrittenAsset(
+        write.options.mode, snapshot, {}, None, reason, history=write.options.history
+    )
 
 
 def _latest(table: Any, write: AssetWrite) -> Snapshot:

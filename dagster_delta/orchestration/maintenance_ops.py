@@ -27,6 +27,7 @@ from dagster_delta.orchestration.maintenance_steps import (
     vacuum_step,
 )
 from dagster_delta.orchestration.run_facts import RunFacts, commit_info
+from dagster_delta.orchestration.table_history import history_metadata
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
@@ -97,14 +98,9 @@ def restore_op(context: dg.OpExecutionContext, config: TableRestoreConfig) -> No
 
 @dg.op(**_start)
 def history_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
-    """Show the latest commits of a table."""
-    entries = _open(config).history(_HISTORY_LENGTH)
-    lines = [
-        f"| {each.version} | {each.operation or ''} | {each.user_metadata or ''} |"
-        for each in entries
-    ]
-    table = "\n".join(["| version | operation | |", "|---:|---|---|", *lines])
-    context.add_output_metadata({"delta/history": dg.MetadataValue.md(table)})
+    """Show the latest commits of a table, each with the run that made it."""
+    snapshot = _open(config).snapshot()
+    context.add_output_metadata(history_metadata(snapshot, _HISTORY_LENGTH))
 
 
 def maintain(

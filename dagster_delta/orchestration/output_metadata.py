@@ -1,4 +1,4 @@
-"""What the Dagster UI shows of a write: every figure from the commit itself, nothing scanned."""
+"""What the Dagster UI shows of a write: every figure from the log, nothing scanned."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dagster import (
 from dagster_delta.orchestration.asset_writer import WrittenAsset
 from dagster_delta.orchestration.partition_row_counts import partition_row_counts
 from dagster_delta.orchestration.partitions import PartitionSelection
+from dagster_delta.orchestration.table_history import history_metadata
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str) -> dict[str
 
 
 def commit_metadata(written: WrittenAsset) -> dict[str, Any]:
-    """What one write did, or why it did nothing."""
+    """What one write did, or why it did nothing, and the commits before it where that is wanted."""
     metadata: dict[str, Any] = {"delta/mode": written.mode}
     if written.predicate is not None:
         metadata["delta/predicate"] = written.predicate
@@ -84,7 +85,7 @@ def commit_metadata(written: WrittenAsset) -> dict[str, Any]:
         metadata["delta/merge_type"] = written.merge_type
     for name, value in written.metrics.items():
         metadata[f"delta/{_snake_case(name)}"] = value
-    return metadata
+    return metadata | history_metadata(written.snapshot, written.history)
 
 
 def rows_by_partition(written: WrittenAsset, selection: PartitionSelection) -> dict[str, int]:

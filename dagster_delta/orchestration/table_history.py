@@ -1,0 +1,115 @@
+"""The history of a table for people to read, each commit with the run that made it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dagster import MarkdownMetadataValue, MetadataValue
+
+if TYPE_CHECKING:
+    from dagster_delta.table.history import HistoryEntry
+    from dagster_delta.table.snapshot import Snapshot
+
+__all__ = ["history_markdown", "history_metadata"]
+
+_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_SPECIAL = re.compile(r"[\\`*_\[\]<>|#~!&]")
+"""What Markdown would take for markup; a commit may say anything."""
+
+_LONGEST_TEXT = 100
+
+_MERGED_ROWS = {
+    "numTargetRowsInserted": "inserted",
+    "numTargetRowsUpdated": "updated",
+    "numTargetRowsDeleted": "deleted",
+}
+_ROWS = {
+    "numOutputRows": "written",
+    "numUpdatedRows": "updated",
+    "numDeletedRows": "deleted",
+}
+
+
+def history_metadata(snapshot: Snapshot, commits: int) -> dict[str, MarkdownMetadataValue]:
+    """The latest commits of a table as metadata `delta/history`; none for no commits.
+
+    Reads as many commit files.
+
+    Args:
+        snapshot: where the history ends.
+        commits: how many at most.
+
+    Raises:
+        CorruptLog: a commit is damaged.
+        StorageFailure: of the log.
+    """
+    from dagster_delta.table.history import history
+
+    if commits < 1:
+        return {}
+    entries = history(snapshot.store, snapshot, commits)
+    return {"delta/history": MetadataValue.md(history_markdown(entries))}
+
+
+def history_markdown(entries: Sequence[HistoryEntry]) -> str:
+    """A table of commits with links to their runs, in the order given."""
+    head = ["| version | time (UTC) | operation | rows | by | |", "|---:|---|---|---|---|---|"]
+    return "\n".join([*head, *(_line(each) for each in entries)])
+
+
+def _line(entry: HistoryEntry) -> str:
+    cells = [
+        str(entry.version),
+        _time(entry.timestamp_ms),
+        _plain(entry.operation),
+        _rows(entry),
+        _author(entry),
+        _plain(entry.user_metadata),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _time(timestamp_ms: int) -> str:
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    try:
+        return f"{epoch + dt.timedelta(milliseconds=timestamp_ms):%Y-%m-%d %H:%M:%S}"
+    except OverflowError:
+        return ""
+
+
+def _rows(entry: HistoryEntry) -> str:
+    metrics = entry.operation_metrics
+    # What a merge has written includes the rows that it only copied.
+    names = _MERGED_ROWS if any(each in metrics for each in _MERGED_ROWS) else _ROWS
+    told = []
+    for name, deed in names.items():
+        rows = str(metrics.get(name, ""))
+        if rows.isdecimal() and int(rows) > 0:
+            told.append(f"{int(rows):,} {deed}")
+    return ", ".join(told)
+
+
+def _author(entry: HistoryEntry) -> str:
+    """The run, its asset and partitions; for commits of others, the engine."""
+    info = entry.commit_info
+    run_id = info.get("dagsterRunId")
+    if not isinstance(run_id, str) or _RUN_ID.fullmatch(run_id) is None:
+        return _plain(entry.engine_info)
+    what = ": ".join(
+        _plain(info[key]) for key in ("dagsterAsset", "dagsterPartitions") if key in info
+    )
+    # Relative, since nobody tells a run where the UI is.
+    return f"[{run_id[:8]}](/runs/{run_id}) {what}".rstrip()
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return ""
+    text = " ".join(str(value).split())
+    if len(text) > _LONGEST_TEXT:
+        text = text[:_LONGEST_TEXT] + "…"
+    return _SPECIAL.sub(lambda found: "&#" + str(ord(found[0])) + ";", text)

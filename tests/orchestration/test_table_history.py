@@ -1,0 +1,64 @@
+"""The history of a table in the UI: who did what in which run."""
+
+from __future__ import annotations
+
+import deltalake
+import pyarrow as pa
+
+from dagster_delta.orchestration.table_history import history_markdown
+from dagster_delta.table.history import HistoryEntry
+
+
+def rows_of(markdown: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.split("\n")[2:]]
+
+
+def entry(**info: object) -> HistoryEntry:
+    return HistoryEntry(7, 1_700_000_000_000, info)
+
+
+def test_every_commit_links_to_the_run_that_made_it(lake, events) -> None:
+    asset = events(pa.table({"id": [1, 2]}), metadata={"history": 10, "mode": "append"})
+    first = lake.materialize(asset)
+    deltalake.write_deltalake(lake.table().uri, pa.table({"id": [3]}), mode="append")
+    second = lake.materialize(asset)
+    mine, theirs, oldest = rows_of(lake.metadata(second)["delta/history"])
+    assert [mine[0], theirs[0], oldest[0]] == ["2", "1", "0"]
+    link = "[{0}](/runs/{1}) events"
+    assert mine[4] == link.format(second.run_id[:8], second.run_id)
+    assert oldest[4] == link.format(first.run_id[:8], first.run_id)
+    assert "/runs/" not in theirs[4]
+    assert theirs[4].startswith("delta-rs")
+    assert (mine[2], mine[3]) == ("WRITE", "2 written")
+
+
+def test_no_history_is_read_unless_it_is_asked_for(lake, events) -> None:
+    result = lake.materialize(events(pa.table({"id": [1]})))
+    assert "delta/history" not in lake.metadata(result)
+
+
+def test_the_history_shows_no_more_commits_than_asked_for(lake, events) -> None:
+    asset = events(pa.table({"id": [1]}), metadata={"delta/history": 2, "mode": "append"})
+    for _ in range(3):
+        result = lake.materialize(asset)
+    assert [each[0] for each in rows_of(lake.metadata(result)["delta/history"])] == ["2", "1"]
+
+
+def test_a_merge_tells_its_rows_without_those_it_copied() -> None:
+    metrics = {
+        "numOutputRows": "1000",
+        "numTargetRowsInserted": "2",
+        "numTargetRowsUpdated": "0",
+        "numTargetRowsDeleted": "1500",
+    }
+    (row,) = rows_of(history_markdown([entry(operation="MERGE", operationMetrics=metrics)]))
+    assert row[:4] == ["7", "2023-11-14 22:13:20", "MERGE", "2 inserted, 1,500 deleted"]
+
+
+def test_what_a_commit_says_is_text_and_never_markup() -> None:
+    hostile = "a | b\n[click](javascript:x) <script> `x` ![](y)"
+    markdown = history_markdown([entry(operation=hostile, userMetadata=hostile, dagsterRunId="..")])
+    (row,) = rows_of(markdown)
+    assert len(row) == 6
+    assert not set("<[]`!") & set(row[2] + row[5])
+    assert row[4] == ""
