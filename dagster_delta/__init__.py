@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ChangeFeedConfig,
         delta_change_feed_asset,
     )
+    from dagster_delta.orchestration.column_lineage import UpstreamColumns, sql_column_lineage
     from dagster_delta.orchestration.components.delta_lake import DeltaLakeComponent
     from dagster_delta.orchestration.components.delta_maintenance import DeltaMaintenanceComponent
     from dagster_delta.orchestration.components.delta_sensor import DeltaSensorComponent
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     )
     from dagster_delta.orchestration.schema_changes import delta_schema_change_job
     from dagster_delta.orchestration.sensors import delta_change_feed_sensor, delta_table_sensor
+    from dagster_delta.orchestration.sql_assets import delta_sql_asset
     from dagster_delta.orchestration.storage_options import (
         AzureStorageOptions,
         FsspecStorageOptions,
@@ -115,6 +117,7 @@ __all__ = [
     "TableHealth",
     "Transaction",
     "UpstreamChanges",
+    "UpstreamColumns",
     "VacuumConfig",
     "VacuumResult",
     "__version__",
@@ -127,6 +130,7 @@ __all__ = [
     "delta_restore_job",
     "delta_schema_change_job",
     "delta_sink",
+    "delta_sql_asset",
     "delta_table_pool",
     "delta_table_sensor",
     "history_op",
@@ -134,6 +138,7 @@ __all__ = [
     "optimize_op",
     "register_delta_log",
     "restore_op",
+    "sql_column_lineage",
     "vacuum_op",
 ]
 
@@ -175,6 +180,7 @@ _HOMES = {
     "TableHealth": "table.health",
     "Transaction": "table.transaction",
     "UpstreamChanges": "orchestration.upstream_changes",
+    "UpstreamColumns": "orchestration.column_lineage",
     "VacuumConfig": "orchestration.maintenance_config",
     "VacuumResult": "table.vacuum",
     "checkpoint_op": "orchestration.maintenance_ops",
@@ -186,6 +192,7 @@ _HOMES = {
     "delta_restore_job": "orchestration.maintenance",
     "delta_schema_change_job": "orchestration.schema_changes",
     "delta_sink": "table.streaming.sink",
+    "delta_sql_asset": "orchestration.sql_assets",
     "delta_table_pool": "orchestration.maintained_tables",
     "delta_table_sensor": "orchestration.sensors",
     "history_op": "orchestration.maintenance_ops",
@@ -193,6 +200,7 @@ _HOMES = {
     "optimize_op": "orchestration.maintenance_ops",
     "register_delta_log": "table.streaming.registration",
     "restore_op": "orchestration.maintenance_ops",
+    "sql_column_lineage": "orchestration.column_lineage",
     "vacuum_op": "orchestration.maintenance_ops",
 }
 

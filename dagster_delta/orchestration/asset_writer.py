@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dagster import TableColumnLineage
+
 from dagster_delta.errors import InvalidArgument, TableAlreadyExists, TableNotFound
 from dagster_delta.evolution.merge_schema import check_strict
 from dagster_delta.orchestration.asset_options import AssetOptions
@@ -38,6 +40,8 @@ class AssetWrite:
     commit_info: Mapping[str, object]
     progress: tuple[ApplicationProgress, ...] = ()
     """Applications that the commit moves on."""
+    description: str | None = None
+    """Of the asset; a new table takes it as its own."""
     control_columns: tuple[str, ...] = ()
     """Columns of the rows that steer a merge, and are none of the table's."""
 
@@ -59,6 +63,8 @@ class WrittenAsset:
     """How the mode `merge` merged."""
     history: int = 0
     """Latest commits to show."""
+    column_lineage: TableColumnLineage | None = None
+    """Where its columns come from, where that is known."""
 
 
 def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
@@ -212,6 +218,7 @@ def _commit(
             commit_info=write.commit_info,
             properties=options.properties,
             progress=write.progress,
+            description=write.description,
         )
     return table.append(
         data,
@@ -222,6 +229,7 @@ def _commit(
         commit_info=write.commit_info,
         properties=options.properties,
         progress=write.progress,
+        description=write.description,
     )
 
 
@@ -281,4 +289,5 @@ def _prepare_merge(
         partition_by=partition_by,
         commit_info=write.commit_info,
         properties=options.properties,
+        description=write.description,
     ).snapshot

@@ -76,6 +76,7 @@ def delta_change_feed_asset(
     columns: Sequence[str] | None = None,
     upstream_partition_expr: str | Mapping[str, str] | None = None,
     on_gap: OnGap = "refresh",
+    lineage: bool = True,
     io_manager_key: str = "io_manager",
     **asset_options: Any,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
@@ -109,6 +110,7 @@ def delta_change_feed_asset(
         upstream_partition_expr: column of the upstream table that holds the partition, where it is
             not the one of `partition_expr`.
         on_gap: `refresh`, or `fail` where the changes cannot be told any more.
+        lineage: whether to show columns as coming from the upstream columns of the same name.
         io_manager_key: a DeltaIOManager, which writes the table.
         asset_options: of `dg.asset`: name, key_prefix, partitions_def, metadata, ins, …
 
@@ -126,7 +128,7 @@ def delta_change_feed_asset(
             f"an incremental asset with mode {mode!r} takes "
             f"{'keys: the columns that tell its rows apart' if mode == 'merge' else 'no keys'}"
         )
-    source = _Source(upstream, table, storage_options, columns, upstream_partition_expr)
+    source = _Source(upstream, table, storage_options, columns, upstream_partition_expr, lineage)
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
         asset = _IncrementalAsset(
@@ -146,6 +148,7 @@ class _Source:
     storage_options: StorageOptions | Mapping[str, Any] | None
     columns: Sequence[str] | None
     partition_expr: str | Mapping[str, str] | None
+    lineage: bool
 
     def open(self) -> Scan:
         from dagster_delta.table.delta_table import DeltaTable
@@ -289,7 +292,11 @@ class _IncrementalAsset:
         return self._applied(consumption, result)
 
     def _applied(self, consumption: Consumption, rows: Any) -> AppliedChanges:
-        return AppliedChanges(consumption, rows, self._mode, self._keys, self._returns)
+        source = self._source
+        upstream_key = _asset_key(source.asset) if source.lineage else None
+        return AppliedChanges(
+            consumption, rows, self._mode, self._keys, self._returns, upstream_key
+        )
 
     def _refuse_none(self, rows: Any) -> None:
         if rows is None:

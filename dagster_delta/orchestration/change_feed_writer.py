@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from dagster import AssetKey
+
 from dagster_delta.errors import TableNotFound
 from dagster_delta.orchestration.asset_options import WriteMode
 from dagster_delta.orchestration.asset_writer import AssetWrite, WrittenAsset, write_asset
 from dagster_delta.orchestration.change_consumption import Consumption
+from dagster_delta.orchestration.column_lineage import UpstreamColumns, column_lineage_by_name
 from dagster_delta.orchestration.merge_config import (
     MergeConfig,
     MergeOperationsConfig,
@@ -50,6 +53,8 @@ class AppliedChanges:
     keys: tuple[str, ...]
     """Columns that tell rows of the table apart; of the mode `merge`."""
     returns: Returns
+    upstream_key: AssetKey | None = None
+    """Of the asset that its columns of the same name come from; None where nobody says so."""
 
 
 def write_changes(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
@@ -61,6 +66,18 @@ def write_changes(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
         InvalidArgument: the returned rows lack the key, or what says what changed.
         DeltaError: the rows, the options and the table do not fit together.
     """
+    written = _write(write, applied)
+    if applied.upstream_key is None:
+        return written
+    upstream = UpstreamColumns(
+        applied.upstream_key, applied.consumption.changes.snapshot.schema.names
+    )
+    return replace(
+        written, column_lineage=column_lineage_by_name(written.snapshot.schema.names, upstream)
+    )
+
+
+def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
     # The progress tells a repeated attempt from a new one, and leaves no identifier per run.
     write = replace(write, idempotency=None, progress=applied.consumption.progress)
     if applied.rows is None:

@@ -38,6 +38,7 @@ from dagster_delta.orchestration.partitions import PartitionSelection, select_pa
 from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.orchestration.run_facts import (
     add_partition_metadata,
+    asset_description,
     commit_info,
     idempotency,
     run_facts,
@@ -167,6 +168,7 @@ class DeltaIOManager(ConfigurableIOManager):
             selection=_selection(context, options, context.definition_metadata, name),
             idempotency=idempotency(facts),
             commit_info=commit_info(facts, options.custom_metadata),
+            description=asset_description(context),
         )
         with watch_spark(obj, context.log) as spark_work:
             if isinstance(obj, AppliedChanges):

@@ -65,6 +65,8 @@ def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str) -> dict[str
         "delta/version": snapshot.version,
         "delta/live_files": snapshot.num_files,
     }
+    if snapshot.metadata.description:
+        metadata["delta/description"] = snapshot.metadata.description
     if snapshot.size_bytes is not None:
         metadata["dagster/size_bytes"] = snapshot.size_bytes
     if snapshot.num_records is not None:
@@ -85,6 +87,8 @@ def commit_metadata(written: WrittenAsset) -> dict[str, Any]:
         metadata["delta/merge_type"] = written.merge_type
     for name, value in written.metrics.items():
         metadata[f"delta/{_snake_case(name)}"] = value
+    if written.column_lineage is not None:
+        metadata["dagster/column_lineage"] = MetadataValue.column_lineage(written.column_lineage)
     return metadata | history_metadata(written.snapshot, written.history)
 
 

@@ -24,6 +24,7 @@ from dagster import (
 __all__ = [
     "RunFacts",
     "add_partition_metadata",
+    "asset_description",
     "commit_info",
     "idempotency",
     "run_facts",
@@ -80,6 +81,14 @@ def run_facts(context: OutputContext, partition_keys: Sequence[str]) -> RunFacts
         job_name=run.job_name,
         step_key=context.step_key,
     )
+
+
+def asset_description(context: OutputContext) -> str | None:
+    """What the asset says about itself; None where the output is no asset's."""
+    try:
+        return context.asset_spec.description
+    except DagsterInvariantViolationError:
+        return None
 
 
 def idempotency(facts: RunFacts) -> tuple[str, int] | None:

@@ -336,6 +336,7 @@ class DeltaTable(
         check: str | None = None,
         properties: Mapping[str, object] | None = None,
         progress: Sequence[ApplicationProgress] = (),
+        description: str | None = None,
     ) -> CommitResult:
         """Add rows as one commit, which also creates the table where there is none.
 
@@ -354,6 +355,7 @@ class DeltaTable(
             check: Spark SQL that every row has to satisfy.
             properties: table properties of a new table.
             progress: applications that the commit moves on, each only from where it stood.
+            description: of a new table; shown by catalogs and tools.
 
         Raises:
             SchemaMismatch, InvalidCast: the rows do not fit the table.
@@ -374,6 +376,7 @@ class DeltaTable(
             check,
             properties,
             progress,
+            description,
         )
         return self._adopt(append_rows(self._store, self._latest(), data, options, clock=now_ms))
 
@@ -389,6 +392,7 @@ class DeltaTable(
         engine: str | None = None,
         properties: Mapping[str, object] | None = None,
         progress: Sequence[ApplicationProgress] = (),
+        description: str | None = None,
     ) -> CommitResult:
         """Replace rows by others as one commit, which also creates the table where there is none.
 
@@ -404,6 +408,7 @@ class DeltaTable(
             engine: as for `append`.
             properties: table properties of a new table.
             progress: as for `append`.
+            description: as for `append`.
 
         Raises:
             PartitionMismatch: a new row does not satisfy `where`.
@@ -422,6 +427,7 @@ class DeltaTable(
             None,
             properties,
             progress,
+            description,
         )
         return self._adopt(
             overwrite_rows(self._store, self._latest(), data, options, where=where, clock=now_ms)

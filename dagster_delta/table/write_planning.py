@@ -66,6 +66,8 @@ class WriteOptions:
     """Table properties, where the write creates the table."""
     progress: Sequence[ApplicationProgress] = ()
     """Applications that get on with the write, and only from where they stood."""
+    description: str | None = None
+    """What catalogs and tools say about the table, where the write creates it."""
 
     def __post_init__(self) -> None:
         if self.schema_mode not in get_args(SchemaMode):
@@ -117,7 +119,12 @@ def plan_configuration(
     """
     if current is None:
         return define_table(
-            TableDefinition(data_schema, options.partition_by or (), options.properties),
+            TableDefinition(
+                data_schema,
+                options.partition_by or (),
+                options.properties,
+                description=options.description,
+            ),
             table_id=str(uuid.uuid4()),
             created_time_ms=now_ms,
             new_name=new_column_name,

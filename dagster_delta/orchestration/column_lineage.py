@@ -1,0 +1,133 @@
+"""Which columns of upstream assets a column is made of, where the text of a query or the names of
+columns tell it.
+
+A DataFrame tells it nowhere: its analysed plan is no public API of Spark, and Spark Connect does
+not have it at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dagster import AssetKey, TableColumnDep, TableColumnLineage
+
+from dagster_delta.errors import UnsupportedExpression
+
+if TYPE_CHECKING:
+    from sqlglot.lineage import Node
+
+__all__ = ["UpstreamColumns", "column_lineage_by_name", "sql_column_lineage"]
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamColumns:
+    """The columns that an upstream asset has."""
+
+    asset_key: AssetKey
+    columns: Sequence[str]
+
+
+def column_lineage_by_name(columns: Sequence[str], upstream: UpstreamColumns) -> TableColumnLineage:
+    """Every column from the upstream column that is called the same.
+
+    Args:
+        columns: of the table; those of another name have no lineage.
+        upstream: what they come from.
+    """
+    known = {each.lower(): each for each in upstream.columns}
+    return TableColumnLineage(
+        {
+            column: [TableColumnDep(upstream.asset_key, known[column.lower()])]
+            for column in columns
+            if column.lower() in known
+        }
+    )
+
+
+def sql_column_lineage(
+    sql: str, tables: Mapping[str, UpstreamColumns], columns: Sequence[str] | None = None
+) -> TableColumnLineage:
+    """From each column of a query to the upstream columns that its values are made of.
+
+    Columns that only filter, join or group have no part in it; nor have constants and counts of
+    rows.
+
+    Args:
+        sql: a query in Spark SQL.
+        tables: name in the query to the upstream asset.
+        columns: of the result, in its order; by default as the query names them.
+
+    Raises:
+        UnsupportedExpression: the query cannot be understood, or is about other tables.
+
+    Examples:
+        sql_column_lineage(
+            "SELECT id, price * rate AS euros FROM orders JOIN rates USING (currency)",
+            {"orders": UpstreamColumns(ORDERS, orders.columns), "rates": …},
+        )
+    """
+    from sqlglot.errors import SqlglotError
+
+    try:
+        return _lineage(sql, tables, columns)
+    except (SqlglotError, ValueError) as error:
+        raise UnsupportedExpression(
+            f"the lineage of columns cannot be told from the query: {error}"
+        ) from error
+
+
+def _lineage(
+    sql: str, tables: Mapping[str, UpstreamColumns], columns: Sequence[str] | None
+) -> TableColumnLineage:
+    from sqlglot import exp, parse_one
+    from sqlglot.lineage import lineage
+    from sqlglot.optimizer.qualify import qualify
+    from sqlglot.optimizer.scope import build_scope
+
+    upstream = {name.lower(): each for name, each in tables.items()}
+    # Types play no part in where a column comes from.
+    schema: dict[str, object] = {
+        name: dict.fromkeys(each.columns, "string") for name, each in upstream.items()
+    }
+    query = parse_one(sql, dialect="spark")
+    if not isinstance(query, exp.Query):
+        raise UnsupportedExpression("the lineage of columns is told from a query: SELECT …")
+    written = query.named_selects
+    qualified: Any = qualify(query.copy(), schema=schema, dialect="spark")
+    names = qualified.named_selects
+    if columns is None:
+        # Qualified names have lost their case; with a star there are no others.
+        columns = written if len(written) == len(names) and "*" not in written else names
+    if len(columns) != len(names):
+        raise UnsupportedExpression(
+            f"the query has {len(names)} columns, and its result {len(columns)}"
+        )
+    if len(set(names)) < len(names):
+        raise UnsupportedExpression("two columns of the query have the same name: give them others")
+    scope = build_scope(qualified)
+    deps = {}
+    for column, name in zip(columns, names, strict=True):
+        root = lineage(name, qualified, schema, dialect="spark", scope=scope)
+        if found := set(_sources(root, upstream)):
+            deps[column] = sorted(found, key=lambda each: (each.asset_key.path, each.column_name))
+    return TableColumnLineage(deps)
+
+
+def _sources(root: Node, upstream: Mapping[str, UpstreamColumns]) -> Iterator[TableColumnDep]:
+    from sqlglot import exp
+
+    for node in root.walk():
+        if node.downstream or not isinstance(node.expression, exp.Table):
+            continue
+        table = upstream.get(node.expression.name.lower())
+        if table is None:
+            raise UnsupportedExpression(
+                f"the query reads {node.expression.name}, which is none of its upstream tables: "
+                f"{', '.join(upstream)}"
+            )
+        name = exp.to_column(node.name).name.lower()
+        for column in table.columns:
+            if column.lower() == name:
+                yield TableColumnDep(table.asset_key, column)

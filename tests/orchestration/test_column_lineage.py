@@ -1,0 +1,147 @@
+"""Lineage of columns: told by queries and by names, and by nothing else."""
+
+from __future__ import annotations
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from dagster_delta import DeltaTable, delta_change_feed_asset, delta_sql_asset, sql_column_lineage
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.orchestration.column_lineage import UpstreamColumns, column_lineage_by_name
+
+ORDERS = UpstreamColumns(dg.AssetKey(["raw", "orders"]), ["Id", "price", "currency", "cust.name"])
+RATES = UpstreamColumns(dg.AssetKey("rates"), ["currency", "rate"])
+TABLES = {"orders": ORDERS, "Rates": RATES}
+
+
+def told(lineage: dg.TableColumnLineage) -> dict[str, list[str]]:
+    return {
+        column: [f"{each.asset_key.to_user_string()}.{each.column_name}" for each in deps]
+        for column, deps in lineage.deps_by_column.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        (
+            "SELECT id, price * rate AS Euros, count(*) AS n, 1 AS one "
+            "FROM orders JOIN rates USING (currency) GROUP BY ALL",
+            {"id": ["raw/orders.Id"], "Euros": ["rates.rate", "raw/orders.price"]},
+        ),
+        (
+            "SELECT * FROM rates",
+            {"currency": ["rates.currency"], "rate": ["rates.rate"]},
+        ),
+        (
+            "WITH best AS (SELECT currency AS c, max(price) AS p FROM orders GROUP BY currency) "
+            "SELECT best.p FROM best JOIN rates ON rates.currency = best.c WHERE rate > 1",
+            {"p": ["raw/orders.price"]},
+        ),
+        (
+            "SELECT currency FROM orders UNION ALL SELECT currency FROM rates",
+            {"currency": ["rates.currency", "raw/orders.currency"]},
+        ),
+        (
+            "SELECT `cust.name`, explode(array(price)) AS each FROM orders",
+            {"cust.name": ["raw/orders.cust.name"], "each": ["raw/orders.price"]},
+        ),
+        (
+            "SELECT (SELECT max(rate) FROM rates) AS top FROM orders",
+            {"top": ["rates.rate"]},
+        ),
+    ],
+)
+def test_a_query_tells_where_the_values_of_its_columns_come_from(sql, expected) -> None:
+    assert told(sql_column_lineage(sql, TABLES)) == expected
+
+
+def test_columns_go_by_the_names_of_the_result() -> None:
+    lineage = sql_column_lineage("SELECT price + 1 FROM orders", TABLES, ["(price + 1)"])
+    assert told(lineage) == {"(price + 1)": ["raw/orders.price"]}
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns"),
+    [
+        ("SELECT nothing FROM orders", None),
+        ("SELECT a FROM elsewhere", None),
+        ("SELEC price FROM orders", None),
+        ("DROP TABLE orders", None),
+        ("SELECT price FROM orders", ["price", "more"]),
+        ("SELECT o.price, p.price FROM orders o, orders p", None),
+    ],
+)
+def test_what_a_query_does_not_tell_is_not_guessed(sql, columns) -> None:
+    with pytest.raises(UnsupportedExpression):
+        sql_column_lineage(sql, TABLES, columns)
+
+
+def test_columns_of_the_same_name_come_from_each_other() -> None:
+    assert told(column_lineage_by_name(["ID", "new"], ORDERS)) == {"ID": ["raw/orders.Id"]}
+
+
+def late(lineage: bool = True, **options):
+    @delta_change_feed_asset("events", keys="id", lineage=lineage, **options)
+    def late_events(changes: pa.Table) -> pa.Table:
+        return changes.append_column("minutes", changes["delay"])
+
+    return late_events
+
+
+def test_an_incremental_asset_keeps_the_columns_of_its_upstream(lake, events) -> None:
+    source = events(
+        pa.table({"id": [1], "delay": [5]}),
+        metadata={"table_properties": {"delta.enableChangeDataFeed": "true"}},
+    )
+    lake.materialize(source)
+    shown = lake.metadata(lake.materialize(late(), source), "late_events")
+    assert told(shown["dagster/column_lineage"]) == {
+        "id": ["events.id"],
+        "delay": ["events.delay"],
+    }
+
+
+def test_an_incremental_asset_whose_columns_mean_something_else_shows_none(lake, events) -> None:
+    source = events(pa.table({"id": [1], "delay": [5]}))
+    lake.materialize(source)
+    shown = lake.metadata(lake.materialize(late(lineage=False), source), "late_events")
+    assert "dagster/column_lineage" not in shown
+
+
+@pytest.mark.spark
+def test_a_query_is_an_asset_that_shows_where_its_columns_come_from(lake, spark, events) -> None:
+    flights = pa.table({"carrier": ["UA", "UA", "AA"], "arr_delay": [10, 20, 3]})
+    source = events(flights, name="flights")
+    carriers = dg.AssetSpec("carriers")
+    DeltaTable(str(lake.root / "public" / "carriers"), must_exist=False).append(
+        pa.table({"carrier": ["UA"], "name": ["United"]})
+    )
+    asset = delta_sql_asset(
+        "delays",
+        "SELECT name, avg(arr_delay) AS delay, '{{}}' AS braces "
+        "FROM {flights} JOIN {carriers} USING (carrier) GROUP BY name",
+        {"flights": source, "carriers": carriers},
+    )
+    shown = lake.metadata(lake.materialize(asset, source, carriers), "delays")
+    assert lake.rows("delays") == [{"name": "United", "delay": 15.0, "braces": "{}"}]
+    assert told(shown["dagster/column_lineage"]) == {
+        "name": ["carriers.name"],
+        "delay": ["flights.arr_delay"],
+    }
+    assert "FROM flights JOIN carriers" in shown["delta/query"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "upstream"),
+    [
+        ("SELECT 1", {}),
+        ("SELECT * FROM {flight}", {"flights": "flights"}),
+        ("SELECT * FROM {flights", {"flights": "flights"}),
+        ("SELECT * FROM {a-b}", {"a-b": "flights"}),
+    ],
+)
+def test_a_query_that_does_not_fit_its_tables_is_refused_when_it_is_declared(sql, upstream) -> None:
+    with pytest.raises(InvalidArgument):
+        delta_sql_asset("delays", sql, upstream)
