@@ -7,17 +7,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.session import (
     check_java,
+    frame_of,
     functions_of,
     is_connect,
     is_utc,
     local_spark_session,
 )
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,3 +97,21 @@ def test_reading_without_any_session_says_what_to_pass(
     monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda _: None))
     with pytest.raises(InvalidArgument, match="to_spark"):
         SparkEngine().read(table.snapshot().scan().plan())
+
+
+def test_a_frame_has_the_rows_behind_a_chunk_without_any(spark: SparkSession) -> None:
+    empty = pa.array([], pa.int64())
+    rows = pa.table({"k": pa.chunked_array([pa.array([1, 2]), empty, pa.array([3])])})
+    assert frame_of(spark, rows, "k long").count() == 3
+
+
+def test_rows_merged_from_a_table_with_an_empty_chunk_are_all_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    table.append(pa.table({"k": pa.array([1], pa.int64())}))
+    empty = pa.array([], pa.int64())
+    source = pa.table({"k": pa.chunked_array([pa.array([1, 2]), empty, pa.array([3])])})
+    merge = table.merge(source, "t.k = s.k", engine="spark")
+    merge.when_not_matched_insert_all().execute()
+    assert sorted(table.snapshot().scan().to_arrow()["k"].to_pylist()) == [1, 2, 3]

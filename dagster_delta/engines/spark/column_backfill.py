@@ -15,6 +15,7 @@ import pyarrow as pa
 from dagster_delta.engines.column_backfill import Backfilled, Problems, backfill_files
 from dagster_delta.engines.engine import ReadPlan, WriteSpec
 from dagster_delta.engines.spark.errors import spark_failures
+from dagster_delta.engines.spark.session import frame_of
 from dagster_delta.engines.spark.tasks import decode_error, encode_error
 from dagster_delta.engines.spark.writer import delete_files
 from dagster_delta.errors import DeltaError, StorageFailure
@@ -71,7 +72,7 @@ class SparkBackfill:
         task = BackfillTask(spec.location, plan.version, plan.configuration, plan.columns, spec)
         shares = pa.table({"files": pa.array([_encode(each) for each in _shares(plan.files)])})
         with spark_failures(table=spec.location.uri):
-            frame = session.createDataFrame(shares, "files binary").repartition(shares.num_rows)
+            frame = frame_of(session, shares, "files binary").repartition(shares.num_rows)
             rows = frame.mapInArrow(task, _REPORT_SCHEMA).collect()
         reports = [msgspec.msgpack.decode(bytes(each["report"]), type=_Report) for each in rows]
         return self._join(reports, plan)

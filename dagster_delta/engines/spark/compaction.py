@@ -21,7 +21,7 @@ from dagster_delta.engines.compaction import compact_files
 from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.errors import executor_failure
-from dagster_delta.engines.spark.session import functions_of
+from dagster_delta.engines.spark.session import frame_of, functions_of
 from dagster_delta.engines.spark.tasks import (
     REPORT_SCHEMA,
     decode_reports,
@@ -64,7 +64,7 @@ def compact_on_spark(
         first.store.location, first.version, first.configuration, first.columns, spec
     )
     encoded = pa.table({"files": pa.array([_encode(each.files) for each in groups], pa.binary())})
-    frame = session.createDataFrame(encoded, _GROUP_SCHEMA).repartition(len(groups))
+    frame = frame_of(session, encoded, _GROUP_SCHEMA).repartition(len(groups))
     try:
         reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
     except Exception as error:

@@ -21,7 +21,7 @@ from dagster_delta.engines.row_changes.merge_source import MergeSource
 from dagster_delta.engines.spark.columns import quote
 from dagster_delta.engines.spark.errors import spark_failures
 from dagster_delta.engines.spark.schema import from_spark_schema, to_spark_schema, to_spark_type
-from dagster_delta.engines.spark.session import functions_of
+from dagster_delta.engines.spark.session import frame_of, functions_of
 from dagster_delta.engines.sql.typed import Cast, Typed
 from dagster_delta.engines.sql.typed import Column as ColumnOf
 from dagster_delta.protocol.arrow_schema import to_arrow_schema, to_arrow_type
@@ -71,7 +71,7 @@ class SparkMergeSource:
         numbers = pa.array(range(rows.num_rows), pa.int64())
         spark_schema = to_spark_schema(rows.schema).add(ROW_NUMBER, "long")
         named = table.append_column(ROW_NUMBER, numbers)
-        return cls(session.createDataFrame(named, spark_schema), rows.schema)
+        return cls(frame_of(session, named, spark_schema), rows.schema)
 
     @classmethod
     def _of_frame(cls, frame: DataFrame) -> SparkMergeSource:

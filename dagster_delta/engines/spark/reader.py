@@ -46,7 +46,13 @@ from dagster_delta.engines.spark.partition_values import (
 )
 from dagster_delta.engines.spark.row_ids import with_row_ids
 from dagster_delta.engines.spark.schema import column_metadata, to_spark_schema, to_spark_type
-from dagster_delta.engines.spark.session import FIELD_ID_READ, functions_of, is_utc, session_conf
+from dagster_delta.engines.spark.session import (
+    FIELD_ID_READ,
+    frame_of,
+    functions_of,
+    is_utc,
+    session_conf,
+)
 from dagster_delta.engines.spark.sources import can_open, open_parquet
 from dagster_delta.engines.spark.tasks import FILE_SCHEMA, ReadTask, encode_files
 from dagster_delta.errors import InvalidTable, UnsupportedExpression
@@ -290,7 +296,8 @@ class _FrameReader:
                 table=self.plan.store.location.uri,
                 version=self.plan.version,
             )
-        entries = self.session.createDataFrame(
+        entries = frame_of(
+            self.session,
             pa.table([pa.array(keys), *constants.columns], [_FOUND_KEY, *constants.column_names]),
             self._constants_schema(constants.column_names),
         )
@@ -361,7 +368,7 @@ class _FrameReader:
             with_positions=self.with_positions,
         )
         keys = keys_of_files(files, plan.store).tolist() if self.with_positions else None
-        named = self.session.createDataFrame(encode_files(files, keys), FILE_SCHEMA)
+        named = frame_of(self.session, encode_files(files, keys), FILE_SCHEMA)
         spread = named.repartition(min(files.num_rows, _MAX_ARROW_TASKS))
         return spread.mapInArrow(task, self._schema(StructType(self._needed_fields)))
 

@@ -39,7 +39,7 @@ from dagster_delta.engines.spark.copy_tasks import (
 from dagster_delta.engines.spark.errors import spark_failures
 from dagster_delta.engines.spark.reader import read_frame
 from dagster_delta.engines.spark.row_positions import FileIndex, collect_rows
-from dagster_delta.engines.spark.session import functions_of
+from dagster_delta.engines.spark.session import frame_of, functions_of
 from dagster_delta.engines.spark.writer import delete_files, write_frame
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddCDCFile
@@ -138,7 +138,7 @@ class _Rewriting:
             change_data,
         )
         told = encode_copied_files(files, rewrite.matches)
-        named = self._session.createDataFrame(told, COPIED_FILE_SCHEMA)
+        named = frame_of(self._session, told, COPIED_FILE_SCHEMA)
         spread = named.repartition(min(files.num_rows, _MAX_COPY_TASKS))
         return collect_changes(spread, task, COPY_REPORT_SCHEMA, self._store)
 

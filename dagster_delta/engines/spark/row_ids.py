@@ -12,7 +12,7 @@ import pyarrow as pa
 from dagster_delta.engines.engine import ReadPlan
 from dagster_delta.engines.spark.columns import quote
 from dagster_delta.engines.spark.file_keys import keys_of_files
-from dagster_delta.engines.spark.session import functions_of
+from dagster_delta.engines.spark.session import frame_of, functions_of
 from dagster_delta.protocol.row_tracking import MaterializedColumns
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def with_row_ids(
             _VERSION: files["default_row_commit_version"],
         }
     )
-    entries = rows.sparkSession.createDataFrame(
-        # Of a table with an empty chunk, Spark may make a frame without rows.
-        known.combine_chunks(),
+    entries = frame_of(
+        rows.sparkSession,
+        known,
         f"{_KEY} long, {_BASE} long, {_VERSION} long",
     )
     found = functions.col(file_key) == functions.col(_KEY)

@@ -18,7 +18,7 @@ from dagster_delta.engines.spark.columns import quote
 from dagster_delta.engines.spark.deletion_vectors import CHUNK_BITS, CHUNK_ROWS, words_of
 from dagster_delta.engines.spark.file_keys import keys_of_files
 from dagster_delta.engines.spark.reader import FILE_KEY, ROW_INDEX
-from dagster_delta.engines.spark.session import functions_of
+from dagster_delta.engines.spark.session import frame_of, functions_of
 from dagster_delta.errors import InvalidTable
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -134,7 +134,8 @@ def with_number_marks(rows: DataFrame, number: str, marked: BitMap64, name: str)
     words = pa.ListArray.from_arrays(
         pa.array(offsets), pa.array(np.concatenate([each for _, each in chunks]))
     )
-    found = rows.sparkSession.createDataFrame(
+    found = frame_of(
+        rows.sparkSession,
         pa.table([pa.array([chunk for chunk, _ in chunks], pa.int64()), words], [_CHUNK, _WORDS]),
         f"{_CHUNK} long, {_WORDS} array<long>",
     )

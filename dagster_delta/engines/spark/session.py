@@ -10,16 +10,17 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_delta.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
     "FIELD_ID_READ",
     "check_java",
+    "frame_of",
     "functions_of",
     "is_connect",
     "is_utc",
@@ -130,6 +131,19 @@ def _java_version(java: str) -> int | None:
 def is_connect(value: object) -> bool:
     """Whether a session or a DataFrame talks to a Spark Connect server."""
     return type(value).__module__.startswith("pyspark.sql.connect")
+
+
+def frame_of(session: SparkSession, rows: Any, schema: Any) -> DataFrame:
+    """A DataFrame of the rows of a `pyarrow.Table`, all of them.
+
+    Left to itself Spark stops at the first chunk without rows, and says nothing.
+
+    Args:
+        session: classic or Connect.
+        rows: `pyarrow.Table`; it is copied where it has several chunks.
+        schema: as `createDataFrame` takes it.
+    """
+    return session.createDataFrame(rows.combine_chunks(), schema)
 
 
 def functions_of(value: object) -> ModuleType:
