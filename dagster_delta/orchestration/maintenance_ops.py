@@ -47,11 +47,11 @@ MAINTENANCE_POOL = "delta_maintenance"
 _HISTORY_LENGTH = 50
 
 # With `start` an op waits for others: `vacuum_op(start=optimize_op())`.
-_start: Any = {"ins": {"start": dg.In(dg.Nothing)}, "out": dg.Out(dg.Nothing)}
-_options: Any = {**_start, "pool": MAINTENANCE_POOL}
+_START = {"start": dg.In(dg.Nothing)}
+_NOTHING = dg.Out(dg.Nothing)
 
 
-@dg.op(**_options)
+@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def optimize_op(context: dg.OpExecutionContext, config: TableOptimizeConfig) -> None:
     """Write small files of a table together, or sort its rows along a Z-order curve."""
     _on(
@@ -61,13 +61,13 @@ def optimize_op(context: dg.OpExecutionContext, config: TableOptimizeConfig) -> 
     )
 
 
-@dg.op(**_options)
+@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def vacuum_op(context: dg.OpExecutionContext, config: TableVacuumConfig) -> None:
     """Find the files of a table that nothing refers to, and delete them where that is asked for."""
     _on(context, config, lambda table, info: [vacuum_step(table, config, context.log, info)])
 
 
-@dg.op(**_options)
+@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def checkpoint_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
     """Write a checkpoint of a table's latest version."""
     _on(
@@ -77,7 +77,7 @@ def checkpoint_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
     )
 
 
-@dg.op(**_options)
+@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def restore_op(context: dg.OpExecutionContext, config: TableRestoreConfig) -> None:
     """Make a table what it was at an older version, or tell what that would mean."""
     _on(
@@ -96,7 +96,7 @@ def restore_op(context: dg.OpExecutionContext, config: TableRestoreConfig) -> No
     )
 
 
-@dg.op(**_start)
+@dg.op(ins=_START, out=_NOTHING)
 def history_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
     """Show the latest commits of a table, each with the run that made it."""
     snapshot = _open(config).snapshot()

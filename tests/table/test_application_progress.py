@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -31,14 +32,14 @@ WRITES: dict[str, Callable[[DeltaTable, list[ApplicationProgress]], CommitResult
 
 
 @pytest.fixture
-def table(tmp_path) -> DeltaTable:
+def table(tmp_path: Path) -> DeltaTable:
     handle = DeltaTable(str(tmp_path / "t"), must_exist=False)
     handle.append(ROWS, progress=step(1, None))
     return handle
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_progress_is_recorded_with_the_rows(table, write) -> None:
+def test_progress_is_recorded_with_the_rows(table: DeltaTable, write: str) -> None:
     result = WRITES[write](table, step(5, 1))
     assert not result.skipped
     assert result.snapshot.transaction_version("app") == 5
@@ -46,13 +47,15 @@ def test_progress_is_recorded_with_the_rows(table, write) -> None:
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("after", [None, 0, 2])
-def test_work_that_somebody_else_has_begun_is_refused(table, write, after) -> None:
+def test_work_that_somebody_else_has_begun_is_refused(
+    table: DeltaTable, write: str, after: int | None
+) -> None:
     with pytest.raises(ConcurrentTransaction, match="another run of it was faster"):
         WRITES[write](table, step(5, after))
     assert table.refresh().version == 0
 
 
-def test_of_two_writers_that_start_from_one_version_one_lands(table) -> None:
+def test_of_two_writers_that_start_from_one_version_one_lands(table: DeltaTable) -> None:
     ours = table.transaction()
     for each in step(5, 1):
         ours.advance_application(each)
@@ -62,14 +65,14 @@ def test_of_two_writers_that_start_from_one_version_one_lands(table) -> None:
     assert table.refresh().transaction_version("app") == 3
 
 
-def test_a_merge_that_changes_nothing_still_moves_its_application_on(table) -> None:
+def test_a_merge_that_changes_nothing_still_moves_its_application_on(table: DeltaTable) -> None:
     result = merge(table, ROWS.slice(0, 0), step(2, 1))
     assert not result.skipped
     assert result.snapshot.transaction_version("app") == 2
     assert table.snapshot().scan().count() == 2
 
 
-def test_a_merge_is_done_once_per_application_version(table) -> None:
+def test_a_merge_is_done_once_per_application_version(table: DeltaTable) -> None:
     def once() -> CommitResult:
         builder = table.merge(ROWS, "t.id = s.id", idempotency=("nightly", 7))
         return builder.when_matched_update({"v": "concat(t.v, s.v)"}).execute()
@@ -78,7 +81,7 @@ def test_a_merge_is_done_once_per_application_version(table) -> None:
     assert sorted(table.snapshot().scan().to_arrow()["v"].to_pylist()) == ["aa", "bb"]
 
 
-def test_new_rows_of_a_merge_satisfy_its_check(table) -> None:
+def test_new_rows_of_a_merge_satisfy_its_check(table: DeltaTable) -> None:
     builder = table.merge(pa.table({"id": [9], "v": ["z"]}), "t.id = s.id", check="id < 5")
     with pytest.raises(PartitionMismatch, match="id < 5"):
         builder.when_not_matched_insert_all().execute()

@@ -556,23 +556,16 @@ def opened(table: DeltaTable) -> DeltaTable:
     return DeltaTable("", store=table.store)
 
 
-class Meanwhile:
+class Meanwhile(ArrowEngine):
     """An engine beside which something else happens, between planning and commit."""
-
-    keeps_row_ids = ArrowEngine.keeps_row_ids
-    session_is_utc = ArrowEngine.session_is_utc
 
     def __init__(self, happens: Any) -> None:
         self._happens = happens
-        self._engine = ArrowEngine()
 
     def find_matches(self, plan: Any) -> Any:
-        found = list(self._engine.find_matches(plan))
+        found = list(super().find_matches(plan))
         self._happens()
-        return found
-
-    def rewrite(self, rewrite: Any) -> Any:
-        return self._engine.rewrite(rewrite)
+        return iter(found)
 
 
 def delete_meanwhile(table: DeltaTable, where: str, happens: Any) -> None:
