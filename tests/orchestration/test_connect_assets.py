@@ -15,7 +15,7 @@ PIPELINE = """
 import json, sys
 import dagster as dg
 from pyspark.sql import DataFrame
-from dagster_delta import DeltaIOManager, DeltaTable, SparkSessionResource
+from dagster_delta import DeltaIOManager, DeltaTable, SparkSessionResource, delta_sql_asset
 
 root = sys.argv[1]
 seen = {}
@@ -35,6 +35,11 @@ def by_parity(context, numbers: DataFrame):
     return numbers.where(numbers.parity == context.partition_key)
 
 
+totals = delta_sql_asset(
+    "totals",
+    "SELECT parity, sum(id) AS total FROM {numbers} GROUP BY parity",
+    {"numbers": numbers},
+)
 spark = SparkSessionResource(remote="local[1]")
 resources = {"io_manager": DeltaIOManager(root_uri=root, spark=spark), "spark": spark}
 assets = [numbers, by_parity]
@@ -42,13 +47,19 @@ for key in ("0", "1", "0"):
     dg.materialize(assets, resources=resources, partition_key=key)
 rows = DeltaTable(f"{root}/public/by_parity").snapshot().scan().to_arrow()
 seen["rows"] = sorted(rows["id"].to_pylist())
+done = dg.materialize([numbers, totals], resources=resources)
+rows = DeltaTable(f"{root}/public/totals").snapshot().scan().to_arrow()
+seen["totals"] = sorted(rows["total"].to_pylist())
+(shown,) = done.asset_materializations_for_node("totals")
+lineage = shown.metadata["dagster/column_lineage"].value.deps_by_column
+seen["lineage"] = {column: [dep.column_name for dep in deps] for column, deps in lineage.items()}
 print("\\n" + json.dumps(seen))
 """
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_connect_session_stores_and_loads_partitions(tmp_path: Path) -> None:
+def test_a_connect_session_stores_and_loads_partitions_and_runs_queries(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
     script = tmp_path / "pipeline.py"
     script.write_text(PIPELINE)
@@ -59,3 +70,5 @@ def test_a_connect_session_stores_and_loads_partitions(tmp_path: Path) -> None:
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["session"].startswith("pyspark.sql.connect")
     assert seen["rows"] == [0, 1, 2, 3]
+    assert seen["totals"] == [2, 4]
+    assert seen["lineage"] == {"parity": ["parity"], "total": ["id"]}
