@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument, TableNotFound, UnsupportedExpression
+from dagster_delta.orchestration.asset_keys import asset_key_of
 from dagster_delta.orchestration.io_manager import DeltaIOManager
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_checks import (
@@ -102,7 +103,7 @@ def delta_asset_checks(
         health=health,
         all_rows=all_rows,
     )
-    key = _asset_key(asset)
+    key = asset_key_of(asset)
     if not rules:
         raise InvalidArgument(f"the checks of {key.to_user_string()} would check nothing")
     _check_blocking(blocking, rules)
@@ -316,12 +317,6 @@ def _as_schema(schema: Any) -> StructType:
     from dagster_delta.protocol.arrow_schema import from_arrow_schema
 
     return from_arrow_schema(schema)
-
-
-def _asset_key(asset: Any) -> dg.AssetKey:
-    if isinstance(asset, dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset):
-        return asset.key
-    return dg.AssetKey.from_coercible(asset)
 
 
 def _check_blocking(blocking: bool | Collection[str], rules: Mapping[str, _Rule]) -> None:

@@ -54,7 +54,7 @@ _ASSET_KEYS = {
     "table_properties": "properties",
     "custom_metadata": "custom_metadata",
     "commit_properties": "commit_properties",
-    "history": "history",
+    "show_history": "history",
     "writer_properties": "writer_properties",
     "merge_config": "merge",
     "merge_predicate": "merge_predicate",

@@ -23,6 +23,7 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_delta.errors import DataFileMissing, InvalidArgument
+from dagster_delta.orchestration.asset_keys import asset_key_of
 from dagster_delta.orchestration.change_consumption import (
     Consumer,
     Consumption,
@@ -110,7 +111,8 @@ def delta_change_feed_asset(
         upstream_partition_expr: column of the upstream table that holds the partition, where it is
             not the one of `partition_expr`.
         on_gap: `refresh`, or `fail` where the changes cannot be told any more.
-        lineage: whether to show columns as coming from the upstream columns of the same name.
+        lineage: whether to show columns as coming from the upstream columns of the same name,
+            unless the function returns a `dagster/column_lineage` of its own.
         io_manager_key: a DeltaIOManager, which writes the table.
         asset_options: of `dg.asset`: name, key_prefix, partitions_def, metadata, ins, …
 
@@ -191,7 +193,7 @@ class _IncrementalAsset:
             if source.columns is not None:
                 metadata["columns"] = list(source.columns)
             options["ins"] = upstream_options | {
-                _INPUT: given._replace(key=_asset_key(source.asset), metadata=metadata)
+                _INPUT: given._replace(key=asset_key_of(source.asset), metadata=metadata)
             }
         else:
             options["deps"] = [*(options.get("deps") or ()), source.asset]
@@ -283,17 +285,21 @@ class _IncrementalAsset:
         result = self._function(**wanted)
         if isinstance(result, dg.Output):
             self._refuse_none(result.value)
+            told = "dagster/column_lineage" in (result.metadata or {})
             return dg.Output(
-                self._applied(consumption, result.value),
+                self._applied(consumption, result.value, tells_lineage=told),
                 metadata=result.metadata,
                 tags=result.tags,
             )
         self._refuse_none(result)
         return self._applied(consumption, result)
 
-    def _applied(self, consumption: Consumption, rows: Any) -> AppliedChanges:
+    def _applied(
+        self, consumption: Consumption, rows: Any, *, tells_lineage: bool = False
+    ) -> AppliedChanges:
         source = self._source
-        upstream_key = _asset_key(source.asset) if source.lineage else None
+        by_name = source.lineage and not tells_lineage
+        upstream_key = asset_key_of(source.asset) if by_name else None
         return AppliedChanges(
             consumption, rows, self._mode, self._keys, self._returns, upstream_key
         )
@@ -382,12 +388,6 @@ def _load_type(hint: Any, default: str | None) -> LoadType | None:
             "polars.DataFrame, polars.LazyFrame or dagster_delta.UpstreamChanges"
         )
     return load_type
-
-
-def _asset_key(asset: Any) -> dg.AssetKey:
-    if isinstance(asset, dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset):
-        return asset.key
-    return dg.AssetKey.from_coercible(asset)
 
 
 def _metadata(context: dg.AssetExecutionContext) -> Mapping[str, Any]:

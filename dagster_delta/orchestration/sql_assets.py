@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.orchestration.asset_keys import asset_key_of
 from dagster_delta.orchestration.column_lineage import UpstreamColumns, sql_column_lineage
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def delta_sql_asset(
     """
     from pyspark.sql import DataFrame
 
-    keys = {table: _key(asset) for table, asset in upstream.items()}
+    keys = {table: asset_key_of(asset) for table, asset in upstream.items()}
     query = _query(name, sql, keys)
     options = {"kinds": {"deltalake", "spark", "sql"}, **asset_options}
     ins = dict(options.pop("ins", None) or {})
@@ -107,9 +108,3 @@ def _lineage(
         context.log.warning(str(error))
         return {}
     return {"dagster/column_lineage": dg.MetadataValue.column_lineage(lineage)}
-
-
-def _key(asset: Any) -> dg.AssetKey:
-    if isinstance(asset, dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset):
-        return asset.key
-    return dg.AssetKey.from_coercible(asset)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dagster as dg
 import pyarrow as pa
 import pytest
@@ -108,6 +110,19 @@ def test_an_incremental_asset_whose_columns_mean_something_else_shows_none(lake,
     lake.materialize(source)
     shown = lake.metadata(lake.materialize(late(lineage=False), source), "late_events")
     assert "dagster/column_lineage" not in shown
+
+
+def test_an_incremental_asset_may_tell_better(lake, events) -> None:
+    own = dg.TableColumnLineage({"id": [dg.TableColumnDep(dg.AssetKey("events"), "delay")]})
+
+    @delta_change_feed_asset("events", keys="id")
+    def late_events(changes: pa.Table) -> Any:
+        return dg.Output(changes, metadata={"dagster/column_lineage": own})
+
+    source = events(pa.table({"id": [1], "delay": [5]}))
+    lake.materialize(source)
+    shown = lake.metadata(lake.materialize(late_events, source), "late_events")
+    assert told(shown["dagster/column_lineage"]) == {"id": ["events.delay"]}
 
 
 @pytest.mark.spark

@@ -222,13 +222,13 @@ def test_a_sensor_on_a_root_reports_every_table_under_its_path(sandbox, root, in
         DeltaSensorComponent,
         name="lake",
         root=f"{root}/",
-        asset_key_prefix=["lake"],
+        asset_key_prefix=["2024"],
         start_from="earliest",
     )
     result = tick(defs, "lake", instance)
     assert {each.asset_key.to_user_string() for each in result.asset_events} == {
-        "lake/raw/flights",
-        "lake/scratch/odd-name",
+        "2024/raw/flights",
+        "2024/scratch/odd-name",
     }
 
 

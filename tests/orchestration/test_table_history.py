@@ -18,7 +18,7 @@ def entry(**info: object) -> HistoryEntry:
 
 
 def test_every_commit_links_to_the_run_that_made_it(lake, events) -> None:
-    asset = events(pa.table({"id": [1, 2]}), metadata={"history": 10, "mode": "append"})
+    asset = events(pa.table({"id": [1, 2]}), metadata={"show_history": 10, "mode": "append"})
     first = lake.materialize(asset)
     deltalake.write_deltalake(lake.table().uri, pa.table({"id": [3]}), mode="append")
     second = lake.materialize(asset)
@@ -38,7 +38,7 @@ def test_no_history_is_read_unless_it_is_asked_for(lake, events) -> None:
 
 
 def test_the_history_shows_no_more_commits_than_asked_for(lake, events) -> None:
-    asset = events(pa.table({"id": [1]}), metadata={"delta/history": 2, "mode": "append"})
+    asset = events(pa.table({"id": [1]}), metadata={"delta/show_history": 2, "mode": "append"})
     for _ in range(3):
         result = lake.materialize(asset)
     assert [each[0] for each in rows_of(lake.metadata(result)["delta/history"])] == ["2", "1"]

@@ -12,12 +12,16 @@ from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDef
 from pydantic import Field
 
 from dagster_delta.orchestration.components.check_options import build_checks
-from dagster_delta.orchestration.components.config_fields import StorageField, documented
+from dagster_delta.orchestration.components.config_fields import (
+    StorageField,
+    documented,
+    documented_texts,
+)
 from dagster_delta.orchestration.components.delta_maintenance import (
     MaintenanceOptions,
     build_maintenance,
 )
-from dagster_delta.orchestration.components.delta_table import AssetOptions, table_asset
+from dagster_delta.orchestration.components.delta_table import TableAssetOptions, table_asset
 from dagster_delta.orchestration.components.discovered_tables import (
     DiscoveredTable,
     Discovery,
@@ -34,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 @dg.scaffold_with(DeltaLakeScaffolder)
-class DeltaLakeComponent(dg.StateBackedComponent, AssetOptions):
+class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
     """Every Delta table at or below a root as an asset, with its columns and comments.
 
     The tables are looked for when the state is refreshed: by `dg dev`, or by
@@ -55,7 +59,10 @@ class DeltaLakeComponent(dg.StateBackedComponent, AssetOptions):
     )
     storage_options: StorageField = None
     key_prefix: Annotated[
-        list[str], documented("Prefix of the keys; the rest is the table's path below the root.")
+        list[str],
+        documented_texts(
+            "Prefix of the keys; the rest is the table's path below the root.", list[str]
+        ),
     ] = Field(default=[])
     include: Annotated[
         list[str], documented("Only tables whose path below the root matches one of these.")

@@ -8,7 +8,11 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.components.config_fields import StorageField, documented
+from dagster_delta.orchestration.components.config_fields import (
+    StorageField,
+    documented,
+    documented_texts,
+)
 from dagster_delta.orchestration.components.scaffolders import DeltaSensorScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
 from dagster_delta.orchestration.components.table_keys import table_key
@@ -54,9 +58,10 @@ class DeltaSensorComponent(dg.Component, SensorOptions):
     ] = None
     asset_key_prefix: Annotated[
         list[str] | None,
-        documented(
+        documented_texts(
             "For a root: report each commit on the asset whose key is this prefix and the"
-            " table's path below the root. Empty: without a prefix."
+            " table's path below the root. Empty: without a prefix.",
+            list[str],
         ),
     ] = None
     asset_event: Annotated[

@@ -18,10 +18,10 @@ from dagster_delta.orchestration.components.scaffolders import DeltaTableScaffol
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
 from dagster_delta.orchestration.observations import delta_asset_spec, observable_delta_asset
 
-__all__ = ["AssetOptions", "DeltaTableComponent"]
+__all__ = ["DeltaTableComponent", "TableAssetOptions"]
 
 
-class AssetOptions(dg.Model, dg.Resolvable):
+class TableAssetOptions(dg.Model, dg.Resolvable):
     """What the assets of tables look like, and what is expected of them."""
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -59,7 +59,7 @@ class AssetOptions(dg.Model, dg.Resolvable):
 
 
 @dg.scaffold_with(DeltaTableScaffolder)
-class DeltaTableComponent(dg.Component, AssetOptions):
+class DeltaTableComponent(dg.Component, TableAssetOptions):
     """A Delta table that something else writes, as an asset: observed, checked and watched.
 
     Its data version is the last commit that changed rows, so that automation conditions downstream
@@ -126,7 +126,7 @@ class DeltaTableComponent(dg.Component, AssetOptions):
 
 
 def table_asset(
-    options: AssetOptions,
+    options: TableAssetOptions,
     key: dg.AssetKey,
     uri: str,
     *,

@@ -1,0 +1,16 @@
+"""The key of whatever stands for an asset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dagster import AssetKey, AssetsDefinition, AssetSpec, SourceAsset
+
+__all__ = ["asset_key_of"]
+
+
+def asset_key_of(asset: Any) -> AssetKey:
+    """The key of an asset, of its spec, or of what can be read as a key."""
+    if isinstance(asset, AssetsDefinition | AssetSpec | SourceAsset):
+        return asset.key
+    return AssetKey.from_coercible(asset)
