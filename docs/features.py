@@ -331,6 +331,27 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage",
     ),
     Operation(
+        "Dagster lineage of columns: incremental assets by name, SQL assets by their query",
+        "tests/orchestration/test_column_lineage.py::"
+        "test_an_incremental_asset_keeps_the_columns_of_its_upstream",
+        "tests/orchestration/test_column_lineage.py::"
+        "test_a_query_is_an_asset_that_shows_where_its_columns_come_from",
+    ),
+    Operation(
+        "Dagster descriptions and column comments into the log, and from there into the UI",
+        "tests/orchestration/test_descriptions.py::"
+        "test_a_new_table_is_described_as_its_asset_and_its_columns_as_the_data",
+        "tests/orchestration/test_descriptions.py::"
+        "test_comments_of_spark_columns_reach_the_log_and_the_ui",
+    ),
+    Operation(
+        "History of a table in the Dagster UI, each commit with a link to its run",
+        "tests/orchestration/test_table_history.py::"
+        "test_every_commit_links_to_the_run_that_made_it",
+        "tests/orchestration/test_table_history.py::"
+        "test_every_commit_links_to_the_run_that_made_it",
+    ),
+    Operation(
         "Dagster sensors: changed partitions become runs of their partition keys",
         "tests/orchestration/test_sensors.py::test_each_changed_day_becomes_a_run_of_its_partition",
         "tests/orchestration/test_sensors.py::test_each_changed_day_becomes_a_run_of_its_partition",
