@@ -16,6 +16,7 @@ import dagster as dg
 from dagster_delta.errors import VersionNotFound
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.orchestration.table_changes import commit_facts, data_version
+from dagster_delta.orchestration.table_history import history_metadata
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.commit_summary import CommitSummary
@@ -44,6 +45,7 @@ def observable_delta_asset(
     owners: Sequence[str] | None = None,
     kinds: Collection[str] = (),
     automation_condition: dg.AutomationCondition[Any] | None = None,
+    show_history: int = 0,
 ) -> dg.AssetsDefinition:
     """An observable asset for a table that somebody else writes.
 
@@ -62,6 +64,8 @@ def observable_delta_asset(
         owners: of the asset: e-mail addresses, or teams as `team:name`.
         kinds: further kinds of the asset, besides `deltalake`.
         automation_condition: when to observe: `dg.AutomationCondition.on_cron("*/5 * * * *")`.
+        show_history: how many of the latest commits every observation shows, each with a link to
+            its run; each is read for it.
 
     Examples:
         flights = observable_delta_asset(["raw", "flights"], "s3://lake/raw/flights")
@@ -87,7 +91,9 @@ def observable_delta_asset(
         store = open_store(table, plain_options(storage_options))
         seen = _observe(store, _previous(context.instance, asset_key), context.log.warning)
         return dg.ObserveResult(
-            asset_key, data_version=seen.data_version, metadata=seen.metadata(table)
+            asset_key,
+            data_version=seen.data_version,
+            metadata={**seen.metadata(table), **_history(store, show_history)},
         )
 
     # The single form of this decorator knows no owners, and what it makes cannot be mapped.
@@ -118,6 +124,12 @@ def delta_asset_spec(
         kinds={"deltalake", *kinds},
         **looks,
     )
+
+
+def _history(store: ObjectStore, commits: int) -> Mapping[str, Any]:
+    from dagster_delta.table.snapshot import Snapshot
+
+    return history_metadata(Snapshot.load(store), commits) if commits > 0 else {}
 
 
 def _op_name(key: dg.AssetKey) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dagster as dg
 import deltalake
 import pyarrow as pa
 
+from dagster_delta.orchestration.observations import observable_delta_asset
 from dagster_delta.orchestration.table_history import history_markdown
 from dagster_delta.table.history import HistoryEntry
+from tests.orchestration.conftest import QUIET, plain
 
 
 def rows_of(markdown: str) -> list[list[str]]:
@@ -30,6 +33,17 @@ def test_every_commit_links_to_the_run_that_made_it(lake, events) -> None:
     assert "/runs/" not in theirs[4]
     assert theirs[4].startswith("delta-rs")
     assert (mine[2], mine[3]) == ("WRITE", "2 written")
+
+
+def test_an_observation_shows_the_runs_that_wrote_the_table(lake, events) -> None:
+    written = lake.materialize(events(pa.table({"id": [1]})))
+    key = dg.AssetKey(["seen", "events"])
+    asset = observable_delta_asset(key, lake.table().uri, show_history=5)
+    job = dg.Definitions(assets=[asset]).resolve_implicit_global_asset_job_def()
+    result = job.execute_in_process(instance=lake.instance, run_config=QUIET)
+    (seen,) = result.asset_observations_for_node("seen__events")
+    (row,) = rows_of(plain(seen.metadata)["delta/history"])
+    assert f"/runs/{written.run_id}" in row[4]
 
 
 def test_no_history_is_read_unless_it_is_asked_for(lake, events) -> None:

@@ -55,6 +55,12 @@ class TableAssetOptions(dg.Model, dg.Resolvable):
             template=True,
         ),
     ] = None
+    show_history: Annotated[
+        int,
+        documented(
+            "How many of the latest commits every observation shows, each with a link to its run."
+        ),
+    ] = 0
     checks: Annotated[CheckOptions | None, documented("Asset checks on the table.")] = None
 
 
@@ -162,5 +168,11 @@ def table_asset(
         "automation_condition": options.automation_condition,
     }
     if options.observe:
-        return observable_delta_asset(key, uri, storage_options=storage_options, **looks)
+        return observable_delta_asset(
+            key,
+            uri,
+            storage_options=storage_options,
+            show_history=options.show_history,
+            **looks,
+        )
     return delta_asset_spec(key, uri, **looks)
