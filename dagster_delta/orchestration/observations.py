@@ -51,7 +51,7 @@ def observable_delta_asset(
 
     Its data version is `table_id:version` of the last commit that changed rows: compaction, new
     properties and new columns leave it as it is. An observation reads the commits since the one
-    before, and nothing else.
+    before, and nothing else but the history, if that is wanted.
 
     Args:
         key: of the asset.
@@ -134,11 +134,11 @@ def _history(store: ObjectStore, commits: int) -> Mapping[str, Any]:
 
 def _op_name(key: dg.AssetKey) -> str:
     """A name that Dagster takes, and no two keys share."""
-    plain = "__".join(key.path)
-    name = re.sub(r"\W", "_", plain, flags=re.ASCII)
-    if name == plain:
+    parts = [re.sub(r"\W|__", "_", each, flags=re.ASCII) for each in key.path]
+    name = "__".join(parts)
+    if parts == list(key.path):
         return name
-    return f"{name}_{hashlib.sha256(plain.encode()).hexdigest()[:8]}"
+    return f"{name}_{hashlib.sha256(key.to_user_string().encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, slots=True)

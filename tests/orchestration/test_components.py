@@ -256,8 +256,8 @@ def test_a_sensor_runs_a_job_by_its_name(sandbox, root, instance) -> None:
 def refreshed(sandbox, **attributes: Any) -> dg.Definitions:
     """The definitions of a lake once its state was refreshed."""
     path = declare(sandbox, DeltaLakeComponent, attributes, {"root": "r"})
-    with sandbox.load_component_and_build_defs(path) as (component, before):
-        assert not list(before.resolve_all_asset_specs())
+    with sandbox.build_component_tree() as tree:
+        component = tree.load_component(path)
         asyncio.run(component.refresh_state(sandbox.project_root))
     with sandbox.load_component_and_build_defs(path) as (_, defs):
         return defs
@@ -267,6 +267,8 @@ def test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage(
     sandbox, root, instance
 ) -> None:
     (root / "raw" / "broken" / "_delta_log").mkdir(parents=True)
+    unknown = load(sandbox, DeltaLakeComponent, root=str(root))
+    assert not list(unknown.resolve_all_asset_specs())
     defs = refreshed(
         sandbox,
         root=str(root),
@@ -299,6 +301,18 @@ def test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage(
     result = job.execute_in_process(instance=instance, run_config=QUIET)
     assert all(each.passed for each in result.get_asset_check_evaluations())
     assert defs.get_sensor_def("any")
+
+
+def test_tables_of_a_lake_that_come_to_one_key_are_told_apart_by_excluding(sandbox, root) -> None:
+    for name in ("raw/day=1", "raw/day_1"):
+        DeltaTable.create(str(root / name), SCHEMA)
+    with pytest.raises(Exception) as caught:
+        refreshed(sandbox, root=str(root))
+    assert "come to the same asset key raw/day_1" in str(library_error(caught.value))
+    defs = refreshed(sandbox, root=str(root), exclude=["raw/day_1", "raw/f*", "scratch/*"])
+    (spec,) = defs.resolve_all_asset_specs()
+    assert spec.key == dg.AssetKey(["raw", "day_1"])
+    assert spec.metadata["dagster/uri"].value.endswith("/raw/day=1")
 
 
 def test_the_state_of_a_lake_names_a_table_it_cannot_open(root, tmp_path, caplog) -> None:

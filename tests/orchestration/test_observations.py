@@ -72,6 +72,15 @@ def test_the_data_version_is_the_last_commit_that_changed_rows(uri, instance) ->
     assert version_of(observe(uri, instance)) == 4
 
 
+def test_tables_whose_keys_look_alike_are_observed_side_by_side(uri, instance) -> None:
+    keys = [["a-b"], ["a_b"], ["a.b"], ["a", "b"], ["a__b"]]
+    defs = dg.Definitions(assets=[observable_delta_asset(key, uri) for key in keys])
+    job = defs.resolve_implicit_global_asset_job_def()
+    result = job.execute_in_process(instance=instance, run_config=QUIET)
+    observed = {each.asset_key for each in result.get_asset_observation_events()}
+    assert observed == set(map(dg.AssetKey, keys))
+
+
 def test_a_first_look_sees_through_maintenance(uri, instance) -> None:
     compact(uri)
     compact(uri)

@@ -11,6 +11,7 @@ import dagster as dg
 from dagster.components import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
 from pydantic import Field
 
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.components.check_options import build_checks
 from dagster_delta.orchestration.components.config_fields import (
     StorageField,
@@ -122,11 +123,7 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
             )
             return dg.Definitions()
         discovery = Discovery.from_json(state_path.read_text(encoding="utf-8"))
-        tables = {
-            table_key(self.key_prefix, discovery.root, each.uri): each
-            for each in discovery.tables
-            if self._is_wanted(path_below(discovery.root, each.uri))
-        }
+        tables = self._tables(discovery)
         if not tables:
             return dg.Definitions()
         assets = [self._asset(key, each) for key, each in tables.items()]
@@ -140,6 +137,20 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
                 )
             )
         return dg.Definitions.merge(*parts)
+
+    def _tables(self, discovery: Discovery) -> dict[dg.AssetKey, DiscoveredTable]:
+        tables: dict[dg.AssetKey, DiscoveredTable] = {}
+        for each in discovery.tables:
+            if not self._is_wanted(path_below(discovery.root, each.uri)):
+                continue
+            key = table_key(self.key_prefix, discovery.root, each.uri)
+            if key in tables:
+                raise InvalidArgument(
+                    f"the tables {tables[key].uri} and {each.uri} come to the same asset key "
+                    f"{key.to_user_string()}: exclude one of them"
+                )
+            tables[key] = each
+        return tables
 
     def _is_wanted(self, path: str) -> bool:
         return any(fnmatch.fnmatchcase(path, each) for each in self.include) and not any(

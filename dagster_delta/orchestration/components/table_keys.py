@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import dagster as dg
@@ -9,6 +10,8 @@ import dagster as dg
 from dagster_delta.errors import InvalidArgument
 
 __all__ = ["path_below", "table_key"]
+
+_NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def path_below(root: str, uri: str) -> str:
@@ -30,7 +33,8 @@ def path_below(root: str, uri: str) -> str:
 def table_key(prefix: Sequence[str], root: str, uri: str) -> dg.AssetKey:
     """Key of the asset of a table: the prefix, and its path below the root.
 
-    A table at the root itself is called by the last part of its location.
+    A table at the root itself is called by the last part of its location. Characters that Dagster
+    does not take become underscores.
 
     Args:
         prefix: of all keys; may be empty.
@@ -41,4 +45,5 @@ def table_key(prefix: Sequence[str], root: str, uri: str) -> dg.AssetKey:
         InvalidArgument: the table is not at or below the root.
     """
     path = path_below(root, uri) or uri.rstrip("/").rsplit("/", 1)[-1]
-    return dg.AssetKey([*prefix, *path.split("/")])
+    parts = [_NOT_IN_KEYS.sub("_", each) for each in path.split("/")]
+    return dg.AssetKey([*prefix, *parts])
