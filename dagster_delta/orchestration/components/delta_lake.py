@@ -87,8 +87,7 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
         """What `dg` says about the component."""
-        produces = ["asset", "asset_check", "sensor", "job", "schedule"]
-        return dg.ComponentTypeSpec(tags=["delta-lake"], produces=produces)
+        return dg.ComponentTypeSpec(tags=["delta-lake"])
 
     @property
     def defs_state_config(self) -> DefsStateConfig:

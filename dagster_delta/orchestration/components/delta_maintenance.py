@@ -77,7 +77,7 @@ class DeltaMaintenanceComponent(dg.Component, MaintenanceOptions):
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
         """What `dg` says about the component."""
-        return dg.ComponentTypeSpec(tags=["delta-lake"], produces=["job", "schedule"])
+        return dg.ComponentTypeSpec(tags=["delta-lake"])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The job, or the schedule with its job.

@@ -72,7 +72,7 @@ class DeltaSensorComponent(dg.Component, SensorOptions):
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
         """What `dg` says about the component."""
-        return dg.ComponentTypeSpec(tags=["delta-lake"], produces=["sensor"])
+        return dg.ComponentTypeSpec(tags=["delta-lake"])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The sensor.

@@ -100,9 +100,7 @@ class DeltaTableComponent(dg.Component, TableAssetOptions):
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
         """What `dg` says about the component."""
-        return dg.ComponentTypeSpec(
-            tags=["delta-lake"], produces=["asset", "asset_check", "sensor"]
-        )
+        return dg.ComponentTypeSpec(tags=["delta-lake"])
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
         """The asset with its checks and its sensor.
