@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dagster import (
     AssetKey,
     AssetsDefinition,
     AssetSelection,
     AssetSpec,
+    Config,
     MetadataValue,
     SourceAsset,
 )
+from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io_manager import DeltaIOManager
@@ -22,11 +24,15 @@ from dagster_delta.orchestration.storage_options import StorageOptions, plain_op
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
 
-__all__ = ["MaintainedTable", "delta_table_pool", "maintained_tables"]
+__all__ = ["MaintainedTable", "config_naming_tables", "delta_table_pool", "maintained_tables"]
 
 _URI_KEY = "dagster/uri"
 _IO_MANAGER_KEY = "dagster/io_manager_key"
 _DEFAULT_IO_MANAGER = "io_manager"
+
+_MAX_NAMED = 30
+
+_C = TypeVar("_C", bound=Config)
 
 Asset = AssetsDefinition | AssetSpec | SourceAsset
 
@@ -131,6 +137,25 @@ def maintained_tables(
             "and location"
         )
     return tuple(found)
+
+
+def config_naming_tables(
+    config: type[_C], field_name: str, tables: Sequence[MaintainedTable]
+) -> type[_C]:
+    """The config, with a field whose description names the tables: the Launchpad shows it.
+
+    Args:
+        config: what the job asks.
+        field_name: field of it that takes names of tables.
+        tables: of the job.
+    """
+    named = ", ".join(each.name for each in tables[:_MAX_NAMED])
+    more = len(tables) - _MAX_NAMED
+    told = f"{named} and {more} more" if more > 0 else named
+    asked = config.model_fields[field_name]
+    shown = Field(default=asked.default, description=f"{asked.description} There are: {told}.")
+    fields: dict[str, Any] = {field_name: (asked.annotation, shown)}
+    return create_model(config.__name__, __base__=config, **fields)
 
 
 def _definitions(assets: Iterable[Asset]) -> list[AssetsDefinition | SourceAsset]:

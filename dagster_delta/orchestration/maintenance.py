@@ -6,7 +6,7 @@ materialisation, since not a row is another. Only a restore is a materialisation
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops and mappings itself.
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import dagster as dg
@@ -16,6 +16,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.maintained_tables import (
     Asset,
     MaintainedTable,
+    config_naming_tables,
     delta_table_pool,
     maintained_tables,
 )
@@ -154,7 +155,8 @@ def delta_restore_job(
     Raises:
         InvalidArgument: there are no tables.
     """
-    tables = {each.name: each for each in _tables(options)}
+    known = _tables(options)
+    tables = {each.name: each for each in known}
     resources = {each.io_manager_key for each in tables.values() if each.io_manager_key}
 
     @dg.op(name=f"{name}__restore", out=dg.Out(dg.Nothing), required_resource_keys=resources)
@@ -190,11 +192,11 @@ def delta_restore_job(
     def restoring() -> None:
         restore.alias("restore")()
 
-    @dg.config_mapping
     def mapping(val: DeltaRestoreConfig) -> dg.RunConfig:
         return dg.RunConfig(ops={"restore": {"config": val.model_dump()}})
 
-    return _job(restoring, name, mapping, options)
+    mapping.__annotations__["val"] = config_naming_tables(DeltaRestoreConfig, "table", known)
+    return _job(restoring, name, dg.config_mapping(mapping), options)
 
 
 def _tables(options: MaintenanceJobOptions) -> tuple[MaintainedTable, ...]:
@@ -220,18 +222,19 @@ def _job(
 
 def _mapping(
     steps: Iterable[str],
-    tables: Iterable[MaintainedTable],
+    tables: Sequence[MaintainedTable],
     defaults: DeltaMaintenanceConfig,
 ) -> dg.ConfigMapping:
     """What turns the one config of a run into those of its steps."""
     names = tuple(steps)
     known = [each.name for each in tables]
+    naming = config_naming_tables(DeltaMaintenanceConfig, "tables", tables)
     # The Launchpad shows the defaults of the class.
     fields: dict[str, Any] = {
         key: (each.annotation, _with_default(each, getattr(defaults, key)))
-        for key, each in DeltaMaintenanceConfig.model_fields.items()
+        for key, each in naming.model_fields.items()
     }
-    shown = create_model("DeltaMaintenanceConfig", __base__=DeltaMaintenanceConfig, **fields)
+    shown = create_model("DeltaMaintenanceConfig", __base__=naming, **fields)
 
     def mapping(val: DeltaMaintenanceConfig) -> dg.RunConfig:
         if unknown := sorted(set(val.tables) - set(known)):

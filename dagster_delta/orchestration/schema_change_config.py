@@ -32,8 +32,8 @@ class DeltaSchemaChangeConfig(Config):
     )
     kind: SchemaChangeKind = Field(
         default=SchemaChangeKind.ALTER,
-        description="alter: what `statement` says; change_column: another type for `column`, "
-        "online; resume_column_change, cancel_column_change: what becomes of one in progress.",
+        description="ALTER: what `statement` says; CHANGE_COLUMN: another type for `column`, "
+        "online; RESUME_COLUMN_CHANGE, CANCEL_COLUMN_CHANGE: what becomes of one in progress.",
     )
     dry_run: bool = Field(
         default=True,
@@ -42,37 +42,37 @@ class DeltaSchemaChangeConfig(Config):
     )
     statement: str = Field(
         default="",
-        description="For alter: ALTER TABLE as Spark, DuckDB or MySQL spell it; `ALTER TABLE t` "
+        description="For ALTER: ALTER TABLE as Spark, DuckDB or MySQL spell it; `ALTER TABLE t` "
         "may be left out. Several actions, separated by commas, are one commit.",
     )
     existing_rows: Literal["rewrite", "null"] = Field(
         default="rewrite",
-        description="For alter: what existing rows hold in a new column with a default. rewrite: "
+        description="For ALTER: what existing rows hold in a new column with a default. rewrite: "
         "the default, as their files are written again; null: null.",
     )
     column: str = Field(
         default="",
-        description="For change_column: path of the column: `a`, `a.b`, `a.element`, `a.value`.",
+        description="For CHANGE_COLUMN: path of the column: `a`, `a.b`, `a.element`, `a.value`.",
     )
     new_type: str = Field(
-        default="", description="For change_column: any atomic type: INT, DECIMAL(10,2), DATE."
+        default="", description="For CHANGE_COLUMN: any atomic type: INT, DECIMAL(10,2), DATE."
     )
     cast: str | None = Field(
         default=None,
-        description="For change_column: Spark SQL over the row for the new value. Not set: CAST.",
+        description="For CHANGE_COLUMN: Spark SQL over the row for the new value. Not set: CAST.",
     )
     on_error: Literal["abort", "null"] = Field(
         default="abort",
-        description="For change_column: whether a value that cannot be converted ends the change, "
+        description="For CHANGE_COLUMN: whether a value that cannot be converted ends the change, "
         "which leaves the table as it was, or becomes null.",
     )
     nullable: bool | None = Field(
         default=None,
-        description="For change_column: whether the column takes nulls then. Not set: as now.",
+        description="For CHANGE_COLUMN: whether the column takes nulls then. Not set: as now.",
     )
     position: str | None = Field(
         default=None,
-        description="For change_column: FIRST, or the column to stand behind. Not set: as now.",
+        description="For CHANGE_COLUMN: FIRST, or the column to stand behind. Not set: as now.",
     )
     batch_bytes: int | None = Field(
         default=None,

@@ -60,8 +60,8 @@ def _check(config: DeltaSchemaChangeConfig) -> None:
             if given != (kind is config.kind):
                 verb = "needs" if kind is config.kind else "takes no"
                 raise InvalidArgument(
-                    f"kind {config.kind.value} {verb} `{name}`: "
-                    f"{'set it' if kind is config.kind else f'it is for {kind.value}'}"
+                    f"kind {config.kind.name} {verb} `{name}`: "
+                    f"{'set it' if kind is config.kind else f'it is for {kind.name}'}"
                 )
 
 

@@ -16,6 +16,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.downstream_readers import downstream_readers
 from dagster_delta.orchestration.maintained_tables import (
     MaintainedTable,
+    config_naming_tables,
     delta_table_pool,
     maintained_tables,
 )
@@ -89,13 +90,13 @@ def delta_schema_change_job(
     def changing() -> None:
         change_schema.alias("change_schema")()
 
-    @dg.config_mapping
     def mapping(val: DeltaSchemaChangeConfig) -> dg.RunConfig:
         return dg.RunConfig(ops={"change_schema": {"config": plain_config(val)}})
 
+    mapping.__annotations__["val"] = config_naming_tables(DeltaSchemaChangeConfig, "table", tables)
     return changing.to_job(
         name=name,
-        config=mapping,
+        config=dg.config_mapping(mapping),
         description=options.get("description"),
         tags=dict(options.get("tags", {})),
         executor_def=options.get("executor_def"),

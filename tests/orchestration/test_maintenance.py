@@ -200,6 +200,18 @@ def test_the_launchpad_shows_the_defaults_of_the_job(lake: Lake) -> None:
     assert len(list((lake.root / "raw" / "flights").glob("*.parquet"))) == 1
 
 
+def test_the_launchpad_names_the_tables_that_a_job_has() -> None:
+    for job, field in (
+        (delta_maintenance_job(assets=ASSETS), "tables"),
+        (delta_schema_change_job(assets=ASSETS), "table"),
+        (delta_restore_job(assets=ASSETS), "table"),
+    ):
+        asked: Any = job.run_config_schema.config_type
+        told = asked.fields[field].description
+        assert told.endswith(" There are: raw/flights, raw/weather.")
+    assert asked.fields["table"].is_required
+
+
 def test_an_asset_without_a_table_is_passed_over(lake: Lake) -> None:
     lake.materialize(flights)
     assert run(lake, delta_maintenance_job(assets=ASSETS)).success
