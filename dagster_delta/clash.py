@@ -14,21 +14,20 @@ __all__ = ["OTHER_DISTRIBUTION", "clash_explanation", "missing_attribute"]
 OTHER_DISTRIBUTION = "dagster-delta"
 OUR_DISTRIBUTION = "dagster-delta-protocol"
 
-_OTHER_NAMES = frozenset(
-    {
-        "BaseDeltaLakeIOManager",
-        "ClientConfig",
-        "DeltaLakePolarsIOManager",
-        "DeltaLakePyarrowIOManager",
-        "MergeConfig",
-        "MergeOperationsConfig",
-        "MergeType",
-        "WriteMode",
-    }
-)
-"""Public names of the other project that this one does not have."""
+_A_CLAUSE = "the plain mapping of its fields"
 
 _REPLACEMENTS = {
+    "BackoffConfig": "none: the retries of requests are fixed",
+    "ClientConfig": "none: the timeouts and retries of requests are fixed",
+    "SchemaMode": 'a plain string, as in schema_mode="merge"',
+    "WhenMatchedDelete": _A_CLAUSE,
+    "WhenMatchedUpdate": _A_CLAUSE,
+    "WhenMatchedUpdateAll": _A_CLAUSE,
+    "WhenNotMatchedBySourceDelete": _A_CLAUSE,
+    "WhenNotMatchedBySourceUpdate": _A_CLAUSE,
+    "WhenNotMatchedInsert": _A_CLAUSE,
+    "WhenNotMatchedInsertAll": _A_CLAUSE,
+    "WriteMode": 'a plain string, as in mode="append"',
     "DeltaLakePyarrowIOManager": "DeltaIOManager",
     "DeltaLakePolarsIOManager": "DeltaIOManager",
     "BaseDeltaLakeIOManager": "DeltaIOManager",
@@ -37,6 +36,7 @@ _REPLACEMENTS = {
     "LocalConfig": "LocalStorageOptions",
     "S3Config": "S3StorageOptions",
 }
+"""Public name of the other project that this one does not have to what stands for it here."""
 
 
 @cache
@@ -58,11 +58,10 @@ def missing_attribute(name: str) -> str:
     """The message for a name that `dagster_delta` does not have."""
     message = f"module 'dagster_delta' has no attribute {name!r}"
     if name in _REPLACEMENTS:
-        message += f"; its counterpart here is {_REPLACEMENTS[name]}"
-    if name in _OTHER_NAMES or name in _REPLACEMENTS:
         message += (
-            f". {name} belongs to the distribution {OTHER_DISTRIBUTION}, another project with the "
-            f"same import package; this is {OUR_DISTRIBUTION}"
+            f"; its counterpart here is {_REPLACEMENTS[name]}. {name} belongs to the distribution "
+            f"{OTHER_DISTRIBUTION}, another project with the same import package; this is "
+            f"{OUR_DISTRIBUTION}"
         )
     explanation = clash_explanation()
     return f"{message}. Note that {explanation}" if explanation else message

@@ -131,7 +131,7 @@ def read_asset_options(
     metadata: Mapping[str, Any],
     defaults: AssetOptions,
     *,
-    asset: str,
+    asset: str | None,
     runtime: Mapping[str, Any] | None = None,
 ) -> AssetOptions:
     """The options of one asset: its metadata over the defaults of the IO manager.
@@ -139,15 +139,16 @@ def read_asset_options(
     Args:
         metadata: definition metadata of the asset or output.
         defaults: what holds where the metadata is silent.
-        asset: name of the asset, for error messages.
+        asset: name of the asset, for error messages; None for the IO manager's own configuration.
         runtime: metadata of the output, from the run; keys that name no option are the user's own.
 
     Raises:
         InvalidArgument: a key of our namespace that does not exist, two keys for one option, or a
             value that the option does not take.
     """
-    found = _options(metadata, _ASSET_KEYS, asset)
-    reader = _Reader(found | _runtime_options(runtime or {}, asset), asset)
+    owner = "the DeltaIOManager" if asset is None else f"asset {asset}"
+    found = _options(metadata, _ASSET_KEYS, owner)
+    reader = _Reader(found | _runtime_options(runtime or {}, owner), owner)
     none: Mapping[str, str] = {}
     files = reader.read("writer_properties", _WRITER_PROPERTIES, none)
     properties = reader.read("properties", _STRING_MAPPING, none)
@@ -195,7 +196,8 @@ def read_input_options(
     Raises:
         InvalidArgument: as `read_asset_options` does.
     """
-    reader = _Reader(_options(metadata, _INPUT_KEYS, asset), asset)
+    owner = f"asset {asset}"
+    reader = _Reader(_options(metadata, _INPUT_KEYS, owner), owner)
     return InputOptions(
         columns=reader.read("columns", _NAMES, defaults.columns),
         where=reader.read("where", _TEXT, defaults.where),
@@ -204,7 +206,7 @@ def read_input_options(
 
 
 def _options(
-    metadata: Mapping[str, Any], known: Mapping[str, str], asset: str
+    metadata: Mapping[str, Any], known: Mapping[str, str], owner: str
 ) -> dict[str, tuple[str, Any]]:
     """Option name to (the key it came from, its plain value)."""
     found: dict[str, tuple[str, Any]] = {}
@@ -212,40 +214,40 @@ def _options(
         option = known.get(key.removeprefix(NAMESPACE))
         if option is None:
             if key.startswith(NAMESPACE):
-                raise _unknown_key(key, known, asset)
+                raise _unknown_key(key, known, owner)
             continue
         value = raw.value if isinstance(raw, MetadataValue) else raw
         if value is None:
             continue
         if option in found and found[option][1] != value:
             raise InvalidArgument(
-                f"the metadata of asset {asset} says {found[option][0]!r} and {key!r}, which mean "
+                f"the metadata of {owner} says {found[option][0]!r} and {key!r}, which mean "
                 "the same and differ; keep one of them"
             )
         found[option] = (key, value)
     return found
 
 
-def _runtime_options(metadata: Mapping[str, Any], asset: str) -> dict[str, tuple[str, Any]]:
+def _runtime_options(metadata: Mapping[str, Any], owner: str) -> dict[str, tuple[str, Any]]:
     known = {
         key: raw for key, raw in metadata.items() if key.removeprefix(NAMESPACE) in _ASSET_KEYS
     }
-    found = _options(known, _ASSET_KEYS, asset)
+    found = _options(known, _ASSET_KEYS, owner)
     for option, (key, _) in found.items():
         if option in _FIXED_OPTIONS:
             raise InvalidArgument(
-                f"the metadata {key!r} of asset {asset} was put on its output in a run, and tells "
+                f"the metadata {key!r} of {owner} was put on its output in a run, and tells "
                 "its readers where the table is too: set it on the asset itself"
             )
     return found
 
 
-def _unknown_key(key: str, known: Mapping[str, str], asset: str) -> InvalidArgument:
+def _unknown_key(key: str, known: Mapping[str, str], owner: str) -> InvalidArgument:
     spellings = [NAMESPACE + each for each in known]
     close = difflib.get_close_matches(key, spellings, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(spellings)}"
     return InvalidArgument(
-        f"the metadata of asset {asset} has the key {key!r}, which means nothing here; {hint}"
+        f"the metadata of {owner} has the key {key!r}, which means nothing here; {hint}"
     )
 
 
@@ -261,9 +263,9 @@ class _Kind(Generic[T]):
 class _Reader:
     """Validated access to the options found, with errors that name the key as it was written."""
 
-    def __init__(self, options: Mapping[str, tuple[str, Any]], asset: str) -> None:
+    def __init__(self, options: Mapping[str, tuple[str, Any]], owner: str) -> None:
         self._options = options
-        self._asset = asset
+        self._owner = owner
 
     def read(self, option: str, kind: _Kind[T], default: T) -> T:
         if option not in self._options:
@@ -272,8 +274,7 @@ class _Reader:
         parsed = kind.parse(value)
         if parsed is None:
             raise InvalidArgument(
-                f"the metadata {key!r} of asset {self._asset} is {value!r}, and takes "
-                f"{kind.expected}"
+                f"{key!r} of {self._owner} is {value!r}, and takes {kind.expected}"
             )
         return parsed
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dagster import AssetKey, ConfigurableIOManager, InputContext, OutputContext
 from pydantic import ConfigDict, Field
@@ -27,6 +27,7 @@ from dagster_delta.orchestration.change_feed_writer import (
     consumption_metadata,
     write_changes,
 )
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.merge_config import MergeConfig
 from dagster_delta.orchestration.output_metadata import (
     commit_metadata,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 __all__ = ["DeltaIOManager"]
 
 
-class DeltaIOManager(ConfigurableIOManager):
+class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
     """Stores assets as Delta tables and loads them back.
 
     What an asset returns (a pyspark, pandas or polars frame, or any Arrow value) picks the engine
@@ -87,6 +88,13 @@ class DeltaIOManager(ConfigurableIOManager):
 
     # Pydantic would quote the offending input, storage options and all, in its errors.
     model_config = ConfigDict(hide_input_in_errors=True)
+
+    earlier_options: ClassVar[Mapping[str, str]] = {
+        "client_options": "leave it out, the timeouts and retries of requests are fixed",
+        "writer_engine": "leave it out, what an asset returns picks the engine",
+        "parquet_read_options": "leave it out, inputs name their columns and a where filter",
+        "table_configuration": "it is table_config here, and table_configuration on an asset",
+    }
 
     root_uri: str = Field(description="Location that holds the tables.")
     schema_: str | None = Field(
@@ -122,7 +130,7 @@ class DeltaIOManager(ConfigurableIOManager):
     custom_metadata: dict[str, str] = Field(
         default={}, description="Put into the commitInfo of every commit."
     )
-    commit_properties: dict[str, dict[str, str]] = Field(
+    commit_properties: dict[str, Any] = Field(
         default={}, description="custom_metadata, by the name that other integrations have for it."
     )
     writer_properties: dict[str, str] = Field(
@@ -258,7 +266,7 @@ class DeltaIOManager(ConfigurableIOManager):
                 "writer_properties": self.writer_properties,
             },
             AssetOptions(),
-            asset="every asset",
+            asset=None,
         )
         return replace(
             given,

@@ -15,6 +15,7 @@ from dagster import Config
 from pydantic import Field, ValidationError
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.partition_predicates import quote_column
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class MergeType(StrEnum):
         return cls.__members__.get(str(value))
 
 
-class OperationConfig(Config):
+class OperationConfig(KnownFieldsOnly, Config):
     """A clause that only has a condition."""
 
     predicate: str | None = Field(
@@ -77,7 +78,7 @@ class OperationWithUpdatesConfig(OperationConfig):
     updates: dict[str, str] = Field(description="Spark SQL by column of the table.")
 
 
-class MergeOperationsConfig(Config):
+class MergeOperationsConfig(KnownFieldsOnly, Config):
     """The clauses of a merge of type `custom`, several of each."""
 
     when_matched_update: list[OperationWithUpdatesConfig] | None = None
@@ -89,7 +90,7 @@ class MergeOperationsConfig(Config):
     when_not_matched_by_source_delete: list[OperationConfig] | None = None
 
 
-class MergeConfig(Config):
+class MergeConfig(KnownFieldsOnly, Config):
     """How the mode `merge` merges."""
 
     merge_type: MergeType = Field(

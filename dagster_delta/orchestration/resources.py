@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dagster import ConfigurableResource
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["DeltaTableResource", "SparkSessionResource"]
 
 
-class SparkSessionResource(ConfigurableResource["SparkSession"]):
+class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]):
     """The Spark session of this process: started when first asked for, then shared.
 
     A session that runs already is used as it is, which is how to hand one in; to build one in
@@ -37,6 +38,11 @@ class SparkSessionResource(ConfigurableResource["SparkSession"]):
         SparkSessionResource(master="spark://host:7077")
         SparkSessionResource(remote="sc://host:15002")              # Spark Connect
     """
+
+    earlier_options: ClassVar[Mapping[str, str]] = {
+        "spark_config": "it is conf here, with flat keys and values that are strings",
+        "spark_conf": "it is conf here, with flat keys and values that are strings",
+    }
 
     master: str = Field(
         default="local[*]", description="Spark master: local[*], spark://…, yarn, k8s://…"
@@ -62,6 +68,11 @@ class SparkSessionResource(ConfigurableResource["SparkSession"]):
             InvalidArgument: a local Spark finds no Java that it runs on.
         """
         return self.create_session()
+
+    @property
+    def spark_session(self) -> SparkSession:
+        """The same as `session`, by the name that earlier integrations use."""
+        return self.session
 
     def create_session(self) -> SparkSession:
         """Start or get the session. Override it to hand in a session of your own."""
@@ -106,7 +117,7 @@ def _local_cores(master: str) -> int | str | None:
     return int(cores)
 
 
-class DeltaTableResource(ConfigurableResource["DeltaTable"]):
+class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
     """One Delta table, to open in any asset or op.
 
     The table is named by its `uri`, or by `root_uri`, `schema` and `name` as `DeltaIOManager` lays
@@ -121,6 +132,10 @@ class DeltaTableResource(ConfigurableResource["DeltaTable"]):
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
+
+    earlier_options: ClassVar[Mapping[str, str]] = {
+        "client_options": "leave it out, the timeouts and retries of requests are fixed",
+    }
 
     uri: str | None = Field(default=None, description="Location of the table.")
     url: str | None = Field(

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from dagster import Config, EnvVar
 from pydantic import ConfigDict, Field
 
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+
 __all__ = [
     "AnyStorageOptions",
     "AzureStorageOptions",
@@ -35,7 +37,13 @@ def _secret(description: str) -> Any:
     )
 
 
-class StorageOptions(Config):
+_BUCKET = "leave it out, the location of the table names it"
+_COMMITS = "leave it out, commits are conditional puts (see conditional_put) or refused"
+_CREDENTIALS = "leave it out, and set the environment variable of the AWS SDK for it"
+_PAYLOAD = "leave it out, requests are signed as the AWS SDK does"
+
+
+class StorageOptions(KnownFieldsOnly, Config):
     """What every kind of storage has in common."""
 
     # Pydantic would quote the offending input, a mistyped secret say, in its errors.
@@ -71,6 +79,17 @@ class S3StorageOptions(StorageOptions):
     """
 
     provider: Literal["s3"] = "s3"
+
+    earlier_options: ClassVar[Mapping[str, str]] = {
+        "bucket": _BUCKET,
+        "copy_if_not_exists": _COMMITS,
+        "allow_unsafe_rename": _COMMITS,
+        "imdsv1_fallback": _CREDENTIALS,
+        "metadata_endpoint": _CREDENTIALS,
+        "container_credentials_relative_uri": _CREDENTIALS,
+        "unsigned_payload": _PAYLOAD,
+        "checksum": _PAYLOAD,
+    }
 
     access_key_id: str | None = _secret("Access key.")
     secret_access_key: str | None = _secret("Secret key.")
@@ -109,6 +128,8 @@ class GcsStorageOptions(StorageOptions):
 
     provider: Literal["gcs"] = "gcs"
 
+    earlier_options: ClassVar[Mapping[str, str]] = {"bucket": _BUCKET}
+
     option_names: ClassVar[dict[str, str]] = {
         "service_account": "token",
         "service_account_key": "token",
@@ -138,6 +159,21 @@ class AzureStorageOptions(StorageOptions):
     """Tables on Azure Blob Storage or Data Lake Storage Gen 2."""
 
     provider: Literal["azure"] = "azure"
+
+    earlier_options: ClassVar[Mapping[str, str]] = {
+        "container_name": _BUCKET,
+        **dict.fromkeys(
+            [
+                "federated_token_file",
+                "token",
+                "use_azure_cli",
+                "use_fabric_endpoint",
+                "msi_resource_id",
+                "msi_endpoint",
+            ],
+            "leave it out, and hand the options of adlfs in by extra",
+        ),
+    }
 
     option_names: ClassVar[dict[str, str]] = {"sas_key": "sas_token"}
 

@@ -1,0 +1,187 @@
+"""The recipes of docs/migration.md take over tables that deltalake wrote, and lose nothing."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable as ReferenceTable
+from deltalake import write_deltalake
+
+from dagster_delta import clash
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io_manager import DeltaIOManager
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.merge_config import MergeConfig, MergeOperationsConfig
+from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
+from dagster_delta.orchestration.storage_options import (
+    AzureStorageOptions,
+    GcsStorageOptions,
+    S3StorageOptions,
+)
+from tests.orchestration.conftest import QUIET
+
+PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
+RECIPE = re.compile(r"### From (?P<package>[\w-]+)\n.*?```python\n(?P<code>.*?)```", re.DOTALL)
+DAY = dt.date(2024, 1, 1)
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """Runs the recipe for a package in a directory of its own: the names that it defines."""
+    recipes = {each["package"]: each["code"] for each in RECIPE.finditer(PAGE.read_text())}
+    monkeypatch.chdir(tmp_path)
+
+    def run(package: str) -> dict[str, Any]:
+        names: dict[str, Any] = {"__name__": "recipe"}
+        exec(compile(recipes[package], PAGE.name, "exec", dont_inherit=True), names)
+        return names
+
+    return run
+
+
+def materialize(names: dict[str, Any], *assets: str, **options: Any) -> dg.ExecuteInProcessResult:
+    resources = names["defs"].resources
+    chosen = [names[each] for each in assets]
+    return dg.materialize(chosen, resources=resources, run_config=QUIET, **options)
+
+
+def reference_rows(path: str) -> list[tuple[Any, ...]]:
+    """The rows as deltalake reads them, sorted."""
+    table = ReferenceTable(path).to_pyarrow_table()
+    columns = (table.column(name).to_pylist() for name in sorted(table.column_names))
+    return sorted(zip(*columns, strict=True))
+
+
+def write_orders() -> None:
+    """Three days of orders, at the place and with the partitions that dagster-deltalake gives."""
+    rows = {"id": [1, 2, 3], "day": [DAY + dt.timedelta(days=each) for each in range(3)]}
+    write_deltalake("lake/raw/orders", pa.table(rows), partition_by=["day"])
+
+
+def test_a_partition_of_a_table_taken_over_is_replaced_and_the_others_stay(recipe):
+    names = recipe("dagster-deltalake")
+    write_orders()
+    seen = materialize(names, "orders", "order_ids", partition_key="2024-01-02")
+    assert reference_rows("lake/raw/orders") == [
+        (DAY, 1),
+        (dt.date(2024, 1, 2), 100),
+        (dt.date(2024, 1, 3), 3),
+    ]
+    assert ReferenceTable("lake/raw/orders").metadata().partition_columns == ["day"]
+    frame = seen.output_for_node("order_ids")
+    assert list(frame.columns) == ["id"]
+
+
+def test_a_range_over_a_table_taken_over_replaces_just_its_days(recipe):
+    names = recipe("dagster-deltalake")
+    write_orders()
+    days = {"start": "2024-01-02", "end": "2024-01-03"}
+    tags = {f"dagster/asset_partition_range_{side}": day for side, day in days.items()}
+    materialize(names, "orders", tags=tags)
+    assert [row[1] for row in reference_rows("lake/raw/orders")] == [1, 100, 101]
+
+
+def test_rows_are_appended_to_a_table_taken_over(recipe):
+    names = recipe("dagster-deltalake")
+    write_orders()
+    manager = DeltaIOManager(root_uri="lake", mode="append")
+    dg.materialize(
+        [names["orders"]],
+        resources={"io_manager": manager},
+        partition_key="2024-01-01",
+        run_config=QUIET,
+    )
+    assert [row[1] for row in reference_rows("lake/raw/orders")] == [1, 100, 2, 3]
+
+
+def test_the_next_writer_of_a_table_taken_over_may_be_deltalake_again(recipe):
+    names = recipe("dagster-deltalake")
+    write_orders()
+    materialize(names, "orders", partition_key="2024-01-02")
+    write_deltalake("lake/raw/orders", pa.table({"id": [9], "day": [DAY]}), mode="append")
+    materialize(names, "orders", partition_key="2024-01-03")
+    assert [row[1] for row in reference_rows("lake/raw/orders")] == [1, 9, 100, 100]
+
+
+def test_a_table_taken_over_is_merged_into_by_type_and_by_clauses(recipe):
+    names = recipe("dagster-delta")
+    write_deltalake("lake/public/planes", pa.table({"tailnum": ["N1", "N2"], "seats": [1, 2]}))
+    materialize(names, "planes")
+    assert reference_rows("lake/public/planes") == [(1, "N1"), (20, "N2"), (30, "N3")]
+    materialize(names, "corrections")
+    assert reference_rows("lake/public/planes") == [(25, "N2"), (30, "N3")]
+
+
+def test_frames_of_spark_become_tables(recipe, spark):
+    names = recipe("dagster-pyspark")
+    write_deltalake("lake/public/numbers", pa.table({"id": [7]}))
+    materialize(names, "numbers", "large_numbers")
+    assert reference_rows("lake/public/numbers") == [(0,), (1,), (2,), (3,), (4,)]
+    assert reference_rows("lake/public/large_numbers") == [(3,), (4,)]
+    assert names["spark"].session is spark
+
+
+@pytest.mark.parametrize(
+    ("owner", "options", "advice"),
+    [
+        (DeltaIOManager, {"client_options": {"timeout": "9s"}}, "leave it out"),
+        (DeltaIOManager, {"writer_engine": "rust"}, "picks the engine"),
+        (DeltaIOManager, {"parquet_read_options": {"a": 1}}, "where filter"),
+        (DeltaIOManager, {"schemas": "raw"}, "did you mean 'schema'"),
+        (DeltaTableResource, {"client_options": {"timeout": "9s"}}, "leave it out"),
+        (SparkSessionResource, {"spark_config": {"spark.a": "1"}}, "conf"),
+        (S3StorageOptions, {"allow_unsafe_rename": True}, "conditional_put"),
+        (S3StorageOptions, {"regoin": "eu-west-1"}, "did you mean 'region'"),
+        (GcsStorageOptions, {"bucket": "b"}, "location"),
+        (AzureStorageOptions, {"use_azure_cli": True}, "extra"),
+        (MergeConfig, {"on": "t.id = s.id"}, "predicate"),
+        (MergeOperationsConfig, {"when_matched": []}, "when_matched_"),
+    ],
+)
+def test_an_option_without_meaning_here_is_refused_with_what_to_do(owner, options, advice):
+    required = {"root_uri": "lake"} if owner is DeltaIOManager else {}
+    with pytest.raises(InvalidArgument, match=re.escape(advice)):
+        owner(**required, **options)
+
+
+def test_options_that_nobody_set_are_no_error():
+    unset: dict[str, Any] = {"bucket": None, "imdsv1_fallback": False}
+    assert S3StorageOptions(**unset) == S3StorageOptions()
+
+
+def test_an_option_refused_inside_a_resource_names_it_and_quotes_no_value():
+    options: Any = {"s3": {"bucket": "hush"}}
+    with pytest.raises(ValueError, match="S3StorageOptions has no option 'bucket'") as caught:
+        DeltaTableResource(uri="s3://lake/t", storage_options=options)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"writer_properties": {"page_size": "1"}}, {"commit_properties": {"max_commit_retries": 3}}],
+)
+def test_properties_of_files_and_commits_that_mean_nothing_fail_the_write(lake, events, options):
+    error = lake.fail(events(pa.table({"id": [1]})), **options)
+    assert isinstance(error, InvalidArgument)
+    assert f"{next(iter(options))!r} of the DeltaIOManager" in str(error)
+    assert not lake.root.exists()
+
+
+@pytest.mark.parametrize("name", ["WriteMode", "SchemaMode", "ClientConfig", "WhenMatchedUpdate"])
+def test_a_class_of_the_other_project_says_what_stands_for_it(name):
+    assert f"{name!r}; its counterpart here is " in clash.missing_attribute(name)
+
+
+def test_every_option_that_is_refused_by_name_is_on_the_page():
+    page = PAGE.read_text()
+    refusing: list[type[KnownFieldsOnly]] = [DeltaIOManager, DeltaTableResource]
+    refusing += [SparkSessionResource, S3StorageOptions, GcsStorageOptions]
+    for each in refusing:
+        for option in each.earlier_options:
+            assert f"`{option}" in page, option
