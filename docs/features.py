@@ -276,6 +276,13 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_range_of_static_partitions_is_replaced_exactly",
     ),
     Operation(
+        "Dagster IO manager: tables of dagster-deltalake and dagster-delta taken over, see "
+        "[moving over](migration.md)",
+        "tests/orchestration/test_migration.py::"
+        "test_a_partition_of_a_table_taken_over_is_replaced_and_the_others_stay",
+        "tests/orchestration/test_migration.py::test_frames_of_spark_become_tables",
+    ),
+    Operation(
         "Dagster IO manager: progress of Spark's stages in the run's log, figures in the UI",
         None,
         "tests/orchestration/test_spark_progress.py::test_long_work_is_reported_while_it_lasts",
