@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dagster_delta.protocol.partition_values import serialize_partition_value
 from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = ["PartitionColumn", "PartitionKey", "split_by_partition"]
 
@@ -26,6 +27,20 @@ class PartitionColumn:
     """Logical name, for errors."""
     position: int
     data_type: DataType
+
+    @classmethod
+    def all_of(cls, configuration: TableConfiguration, schema: pa.Schema) -> list[PartitionColumn]:
+        """The partition columns of a table, in directory order.
+
+        Args:
+            configuration: of the table.
+            schema: `pyarrow.Schema` of the batches, with logical names.
+        """
+        position = {name: index for index, name in enumerate(schema.names)}
+        return [
+            cls(each.name, position[each.name], each.data_type)
+            for each in configuration.partition_schema
+        ]
 
 
 _MAX_CODE = 2**62

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.nested_arrays import rename_nested
 from dagster_delta.engines.parquet.encodings import ColumnEncodings
 from dagster_delta.engines.parquet.file_statistics import FileStatistics, StatisticsLayout
 from dagster_delta.engines.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
@@ -26,6 +27,7 @@ _CODECS = {"none": "none", "uncompressed": "none", "lz4_raw": "lz4"}
 _EXTENSIONS = {"none": "", "gzip": ".gz"}
 _LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
 _MATERIALIZING_FEATURES = ("icebergCompatV1", "icebergCompatV2", "materializePartitionColumns")
+_LENGTH_BYTES = 4
 _VOID = PrimitiveType("void")
 
 
@@ -67,6 +69,18 @@ class FileFormat:
         """End of the file names, with the codec as other writers spell it."""
         return _EXTENSIONS.get(self.codec, f".{self.codec}") + ".parquet"
 
+    def file_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of a batch that stand in the files, as they stand there.
+
+        Args:
+            batch: has all columns of the table, under logical names.
+        """
+        columns = [
+            rename_nested(batch.column(name), each.type)
+            for name, each in zip(self.columns, self.arrow_schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedRowGroup:
@@ -103,6 +117,36 @@ class EncodedRowGroup:
             writer.write_table(rows, row_group_size=rows.num_rows)
         content = RowGroupBytes.of_file(memoryview(sink.getvalue()))
         return cls(content, footers[0], statistics)
+
+    @classmethod
+    def of_bytes(cls, data: pa.Buffer, format_: FileFormat) -> EncodedRowGroup:
+        """The row group that `to_bytes` made bytes of.
+
+        Args:
+            data: a `pyarrow.Buffer`.
+            format_: of the file, as it was.
+        """
+        import pyarrow.parquet as pq
+
+        noted_size = int.from_bytes(data[:_LENGTH_BYTES], "little")
+        start = _LENGTH_BYTES + noted_size
+        noted = memoryview(data)[_LENGTH_BYTES:start]
+        file = data.slice(start)
+        return cls(
+            RowGroupBytes.of_file(memoryview(file)),
+            pq.read_metadata(pa.BufferReader(file)),
+            FileStatistics.of_noted(format_.statistics, noted),
+        )
+
+    def to_bytes(self) -> bytes:
+        """The row group on its way to the process that writes the file: what was noted of the rows,
+        and a file of them alone.
+        """
+        noted = self.statistics.noted()
+        footer = self.content.footer
+        lengths = [len(each).to_bytes(_LENGTH_BYTES, "little") for each in (noted, footer)]
+        file = (MAGIC, self.content.pages, footer, lengths[1], MAGIC)
+        return b"".join((lengths[0], noted, *file))
 
 
 class FileInWriting:

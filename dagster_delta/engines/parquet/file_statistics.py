@@ -42,6 +42,9 @@ _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  zone is added as text
 _FLOATS = frozenset({"float", "double"})
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
+_Positions = tuple[int, ...]
+_Noted = tuple[list[tuple[_Positions, int]], list[_Positions]]
+
 _Render = Callable[[Any], object]
 """From a raw footer bound to its JSON value; None where it has none."""
 
@@ -129,6 +132,24 @@ class FileStatistics:
         for positions, count in other._null_counts.items():
             self._null_counts[positions] += count
         self._nan_columns |= other._nan_columns
+
+    def noted(self) -> bytes:
+        """What `observe` took note of, for `of_noted`."""
+        return msgspec.json.encode((list(self._null_counts.items()), sorted(self._nan_columns)))
+
+    @classmethod
+    def of_noted(cls, layout: StatisticsLayout, noted: bytes | memoryview) -> FileStatistics:
+        """The same statistics in another process.
+
+        Args:
+            layout: of the file, as it was.
+            noted: what `noted` returned.
+        """
+        statistics = cls(layout)
+        null_counts, nan_columns = msgspec.json.decode(noted, type=_Noted)
+        statistics._null_counts.update(null_counts)
+        statistics._nan_columns.update(nan_columns)
+        return statistics
 
     def to_json(self, footer: Any) -> str:
         """The `stats` of the finished file.

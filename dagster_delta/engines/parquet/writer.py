@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from dagster_delta.engines.engine import Clock, WriteResult, WriteSpec
-from dagster_delta.engines.nested_arrays import rename_nested
 from dagster_delta.engines.parquet.encodings import ColumnEncodings, choose_encodings
 from dagster_delta.engines.parquet.file import EncodedRowGroup, FileFormat, FileInWriting
 from dagster_delta.engines.partition_split import PartitionColumn, PartitionKey, split_by_partition
@@ -144,6 +143,14 @@ class DataFileWriter:
             self._is_filled &= not filled.num_problems
             batch = filled.batch
         self._job.add(batch)
+
+    def add_encoded(self, key: PartitionKey, group: EncodedRowGroup) -> None:
+        """Take rows of one partition as a `RowGroupEncoder` of the same spec has encoded them.
+
+        Raises:
+            StorageFailure: the store refused or failed.
+        """
+        self._job.add_encoded(key, group)
 
     def finish(self) -> WriteResult:
         """Write what waits, close every file, and return an add action for each. Raises as `add`
@@ -295,16 +302,11 @@ class _WriteJob:
 
     def __init__(self, schema: Any, spec: WriteSpec, files: _DataFiles) -> None:
         configuration = spec.configuration
-        position = {name: index for index, name in enumerate(schema.names)}
         self.num_rows = 0
         self._spec = spec
         self._files = files
         self._schema = files.format.arrow_schema
-        self._positions = [position[name] for name in files.format.columns]
-        self._partition_columns = [
-            PartitionColumn(each.name, position[each.name], each.data_type)
-            for each in configuration.partition_schema
-        ]
+        self._partition_columns = PartitionColumn.all_of(configuration, schema)
         self._sort_keys = [
             (configuration.physical_name(name), "ascending") for name in spec.sort_by
         ]
@@ -324,13 +326,27 @@ class _WriteJob:
         for key, rows in split_by_partition(batch, self._partition_columns):
             partition = self._partitions.setdefault(key, _Partition(key))
             before = partition.waiting_bytes
-            partition.add(self._to_file_columns(rows))
+            partition.add(self._files.format.file_rows(rows))
             self._waiting_bytes += partition.waiting_bytes - before
             self._taken_bytes += partition.waiting_bytes - before
             if self._is_due(partition):
                 self._flush(partition)
         while self._waiting_bytes > BUFFER_BYTES:
             self._flush(max(self._partitions.values(), key=lambda each: each.waiting_bytes))
+
+    def add_encoded(self, key: PartitionKey, group: EncodedRowGroup) -> None:
+        """Hand over a row group of a partition, in front of its rows that wait."""
+        self.num_rows += group.metadata.num_rows
+        partition = self._partitions.setdefault(key, _Partition(key))
+        number = self._flushes
+        self._flushes += 1
+        self._make_room_for(partition)
+        self._run(
+            partition,
+            len(group.content.pages),
+            lambda: [group],
+            lambda groups: self._append(partition, groups, number),
+        )
 
     def finish(self) -> None:
         """Write what waits, close every file, and wait for the workers."""
@@ -347,13 +363,6 @@ class _WriteJob:
         """Let the workers finish what they are at, and no more."""
         if self._workers is not None:
             self._workers.shutdown(wait=True, cancel_futures=True)
-
-    def _to_file_columns(self, rows: Any) -> Any:
-        columns = [
-            rename_nested(rows.column(index), each.type)
-            for index, each in zip(self._positions, self._schema, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _is_due(self, partition: _Partition) -> bool:
         if self._sort_keys:

@@ -43,11 +43,13 @@ __all__ = [
     "REPORT_SCHEMA",
     "ReadTask",
     "WriteTask",
+    "concatenated",
     "decode_error",
     "decode_reports",
     "encode_error",
     "encode_files",
     "joined_batches",
+    "report_encoded_errors",
     "report_error",
     "report_result",
 ]
@@ -188,6 +190,18 @@ class WriteTask:
         else:
             yield _reports(_result_reports(replace(result, high_water_marks=checked.marks)))
 
+    def conforming(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows as they will be stored: batches of the table's schema.
+
+        Args:
+            batches: of the task, at least one.
+
+        Raises:
+            SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch: a row that cannot
+                be written.
+        """
+        return _CheckedRows(self, batches).conforming()
+
 
 @dataclass(slots=True)
 class _CheckedRows:
@@ -251,13 +265,14 @@ def joined_batches(batches: Iterator[Any]) -> Iterator[Any]:
         waiting.append(batch)
         rows += batch.num_rows
         if rows >= _TASK_BATCH_ROWS:
-            yield _concatenated(waiting)
+            yield concatenated(waiting)
             waiting, rows = [], 0
     if waiting:
-        yield _concatenated(waiting)
+        yield concatenated(waiting)
 
 
-def _concatenated(batches: list[Any]) -> Any:
+def concatenated(batches: list[Any]) -> Any:
+    """The rows of record batches of one schema, at least one, as one batch."""
     if len(batches) == 1:
         return batches[0]
     table = pa.Table.from_batches(batches)
@@ -284,7 +299,12 @@ def report_result(result: WriteResult) -> Any:
 
 def report_error(error: DeltaError) -> Any:
     """A `pyarrow.RecordBatch` of `REPORT_SCHEMA` about an error that no repetition would mend."""
-    return _reports([("error", encode_error(error))])
+    return report_encoded_errors([encode_error(error)])
+
+
+def report_encoded_errors(errors: Sequence[str]) -> Any:
+    """The same about errors that `encode_error` has encoded."""
+    return _reports([("error", each) for each in errors])
 
 
 def _result_reports(result: WriteResult) -> list[tuple[str, str]]:

@@ -13,6 +13,14 @@ import pyarrow as pa
 
 from dagster_delta.engines.engine import WriteResult, WriteSpec
 from dagster_delta.engines.spark.errors import executor_failure
+from dagster_delta.engines.spark.partition_exchange import (
+    PACKED_PARTITION,
+    PACKED_SCHEMA,
+    PackTask,
+    UnpackTask,
+    slice_size_bytes,
+)
+from dagster_delta.engines.spark.session import functions_of, session_conf
 from dagster_delta.engines.spark.tasks import REPORT_SCHEMA, WriteTask, decode_reports
 from dagster_delta.engines.spark.written_rows import WrittenRows
 from dagster_delta.engines.store_assignment import assign_batches
@@ -28,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["delete_files", "write_frame"]
 
 _LOG = logging.getLogger(__name__)
+
+_MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteResult:
@@ -46,9 +56,8 @@ def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteR
     rows = WrittenRows.of(frame, spec)
     _check_columns(rows.schema, spec)
     rows = rows.completed()
-    task = WriteTask(spec, rows.schema.names)
     try:
-        reports = rows.checked().mapInArrow(task, REPORT_SCHEMA).collect()
+        reports = _reporting(rows).collect()
     except Exception as error:
         failure = executor_failure(error, table=spec.location.uri)
         if failure is None:
@@ -61,6 +70,17 @@ def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteR
         delete_files([each.path for each in result.files], store)
         raise data_error
     return result
+
+
+def _reporting(rows: WrittenRows) -> DataFrame:
+    """The query that writes the rows: its own rows are the reports of its tasks."""
+    checked, task = rows.checked(), WriteTask(rows.spec, rows.schema.names)
+    if not rows.is_packed:
+        return checked.mapInArrow(task, REPORT_SCHEMA)
+    max_records = int(session_conf(checked.sparkSession, _MAX_RECORDS) or 0)
+    packed = checked.mapInArrow(PackTask(task, slice_size_bytes(max_records)), PACKED_SCHEMA)
+    gathered = packed.hint("rebalance", functions_of(checked).col(PACKED_PARTITION))
+    return gathered.mapInArrow(UnpackTask(rows.spec), REPORT_SCHEMA)
 
 
 def _check_columns(schema: StructType, spec: WriteSpec) -> None:

@@ -47,15 +47,22 @@ class WrittenRows:
         return cls(frame.toDF(*map(_source_name, range(len(schema)))), schema, spec)
 
     def completed(self) -> WrittenRows:
-        """The rows with every column that the spec says how to fill, brought together by partition.
+        """The rows with every column that the spec says how to fill.
 
         Rows are numbered last, in the stage that writes them: where Spark runs a task again, the
-        files of one attempt are all that counts.
+        files of one attempt are all that counts. So they are brought together before.
         """
         values = self.spec.values
         early, late = _by_need(values, self.spec.configuration.schema)
-        rows = _arranged(_computed(_computed(self, values.defaults), early))
-        return _computed(_numbered(rows), late)
+        rows = _computed(_computed(self, values.defaults), early)
+        return _computed(_numbered(_arranged(rows)), late) if values.identities else rows
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the rows are to be brought together by partition in packs, after they are
+        completed and checked.
+        """
+        return _is_gathered(self.spec) and not self.spec.values.identities
 
     def checked(self) -> DataFrame:
         """The numbered columns, and behind them one boolean per constraint."""
@@ -114,18 +121,24 @@ def _extended(
     return WrittenRows(extended, StructType((*rows.schema, *fields)), rows.spec)
 
 
-def _arranged(rows: WrittenRows) -> WrittenRows:
-    """The rows brought together by partition, so that a partition is not scattered over as many
-    files as there are tasks. Adaptive execution splits what is too big for one task.
+def _is_gathered(spec: WriteSpec) -> bool:
+    """Whether the rows are brought together by partition, so that a partition is not scattered over
+    as many files as there are tasks. Adaptive execution splits what is too big for one task.
 
-    The shuffle is what that costs; a table whose rows come clustered already can decline it by the
-    property that delta-spark has for it.
+    A table whose rows come clustered already can decline what that costs by the property that
+    delta-spark has for it.
     """
-    configuration, schema = rows.spec.configuration, rows.schema
-    if configuration.metadata.configuration.get(_OPTIMIZE_WRITE, "").lower() == "false":
+    configuration = spec.configuration
+    declined = configuration.metadata.configuration.get(_OPTIMIZE_WRITE, "").lower() == "false"
+    return bool(configuration.partition_columns) and not declined
+
+
+def _arranged(rows: WrittenRows) -> WrittenRows:
+    """The rows brought together by partition, one by one."""
+    if not _is_gathered(rows.spec):
         return rows
-    functions = functions_of(rows.frame)
-    found = [schema.get(each) for each in configuration.partition_columns]
+    functions, schema = functions_of(rows.frame), rows.schema
+    found = [schema.get(each) for each in rows.spec.configuration.partition_columns]
     columns = [functions.col(_source_name(schema.names.index(each.name))) for each in found if each]
     if not columns:
         return rows
