@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 PYTEST := $(BIN)/pytest
 WORKERS ?= 2
 
-.PHONY: help install demo test test-spark lint format bench ui docs lock clean check-python check-java
+.PHONY: help install demo test test-spark lint format bench ui docs screenshots lock clean check-python check-java
 
 help:
 	@echo "make demo        run the demo pipeline on real data, on local Spark"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench       benchmarks, side by side with their peers"
 	@echo "make ui          open the demo in the Dagster UI"
 	@echo "make docs        regenerate docs/features.md"
+	@echo "make screenshots take the pictures in docs/images anew, with chromium"
 
 check-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -62,6 +63,9 @@ ui: $(STAMP) check-java
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.features
+
+screenshots: $(STAMP)
+	DAGSTER_DELTA_SCREENSHOTS=$(CURDIR)/docs/images $(PYTEST) -m browser
 
 lock:
 	$(BIN)/python -m pip install --quiet uv

@@ -401,6 +401,18 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/orchestration/test_maintenance.py::test_nothing_downstream_runs_because_of_it",
         None,
     ),
+    Operation(
+        "Dagster UI in a real browser: maintenance and schema changes from the Launchpad",
+        "tests/browser/test_operators.py::"
+        "test_a_schema_change_is_planned_done_and_seen_on_the_page_of_the_asset",
+        None,
+    ),
+    Operation(
+        "Dagster UI in a real browser: a sensor turned on, a commit from outside, its run",
+        "tests/browser/test_operators.py::"
+        "test_a_commit_by_somebody_else_becomes_a_run_once_the_sensor_is_on",
+        None,
+    ),
     Operation("Clone", None, None),
     Operation(
         "Change a column to any type online: backfilled in batches, caught up with what others "

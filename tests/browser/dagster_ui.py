@@ -1,0 +1,92 @@
+"""What a person does in the Dagster UI, by what a person sees: roles and texts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+__all__ = ["DagsterUI"]
+
+PICTURES_VARIABLE = "DAGSTER_DELTA_SCREENSHOTS"
+"""Directory that pictures are written to; none are taken where it is not set."""
+
+# The lists of events draw only what is in sight.
+_SIZE = (1280, 1600)
+_PICTURE_SIZE = (1280, 800)
+
+
+class DagsterUI:
+    """One tab of a browser."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self._url = url
+        self._resize(_SIZE)
+
+    def open(self, path: str) -> None:
+        """Go to a page of the UI."""
+        self.page.goto(f"{self._url}/{path}")
+
+    def materialize_all(self) -> None:
+        """Materialize every asset from the graph of all of them, and wait for the run."""
+        self.open("asset-groups/")
+        self.page.get_by_role("button", name="Materialize all").click()
+        self.page.get_by_text("Launched run").wait_for()
+        self.open("runs")
+        expect(self.page.get_by_text("Success", exact=True).first).to_be_visible()
+
+    def open_launchpad(self, job: str) -> None:
+        """Go to the Launchpad of a job, and wait until its config is checked."""
+        self.open(f"locations/lake/jobs/{job}/playground")
+        expect(self.page.get_by_role("button", name="Launch Run")).to_be_enabled()
+        expect(self.page.get_by_text("No errors")).to_be_visible()
+
+    @property
+    def config(self) -> Locator:
+        """The config that stands in the Launchpad."""
+        return self.page.locator(".CodeMirror-code").first
+
+    def type_config(self, text: str) -> None:
+        """Replace the config in the Launchpad."""
+        self.page.locator(".CodeMirror").first.click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.insert_text(text)
+        expect(self.config).to_contain_text(text.strip().splitlines()[-1])
+        expect(self.page.get_by_text("No errors")).to_be_visible()
+
+    def launch(self) -> None:
+        """Launch the run that the Launchpad describes, and wait on its page until it succeeds."""
+        self.page.get_by_role("button", name="Launch Run").click()
+        self.page.wait_for_url("**/runs/*")
+        success, failure = (
+            self.page.get_by_text(f"RUN_{end}").first for end in ("SUCCESS", "FAILURE")
+        )
+        success.or_(failure).first.wait_for()
+        assert failure.count() == 0, self.page.locator("body").inner_text()
+
+    def show_markdown(self) -> Locator:
+        """Open the first Markdown entry among the events of the run."""
+        self.page.get_by_text("[Show Markdown]").first.click()
+        return self.page.get_by_role("dialog")
+
+    def take_picture(self, name: str, *, showing: Locator | None = None) -> None:
+        """Keep what is to be seen, scrolled to a part of it, where pictures are asked for."""
+        directory = os.environ.get(PICTURES_VARIABLE)
+        if directory is None:
+            return
+        self._resize(_PICTURE_SIZE)
+        if showing is not None:
+            showing.scroll_into_view_if_needed()
+        # What slides in is given the time to arrive.
+        self.page.wait_for_timeout(1000)
+        self.page.screenshot(path=Path(directory) / f"{name}.png")
+        self._resize(_SIZE)
+
+    def _resize(self, size: tuple[int, int]) -> None:
+        self.page.set_viewport_size({"width": size[0], "height": size[1]})
