@@ -26,6 +26,7 @@ from dagster_delta.engines.parquet.file import EncodedRowGroup, FileFormat
 from dagster_delta.engines.parquet.row_group_encoder import RowGroupEncoder
 from dagster_delta.engines.parquet.writer import (
     BUFFER_BYTES,
+    COLUMN_OVERHEAD_BYTES,
     ROW_GROUP_BYTES,
     ROW_GROUP_ROWS,
     DataFileWriter,
@@ -121,8 +122,10 @@ class _WaitingRows:
         """Take rows of a partition, and pack what has become enough."""
         self.rows.setdefault(key, []).append(rows)
         self.num_rows[key] += rows.num_rows
-        self.size_bytes[key] += rows.nbytes
-        self.total_bytes += rows.nbytes
+        # Few rows in many columns weigh more than their values.
+        weight_bytes = rows.nbytes + COLUMN_OVERHEAD_BYTES * rows.num_columns
+        self.size_bytes[key] += weight_bytes
+        self.total_bytes += weight_bytes
         if self.num_rows[key] >= ROW_GROUP_ROWS or self.size_bytes[key] >= ROW_GROUP_BYTES:
             yield self._pack(key)
         while self.total_bytes > BUFFER_BYTES:
