@@ -15,7 +15,11 @@ from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
+from dagster_delta.orchestration.storage_options import (
+    AnyStorageOptions,
+    LocalStorageOptions,
+    refuse_mask,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,8 +51,10 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
     master: str = Field(
         default="local[*]", description="Spark master: local[*], spark://…, yarn, k8s://…"
     )
+    # The None of a factory is no default to Dagster, which puts a mask into the Launchpad for that
+    # of a secret; a run would take the mask for the server.
     remote: str | None = Field(
-        default=None,
+        default_factory=lambda: None,
         repr=False,
         description="Spark Connect server (sc://…), used instead of a master. It may hold a token.",
         json_schema_extra={"dagster__is_secret": True},
@@ -83,6 +89,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         os.environ.setdefault(
             "PYSPARK_PYTHON", self.conf.get("spark.pyspark.python", sys.executable)
         )
+        refuse_mask("remote", self.remote)
         if self.remote is not None:
             return self._configured(lambda builder: builder.remote(str(self.remote)))
         cores = _local_cores(self.master)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from dagster import Config, EnvVar
 from pydantic import ConfigDict, Field
 
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 
 __all__ = [
@@ -25,7 +26,12 @@ __all__ = [
     "S3StorageOptions",
     "StorageOptions",
     "plain_options",
+    "refuse_mask",
 ]
+
+
+_MASK = "********"
+"""What the Launchpad puts where a secret stands, and sends back with a run as the value."""
 
 
 def _secret(description: str) -> Any:
@@ -35,6 +41,23 @@ def _secret(description: str) -> Any:
         description=description,
         json_schema_extra={"dagster__is_secret": True},
     )
+
+
+def refuse_mask(name: str, value: object) -> None:
+    """Refuse the mask of the Launchpad as a secret.
+
+    Args:
+        name: of the field.
+        value: of the field.
+
+    Raises:
+        InvalidArgument: it is the mask.
+    """
+    if value == _MASK:
+        raise InvalidArgument(
+            f"{name} is {_MASK}, by which the Launchpad hides a secret: delete such lines from the "
+            "config of the run, and what the code location says counts"
+        )
 
 
 _BUCKET = "leave it out, the location of the table names it"
@@ -57,7 +80,13 @@ class StorageOptions(KnownFieldsOnly, Config):
     """Field name to the name of the storage option, where they differ."""
 
     def to_options(self) -> dict[str, Any]:
-        """The storage options that `DeltaTable` takes. They hold the secrets in plain text."""
+        """The storage options that `DeltaTable` takes. They hold the secrets in plain text.
+
+        Raises:
+            InvalidArgument: a secret is the mask of the Launchpad.
+        """
+        for name, value in self:
+            refuse_mask(name, value)
         options = {
             self.option_names.get(name, name): value
             for name, value in self

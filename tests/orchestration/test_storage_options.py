@@ -8,7 +8,8 @@ import dagster as dg
 import pytest
 from pydantic import ValidationError
 
-from dagster_delta.orchestration.resources import DeltaTableResource
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
 from dagster_delta.orchestration.storage_options import (
     AzureStorageOptions,
     FsspecStorageOptions,
@@ -57,6 +58,20 @@ def test_secret_fields_are_marked_for_dagster():
     schema = S3StorageOptions.to_fields_dict()
     assert schema["secret_access_key"].is_secret
     assert not schema["region"].is_secret
+
+
+def test_the_launchpad_masks_no_server_that_is_not_set():
+    field = SparkSessionResource.to_config_schema().as_field().config_type.fields["remote"]
+    assert field.is_secret
+    assert not field.is_required
+    assert not field.default_provided
+
+
+def test_the_mask_of_the_launchpad_is_no_secret():
+    with pytest.raises(InvalidArgument, match=r"secret_access_key is .*: delete such lines"):
+        S3StorageOptions(secret_access_key="********").to_options()
+    with pytest.raises(InvalidArgument, match=r"remote is .*: delete such lines"):
+        _ = SparkSessionResource(remote="********").session
 
 
 def test_a_secret_from_the_environment_reaches_the_storage_and_no_definition(monkeypatch):
