@@ -39,7 +39,7 @@ demo: $(STAMP) check-java
 	$(BIN)/python definitions.py
 
 test: $(STAMP) check-java
-	$(PYTEST) -n $(WORKERS)
+	$(PYTEST) -n $(WORKERS) --dist worksteal
 
 test-spark: $(STAMP) check-java
 	$(PYTEST) -m spark
