@@ -370,8 +370,9 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/orchestration/test_observations.py::"
         "test_automation_fires_on_commits_and_not_on_maintenance",
     ),
-    Operation("Read the change data feed", None, None),
-    Operation("ALTER TABLE", None, None),
+    Operation("Defaults that existing rows get at read, no file rewritten", None, None),
+    Operation("Write variants", None, None),
+    Operation("Clean the log by its retention", None, None),
     Operation(
         "Optimize: small files written together in several commits, deletion vectors purged",
         "tests/table/test_optimize.py::"
