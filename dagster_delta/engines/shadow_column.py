@@ -95,8 +95,8 @@ class ShadowColumn:
         columns = list(batch.columns)
         columns[self._position] = filled.converted.values
         rows = pa.RecordBatch.from_arrays(columns, names=list(self._published.names))
-        for name, expression in self._checks:
-            passes = _one_array(expression.evaluate(rows)).fill_null(False)
+        for name, check in self._checks:
+            passes = check.convert(rows.to_struct_array()).values.fill_null(False)
             broken = pc.indices_nonzero(pc.invert(passes)).to_pylist()
             filled.num_broken += len(broken)
             for row in broken[: MAX_EXAMPLES - len(filled.broken)]:
@@ -158,16 +158,21 @@ def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
     return ValueConversion(convert, arrow_type)
 
 
-def _parse_checks(change: ColumnChange, published: StructType) -> list[tuple[str, Any]]:
-    if not change.checks:
-        return []
+def _parse_checks(change: ColumnChange, published: StructType) -> list[tuple[str, ValueConversion]]:
+    """What tells whether whole rows, as structs, pass; a row on which a check fails does not."""
+    return [(name, _check_of_rows(sql, published)) for name, sql in change.checks]
+
+
+def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
     from dagster_delta.engines.sql.expressions import parse_expression
 
-    parsed = [(name, parse_expression(sql, published)) for name, sql in change.checks]
-    for _, expression in parsed:
-        expression.check_filter()
-        expression.check_embeddable()
-    return parsed
+    expression = parse_expression(sql, schema)
+    expression.check_filter()
+    expression.check_embeddable()
+    return ValueConversion(
+        lambda rows: _one_array(expression.evaluate(pa.RecordBatch.from_struct_array(rows))),
+        pa.bool_(),
+    )
 
 
 def _one_array(values: Any) -> Any:

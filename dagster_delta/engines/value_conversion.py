@@ -278,7 +278,10 @@ def _text_to_decimal(target: DecimalType) -> _Kernel:
     def convert_one(text: str | None) -> decimal.Decimal | None:
         if text is None:
             return None
-        return context.create_decimal(text.strip()).quantize(unit, context=context)
+        try:
+            return context.create_decimal(text.strip()).quantize(unit, context=context)
+        except decimal.InvalidOperation as error:
+            raise pa.ArrowInvalid(f"{text} is beyond every decimal") from error
 
     def convert(array: Any) -> Any:
         likely = pc.match_substring_regex(array, _NUMBER)

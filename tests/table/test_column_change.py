@@ -7,10 +7,12 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from dagster_delta.engines.parquet.writer import write_data_files
+from dagster_delta.engines.shadow_column import ShadowColumn
 from dagster_delta.errors import (
     ColumnChangeFailed,
     DeltaError,
@@ -504,3 +506,27 @@ def test_the_feed_does_not_run_across_the_change_and_runs_on_either_side() -> No
     assert sorted(before["v"].to_pylist()) in ([1, 2, 3, 4, 5, 6], ["1", "2", "3", "4", "5", "6"])
     with pytest.raises(DeltaError, match=r"schema|column"):
         table.changes(0).to_arrow()
+
+
+def test_a_number_beyond_every_decimal_fails_the_change_and_no_write_beside_it() -> None:
+    store = MemoryStore()
+    make(store)
+    crash = Fault("crash_after", "put_if_absent", commit_path(3))
+    with pytest.raises(SimulatedCrash):
+        opened(FaultyStore(store, [crash])).change_column("v", "DECIMAL(10,2)")
+    opened(store).append(pa.table({"id": [9], "v": ["1e999"]}))
+    with pytest.raises(ColumnChangeFailed, match="1 row"):
+        opened(store).resume_column_change()
+    assert read(opened(store))[-1] == {"id": 9, "v": "1e999"}
+
+
+def test_a_row_on_which_a_check_fails_counts_as_broken() -> None:
+    table = make()
+    change = table.plan_column_change("v", "INT").change
+    # The product of the second row leaves 32 bits, so that the check itself fails on it.
+    change = msgspec.structs.replace(
+        change, checks=(("CHECK c", "CAST(v * 1000000000 AS INT) > 0"),)
+    )
+    shadow = ShadowColumn(change, table.schema(), change.source(table.schema()))
+    filled = shadow.fill(texts(1, 2000).to_batches()[0])
+    assert (filled.num_broken, filled.problems()) == (1, ["2000 breaks CHECK c"])
