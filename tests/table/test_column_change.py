@@ -527,6 +527,6 @@ def test_a_row_on_which_a_check_fails_counts_as_broken() -> None:
     change = msgspec.structs.replace(
         change, checks=(("CHECK c", "CAST(v * 1000000000 AS INT) > 0"),)
     )
-    shadow = ShadowColumn(change, table.schema(), change.source(table.schema()))
+    shadow = ShadowColumn(change, table.schema(), table.schema().field("v"))
     filled = shadow.fill(texts(1, 2000).to_batches()[0])
     assert (filled.num_broken, filled.problems()) == (1, ["2000 breaks CHECK c"])
