@@ -3,9 +3,9 @@
     python -m benchmarks.column_change --rows 20000000 --rounds 3
 
 Each run changes a copy of the same table, whose data files are links: `v` from text to a number.
-While ours runs, a writer of ours appends a row at a time and a reader counts rows; the longest that
-either took is told, beside the longest without a change. delta-spark's rewrite runs alone, as it
-fails when somebody appends meanwhile.
+While ours runs once more, a writer of ours appends a row at a time and a reader looks for one; the
+longest that either took in any round is told, beside the longest without a change. delta-spark's
+rewrite runs alone, as it fails when somebody appends meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -95,40 +95,74 @@ class Neighbours:
             self.longest_read = max(self.longest_read, time.perf_counter() - start)
 
 
-def ours(engine: str) -> Callable[[SparkSession, str], str]:
-    def change(_: SparkSession, uri: str) -> str:
-        DeltaTable(uri).change_column("v", "INT", engine=engine, enable_features=True)
-        return ""
+@dataclass(frozen=True)
+class Sample:
+    """One change of one copy."""
+
+    seconds: float
+    bytes_written: int = 0
+    waits: tuple[tuple[str, float], ...] = ()
+    """Longest append and longest read, in seconds, meanwhile and without a change."""
+
+
+def timed(change: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    change()
+    return time.perf_counter() - start
+
+
+def ours(engine: str) -> Callable[[SparkSession, str], Sample]:
+    def change(_: SparkSession, uri: str) -> Sample:
+        table = DeltaTable(uri)
+        return Sample(
+            timed(lambda: table.change_column("v", "INT", engine=engine, enable_features=True))
+        )
 
     return change
 
 
-def ours_among_others(_: SparkSession, uri: str) -> str:
+def ours_among_others(_: SparkSession, uri: str) -> Sample:
     with Neighbours(uri) as alone:
         time.sleep(3)
+    table = DeltaTable(uri)
     with Neighbours(uri) as meanwhile:
-        DeltaTable(uri).change_column("v", "INT", enable_features=True)
+        seconds = timed(lambda: table.change_column("v", "INT", enable_features=True))
     left = DeltaTable(uri).snapshot().scan(where="id = -1").to_arrow()
     if left.num_rows != alone.appended + meanwhile.appended:
         sys.exit(
             f"{left.num_rows} rows of {alone.appended + meanwhile.appended} appended are there"
         )
-    return (
-        f"{meanwhile.appended} appends, the longest {meanwhile.longest_append:.2f} s "
-        f"(alone {alone.longest_append:.2f}); longest read {meanwhile.longest_read:.2f} s "
-        f"(alone {alone.longest_read:.2f})"
+    waits = (
+        ("append", meanwhile.longest_append),
+        ("append alone", alone.longest_append),
+        ("read", meanwhile.longest_read),
+        ("read alone", alone.longest_read),
     )
+    return Sample(seconds, waits=waits)
 
 
-def theirs(spark: SparkSession, uri: str) -> str:
+def theirs(spark: SparkSession, uri: str) -> Sample:
     changed = spark.read.format("delta").load(uri).selectExpr("id", "CAST(v AS INT) v", "x", "s")
     writer = changed.write.format("delta").mode("overwrite")
-    writer.option("overwriteSchema", "true").save(uri)
-    return ""
+    return Sample(timed(lambda: writer.option("overwriteSchema", "true").save(uri)))
 
 
 def bytes_written(before: set[Path], root: Path) -> int:
     return sum(each.stat().st_size for each in set(root.rglob("*.parquet")) - before)
+
+
+def report(samples: dict[str, list[Sample]]) -> None:
+    print("| way | median seconds (all) | MB written | longest of all rounds |")
+    print("|---|---|---|---|")
+    for name, taken in samples.items():
+        median = statistics.median(each.seconds for each in taken)
+        rounds = ", ".join(f"{each.seconds:.1f}" for each in taken)
+        size = statistics.median(each.bytes_written for each in taken) / 1e6
+        waits: dict[str, float] = {}
+        for who, seconds in itertools.chain.from_iterable(each.waits for each in taken):
+            waits[who] = max(waits.get(who, 0.0), seconds)
+        told = ", ".join(f"{who} {seconds:.2f} s" for who, seconds in waits.items())
+        print(f"| {name} | {median:.1f} ({rounds}) | {size:.0f} | {told} |")
 
 
 def main() -> None:
@@ -158,20 +192,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         prepare(spark, str(root / "table"), arguments.rows)
-        samples: dict[str, list[tuple[float, int, str]]] = {each: [] for each in ways}
+        samples: dict[str, list[Sample]] = {each: [] for each in ways}
         for _, (name, change) in itertools.product(range(arguments.rounds), ways.items()):
             copy = root / f"copy-{next(copies)}"
             shutil.copytree(root / "table", copy, copy_function=os.link)
             before = set(copy.rglob("*.parquet"))
-            start = time.perf_counter()
-            note = change(spark, str(copy))
-            samples[name].append((time.perf_counter() - start, bytes_written(before, copy), note))
+            taken = change(spark, str(copy))
+            samples[name].append(replace(taken, bytes_written=bytes_written(before, copy)))
             shutil.rmtree(copy)
-    print("| way | seconds | MB written | |")
-    print("|---|---|---|---|")
-    for name, taken in samples.items():
-        seconds = statistics.median(each[0] for each in taken)
-        print(f"| {name} | {seconds:.1f} | {taken[0][1] / 1e6:.0f} | {taken[-1][2]} |")
+    report(samples)
     spark.stop()
 
 
