@@ -424,6 +424,13 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_delta_spark_writes_throughout_and_reads_what_a_change_leaves",
     ),
     Operation(
+        "Column changes are off until the resource and the table's property both say on; tables "
+        "that were there before keep what they say",
+        "tests/orchestration/test_schema_changes.py::"
+        "test_a_table_made_under_the_switch_has_all_it_takes_unless_it_says_otherwise",
+        None,
+    ),
+    Operation(
         "Cancel a column change, or roll it back over a value that cannot be converted",
         "tests/table/test_column_change.py::test_a_change_can_be_cancelled_in_every_state",
         None,

@@ -35,6 +35,7 @@ from dagster_delta.evolution.schema_history import compare_schemas
 from dagster_delta.evolution.type_spelling import parse_type
 from dagster_delta.protocol.column_change import (
     COLUMN_CHANGE_KEY,
+    COLUMN_CHANGE_SWITCH,
     ColumnChange,
     OnError,
     Position,
@@ -58,14 +59,10 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = [
-    "COLUMN_CHANGE_SWITCH",
     "ColumnChangePlan",
     "ColumnChangeRequest",
     "plan_column_change",
 ]
-
-COLUMN_CHANGE_SWITCH = "dagsterDelta.enableColumnChange"
-"""Table property: whether columns may change their type online. Absent means no."""
 
 _MAPPING_MODE = "delta.columnMapping.mode"
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
@@ -250,10 +247,9 @@ def _enabled(
     new_name: Callable[[], str],
 ) -> TableConfiguration:
     """The configuration with all that an online change builds on."""
-    metadata = configuration.metadata.configuration
-    switch = metadata.get(COLUMN_CHANGE_SWITCH, "").lower()
+    switch = configuration.properties.enable_column_change
     lacks = []
-    if switch != "true":
+    if not switch:
         lacks.append(f"the property {COLUMN_CHANGE_SWITCH} = true")
     if configuration.column_mapping_mode == "none":
         lacks.append("column mapping")
@@ -261,11 +257,11 @@ def _enabled(
         lacks.append("metadata domains")
     if not lacks:
         return configuration
-    if switch == "false" or not request.enable_features:
+    if switch is False or not request.enable_features:
         needed = ", ".join(lacks)
         how = (
             f"set {COLUMN_CHANGE_SWITCH} to true first, which somebody turned off"
-            if switch == "false"
+            if switch is False
             else "say enable_features=True to turn it on with the change, after which clients "
             "without these features no longer read or write the table"
         )

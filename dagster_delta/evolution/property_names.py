@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.required_protocol import FEATURE_PREFIX
+from dagster_delta.protocol.column_change import COLUMN_CHANGE_KEY, COLUMN_CHANGE_SWITCH
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
 __all__ = ["normalize_properties", "spell_property"]
@@ -69,12 +70,17 @@ _INTERNAL = frozenset(
 def normalize_properties(properties: Mapping[str, object]) -> dict[str, str]:
     """The properties as text, known keys in their proper spelling.
 
-    Names outside `delta.` are the user's own and pass as they are; booleans and numbers are spelled
-    as other engines spell them.
+    Names outside `delta.` that this library does not know are the user's own and pass as they are;
+    booleans and numbers are spelled as other engines spell them.
 
     Raises:
         InvalidArgument: a `delta.` name is unknown or internal, or a value has no meaning.
     """
+    if any(key.lower() == COLUMN_CHANGE_KEY.lower() for key in properties):
+        raise InvalidArgument(
+            f"{COLUMN_CHANGE_KEY} marks a column change in progress and cannot be set; begin one "
+            "by change_column"
+        )
     normal = {spell_property(key): _text(key, value) for key, value in properties.items()}
     TableProperties.parse(normal).validate()
     return normal
@@ -92,6 +98,8 @@ def spell_property(key: str, *, is_known: bool = False) -> str:
         InvalidArgument: a `delta.` name is unknown, or kept by the writers themselves.
     """
     lowered = key.lower()
+    if lowered == COLUMN_CHANGE_SWITCH.lower():
+        return COLUMN_CHANGE_SWITCH
     if not lowered.startswith("delta."):
         return key
     for prefix in (CONSTRAINT_PREFIX, FEATURE_PREFIX):

@@ -205,6 +205,12 @@ def with_schema(
 def _with_implied(properties: dict[str, str]) -> dict[str, str]:
     """The properties of a new table, and those that they cannot do without."""
     asked = TableProperties.parse(properties)
+    if asked.enable_column_change:
+        return {
+            "delta.columnMapping.mode": "name",
+            f"{FEATURE_PREFIX}domainMetadata": "supported",
+            **properties,
+        }
     if asked.enable_iceberg_compat_v1 or asked.enable_iceberg_compat_v2:
         return {"delta.columnMapping.mode": "name", **properties}
     return properties

@@ -27,6 +27,10 @@ from dagster_delta.orchestration.change_feed_writer import (
     consumption_metadata,
     write_changes,
 )
+from dagster_delta.orchestration.column_change_switch import (
+    COLUMN_CHANGE_DESCRIPTION,
+    NEW_TABLE_PROPERTIES,
+)
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.merge_config import MergeConfig
 from dagster_delta.orchestration.output_metadata import (
@@ -138,6 +142,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         description="compression: codec of the data files of new tables. Other properties of files "
         "are table properties.",
     )
+    enable_column_change: bool = Field(default=False, description=COLUMN_CHANGE_DESCRIPTION)
     default_load_type: str | None = Field(
         default=None,
         description="What inputs without annotation are loaded as: pyspark, pyarrow, "
@@ -268,8 +273,10 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             AssetOptions(),
             asset=None,
         )
+        implied = NEW_TABLE_PROPERTIES if self.enable_column_change else {}
         return replace(
             given,
+            properties={**implied, **given.properties},
             mode=self.mode,
             schema_mode="overwrite" if self.overwrite_schema else self.schema_mode,
             schema=self.schema_,
@@ -280,7 +287,11 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         from dagster_delta.table.delta_table import DeltaTable
 
         try:
-            return DeltaTable(uri, storage_options=self.storage_options.to_options())
+            return DeltaTable(
+                uri,
+                storage_options=self.storage_options.to_options(),
+                allow_column_changes=self.enable_column_change,
+            )
         except TableNotFound as error:
             raise TableNotFound(
                 f"{name} has no Delta table yet: materialise it first, or check that root_uri, "

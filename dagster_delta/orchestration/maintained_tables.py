@@ -63,6 +63,8 @@ class MaintainedTable:
     """Resource that knows where the asset lies; None where `uri` does."""
     uri: str | None = None
     storage_options: StorageOptions | Mapping[str, Any] | None = field(default=None, repr=False)
+    allow_column_changes: bool = False
+    """Whether columns may begin to change their type online, where no resource says so."""
 
     @property
     def op_name(self) -> str:
@@ -82,17 +84,18 @@ class MaintainedTable:
         from dagster_delta.errors import TableNotFound
         from dagster_delta.table.delta_table import DeltaTable
 
-        uri, options = self._locate(resources)
+        uri, options, allowed = self._locate(resources)
         try:
-            return DeltaTable(uri, storage_options=options)
+            return DeltaTable(uri, storage_options=options, allow_column_changes=allowed)
         except TableNotFound:
             if self.asset_key is None:
                 raise
             return None
 
-    def _locate(self, resources: Any) -> tuple[str, dict[str, Any]]:
+    def _locate(self, resources: Any) -> tuple[str, dict[str, Any], bool]:
+        """Location, storage options, and whether columns may change their type online."""
         if self.uri is not None:
-            return self.uri, plain_options(self.storage_options)
+            return self.uri, plain_options(self.storage_options), self.allow_column_changes
         manager = getattr(resources, self.io_manager_key or _DEFAULT_IO_MANAGER)
         if not isinstance(manager, DeltaIOManager) or self.asset_key is None:
             raise InvalidArgument(
@@ -100,7 +103,7 @@ class MaintainedTable:
                 "DeltaIOManager: leave it out of the job, or name its location in the job's tables"
             )
         uri = manager.asset_table_uri(self.asset_key, self.metadata)
-        return uri, manager.storage_options.to_options()
+        return uri, manager.storage_options.to_options(), manager.enable_column_change
 
 
 def maintained_tables(

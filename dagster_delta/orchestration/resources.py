@@ -14,6 +14,10 @@ from dagster import ConfigurableResource
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.column_change_switch import (
+    COLUMN_CHANGE_DESCRIPTION,
+    NEW_TABLE_PROPERTIES,
+)
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import (
     AnyStorageOptions,
@@ -161,6 +165,7 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
         discriminator="provider",
         description="How to reach the storage.",
     )
+    enable_column_change: bool = Field(default=False, description=COLUMN_CHANGE_DESCRIPTION)
 
     @property
     def table_uri(self) -> str:
@@ -193,6 +198,7 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
             self.table_uri,
             storage_options=self.storage_options.to_options(),
             version=self.version if version is None else version,
+            allow_column_changes=self.enable_column_change,
         )
 
     def load(self) -> DeltaTable:
@@ -218,6 +224,9 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
     ) -> DeltaTable:
         """The table, created.
 
+        Where `enable_column_change` is on, a table that was not there before gets what an online
+        change of its columns takes.
+
         Args:
             schema: a `StructType` or a `pyarrow.Schema`.
             partition_by: physical partition columns.
@@ -230,12 +239,16 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
         """
         from dagster_delta.table.delta_table import DeltaTable
 
+        implied: dict[str, str] = {}
+        if self.enable_column_change and not (mode == "replace" and self.exists()):
+            implied = NEW_TABLE_PROPERTIES
         return DeltaTable.create(
             self.table_uri,
             schema,
             partition_by=partition_by,
-            properties=dict(properties or {}),
+            properties={**implied, **(properties or {})},
             description=description,
             mode=mode,
             storage_options=self.storage_options.to_options(),
+            allow_column_changes=self.enable_column_change,
         )

@@ -17,7 +17,8 @@ class SchemaChangeKind(Enum):
     ALTER = "alter"
     """What `statement` says, in one commit."""
     CHANGE_COLUMN = "change_column"
-    """Another type for `column`, online: any type, in batches, while others read and write."""
+    """Another type for `column`, online: any type, in batches, while others read and write. Only
+    where `enable_column_change` of the resource is on, and the table's property too."""
     RESUME_COLUMN_CHANGE = "resume_column_change"
     """Go on with a column change whose run ended before it did."""
     CANCEL_COLUMN_CHANGE = "cancel_column_change"
@@ -33,7 +34,8 @@ class DeltaSchemaChangeConfig(Config):
     kind: SchemaChangeKind = Field(
         default=SchemaChangeKind.ALTER,
         description="ALTER: what `statement` says; CHANGE_COLUMN: another type for `column`, "
-        "online; RESUME_COLUMN_CHANGE, CANCEL_COLUMN_CHANGE: what becomes of one in progress.",
+        "online, where the resource has enable_column_change; RESUME_COLUMN_CHANGE, "
+        "CANCEL_COLUMN_CHANGE: what becomes of one in progress.",
     )
     dry_run: bool = Field(
         default=True,

@@ -8,6 +8,7 @@ asset is observed and not materialised.
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import dagster as dg
@@ -32,14 +33,22 @@ from dagster_delta.orchestration.schema_change_steps import ChangeReport, change
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
 
-__all__ = ["SCHEMA_CHANGE_POOL", "delta_schema_change_job"]
+__all__ = ["SCHEMA_CHANGE_POOL", "SchemaChangeJobOptions", "delta_schema_change_job"]
 
 SCHEMA_CHANGE_POOL = "delta_schema_change"
 """Pool of a job that is about several tables; give it a limit of 1 in the deployment."""
 
 
+class SchemaChangeJobOptions(MaintenanceJobOptions, total=False):
+    """Which tables a job is about, and what else it is; all of them optional."""
+
+    enable_column_change: bool
+    """Whether columns may change their type online in tables that the job names by location;
+    of others the IO manager says so, by the option of the same name."""
+
+
 def delta_schema_change_job(
-    name: str = "delta_schema_change", **options: Unpack[MaintenanceJobOptions]
+    name: str = "delta_schema_change", **options: Unpack[SchemaChangeJobOptions]
 ) -> dg.JobDefinition:
     """A job that changes the schema of one of its tables, or plans to.
 
@@ -52,7 +61,7 @@ def delta_schema_change_job(
 
     Args:
         name: of the job.
-        options: see `MaintenanceJobOptions`.
+        options: see `SchemaChangeJobOptions`.
 
     Raises:
         InvalidArgument: there are no tables.
@@ -64,6 +73,8 @@ def delta_schema_change_job(
     tables = maintained_tables(
         assets, options.get("selection"), options.get("tables", {}), options.get("storage_options")
     )
+    allowed = options.get("enable_column_change", False)
+    tables = tuple(replace(each, allow_column_changes=allowed) for each in tables)
     spark = options.get("spark")
     resources = {each.io_manager_key for each in tables if each.io_manager_key}
     resources |= {spark} if spark is not None else set()

@@ -24,6 +24,7 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 __all__ = [
     "COLUMN_CHANGE_DOMAIN",
     "COLUMN_CHANGE_KEY",
+    "COLUMN_CHANGE_SWITCH",
     "COLUMN_CHANGE_TAG",
     "ColumnChange",
     "OnError",
@@ -37,6 +38,8 @@ __all__ = [
     "without_mark",
 ]
 
+COLUMN_CHANGE_SWITCH = "dagsterDelta.enableColumnChange"
+"""Table property: whether columns may change their type online. Absent means no."""
 COLUMN_CHANGE_KEY = "dagsterDelta.columnChange"
 """Table property that holds the mark, as JSON."""
 COLUMN_CHANGE_TAG = "dagsterDelta.columnChange"

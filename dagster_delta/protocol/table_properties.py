@@ -229,6 +229,11 @@ class TableProperties:
     """Whether writers may write new deletion vectors."""
     enable_type_widening = _Property("delta.enableTypeWidening", _parse_boolean, default=False)
     """Whether column types may be widened."""
+    enable_column_change = _Property[bool | None](
+        "dagsterDelta.enableColumnChange", _parse_boolean, None
+    )
+    """Whether columns may change their type online, a property of this library's own; None where
+    the table does not say, which means no."""
     enable_row_tracking = _Property("delta.enableRowTracking", _parse_boolean, default=False)
     """Whether row ids are complete and may be relied on."""
     enable_iceberg_compat_v1 = _Property(

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
+from dagster_delta.protocol.column_change import COLUMN_CHANGE_SWITCH
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import now_ms
 from dagster_delta.table.snapshot import Snapshot
@@ -30,6 +31,7 @@ class ColumnChangeMethods(ABC):
     """What changes the type of a column online; part of `DeltaTable`."""
 
     _store: ObjectStore
+    _allow_column_changes: bool
 
     @abstractmethod
     def _existing(self) -> Snapshot:
@@ -54,6 +56,7 @@ class ColumnChangeMethods(ABC):
         from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
         from dagster_delta.table.column_change import plan_for
 
+        self._check_switch(column)
         request = ColumnChangeRequest(
             column, new_type, cast, on_error, nullable, position, enable_features
         )
@@ -113,6 +116,7 @@ class ColumnChangeMethods(ABC):
         from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
         from dagster_delta.table.column_change import begin_column_change
 
+        self._check_switch(column)
         request = ColumnChangeRequest(
             column, new_type, cast, on_error, nullable, position, enable_features
         )
@@ -160,6 +164,16 @@ class ColumnChangeMethods(ABC):
         """
         job = self._job(engine, batch_bytes, worker, commit_info, on_progress)
         return self._adopt(job.run(self._existing()))
+
+    def _check_switch(self, column: str | Sequence[str]) -> None:
+        if not self._allow_column_changes:
+            raise SchemaChangeRefused(
+                "columns do not change their type online in this deployment; set "
+                "enable_column_change to true on the resource that opens the table, and see that "
+                f"the property {COLUMN_CHANGE_SWITCH} of the table is true as well",
+                table=self._store.location.uri,
+                column=column if isinstance(column, str) else ".".join(column),
+            )
 
     def _job(
         self,

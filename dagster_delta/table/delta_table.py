@@ -61,6 +61,7 @@ class DeltaTable(
         version: version to open instead of the latest; such a handle is read-only.
         must_exist: False to open a location that may hold no table yet: reading calls raise
             TableNotFound then, and the first append or overwrite creates the table.
+        allow_column_changes: False where this handle shall begin no online change of a column.
 
     Raises:
         TableNotFound: there is no table, and `must_exist` is true.
@@ -77,8 +78,10 @@ class DeltaTable(
         store: ObjectStore | None = None,
         version: int | None = None,
         must_exist: bool = True,
+        allow_column_changes: bool = True,
     ) -> None:
         self._store = store if store is not None else open_store(uri, storage_options)
+        self._allow_column_changes = allow_column_changes
         self._pinned = version is not None
         self._snapshot: Snapshot | None = None
         try:
@@ -104,6 +107,7 @@ class DeltaTable(
         mode: CreateMode = "error",
         storage_options: Mapping[str, Any] | None = None,
         store: ObjectStore | None = None,
+        allow_column_changes: bool = True,
     ) -> DeltaTable:
         """A new table without rows, under the lowest protocol that schema and properties need.
 
@@ -119,6 +123,7 @@ class DeltaTable(
                 (a new version without rows; older versions stay readable).
             storage_options: credentials and settings of the storage.
             store: an opened store instead of `uri`'s own.
+            allow_column_changes: as for the constructor.
 
         Raises:
             TableAlreadyExists: a table is there, and the mode is `error`.
@@ -128,7 +133,13 @@ class DeltaTable(
         """
         if mode not in ("error", "ignore", "replace"):
             raise InvalidArgument(f"mode is 'error', 'ignore' or 'replace', not {mode!r}")
-        table = cls(uri, storage_options=storage_options, store=store, must_exist=False)
+        table = cls(
+            uri,
+            storage_options=storage_options,
+            store=store,
+            must_exist=False,
+            allow_column_changes=allow_column_changes,
+        )
         definition = TableDefinition(
             _as_schema(schema), partition_by, properties, name, description
         )

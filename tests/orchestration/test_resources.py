@@ -8,7 +8,12 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import InvalidArgument, TableAlreadyExists, TableNotFound
+from dagster_delta.errors import (
+    InvalidArgument,
+    SchemaChangeRefused,
+    TableAlreadyExists,
+    TableNotFound,
+)
 from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
 from tests.orchestration.conftest import QUIET
 
@@ -48,6 +53,22 @@ def test_a_table_that_is_there_is_not_created_again(tmp_path):
     with pytest.raises(TableAlreadyExists):
         resource.create(ROWS.schema)
     assert resource.create(ROWS.schema, mode="ignore").version() == 0
+
+
+def test_the_switch_for_column_changes_is_for_new_tables_and_for_handles(tmp_path):
+    off = DeltaTableResource(uri=str(tmp_path / "t"))
+    on = DeltaTableResource(uri=str(tmp_path / "t"), enable_column_change=True)
+    off.create(ROWS.schema)
+    # What stands there already is not given new demands on its readers.
+    assert on.create(ROWS.schema, mode="replace").protocol().min_reader_version == 1
+    with pytest.raises(SchemaChangeRefused, match="enable_features"):
+        on.table().change_column("id", "STRING")
+    new = DeltaTableResource(uri=str(tmp_path / "new"), enable_column_change=True)
+    assert new.create(ROWS.schema, properties={"custom.team": "x"}).append(ROWS).version == 1
+    with pytest.raises(SchemaChangeRefused, match="enable_column_change"):
+        DeltaTableResource(uri=str(tmp_path / "new")).table().change_column("id", "STRING")
+    new.table().change_column("id", "STRING")
+    assert new.table().snapshot().scan().to_arrow()["id"].to_pylist() == ["1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import ColumnChangeFailed, InvalidArgument
+from dagster_delta.errors import ColumnChangeFailed, InvalidArgument, SchemaChangeRefused
+from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
 from dagster_delta.orchestration.io_manager import DeltaIOManager
 from dagster_delta.orchestration.schema_changes import delta_schema_change_job
+from dagster_delta.table.column_change import begin_column_change
 from dagster_delta.table.column_change_methods import ColumnChangeMethods
 from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import Lake, library_error, plain
@@ -45,13 +47,12 @@ def opaque() -> None:
 ASSETS = [orders, by_price, ids, opaque]
 
 
-def run(lake: Lake, config: dict[str, Any], **options: Any) -> dg.ExecuteInProcessResult:
+def run(
+    lake: Lake, config: dict[str, Any], *, switch: bool = True, **options: Any
+) -> dg.ExecuteInProcessResult:
     job = delta_schema_change_job(assets=ASSETS, selection=dg.AssetSelection.assets(orders))
-    definitions = dg.Definitions(
-        assets=ASSETS,
-        jobs=[job],
-        resources={"io_manager": DeltaIOManager(root_uri=str(lake.root))},
-    )
+    manager = DeltaIOManager(root_uri=str(lake.root), enable_column_change=switch)
+    definitions = dg.Definitions(assets=ASSETS, jobs=[job], resources={"io_manager": manager})
     resolved = definitions.resolve_job_def(job.name)
     return resolved.execute_in_process(run_config=config, instance=lake.instance, **options)
 
@@ -117,9 +118,6 @@ def test_a_run_that_dies_is_resumed_or_cancelled_by_another(
     filled: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begin_only(self: ColumnChangeMethods, column: str, new_type: str, **_: Any) -> Any:
-        from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
-        from dagster_delta.table.column_change import begin_column_change
-
         request = ColumnChangeRequest(column, new_type, enable_features=True)
         begin_column_change(self._store, self._existing(), request, clock=lambda: 1)
         raise RuntimeError("the run died")
@@ -133,6 +131,92 @@ def test_a_run_that_dies_is_resumed_or_cancelled_by_another(
         run(filled, {"kind": ending, "dry_run": False})
         assert table_of(filled).column_change() is None
         assert table_of(filled).snapshot().scan().to_arrow()["price"][0].as_py() == expected
+
+
+def refusal(lake: Lake, config: dict[str, Any], **options: Any) -> str:
+    with pytest.raises(Exception) as caught:
+        run(lake, config, **options)
+    error = library_error(caught.value)
+    assert isinstance(error, SchemaChangeRefused)
+    return str(error)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_the_switch_of_the_resource_is_off_by_default_and_ahead_of_the_tables(
+    filled: Lake, dry_run: bool
+) -> None:
+    table = table_of(filled)
+    table.set_properties({"dagsterDelta.enableColumnChange": True})
+    config = {**CHANGE, "dry_run": dry_run}
+    assert "set enable_column_change to true on the resource" in refusal(
+        filled, config, switch=False
+    )
+    assert DeltaIOManager(root_uri=str(filled.root)).enable_column_change is False
+    assert table_of(filled).version() == table.version()
+
+
+def test_a_table_that_was_there_before_the_switch_has_its_own_say(filled: Lake) -> None:
+    alone = {**CHANGE, "enable_features": False}
+    assert "enable_features=True" in refusal(filled, alone)
+    table_of(filled).set_properties({"dagsterDelta.enableColumnChange": False})
+    assert "which somebody turned off" in refusal(filled, CHANGE)
+    assert table_of(filled).protocol().min_reader_version == 1
+
+
+def test_a_change_in_progress_ends_whatever_the_switch_says_by_then(filled: Lake) -> None:
+    for ending in ("CANCEL_COLUMN_CHANGE", "RESUME_COLUMN_CHANGE"):
+        table = table_of(filled)
+        request = ColumnChangeRequest("price", "INT", enable_features=True)
+        begin_column_change(table.store, table.snapshot(), request, clock=lambda: 1)
+        run(filled, {"kind": ending, "dry_run": False}, switch=False)
+        assert table_of(filled).column_change() is None
+    assert str(table_of(filled).schema().field("price").data_type) == "integer"
+
+
+@pytest.mark.parametrize(
+    ("properties", "mode", "switch"),
+    [
+        ({}, "name", "true"),
+        ({"delta.columnMapping.mode": "none"}, "none", "true"),
+        ({"dagsterDelta.enableColumnChange": "false"}, "none", "false"),
+    ],
+)
+def test_a_table_made_under_the_switch_has_all_it_takes_unless_it_says_otherwise(
+    lake: Lake, properties: dict[str, str], mode: str, switch: str
+) -> None:
+    lake.materialize(orders, enable_column_change=True, table_config=properties)
+    table = table_of(lake)
+    assert table.snapshot().configuration.column_mapping_mode == mode
+    assert table.metadata().configuration["dagsterDelta.enableColumnChange"] == switch
+    if (mode, switch) == ("name", "true"):
+        run(lake, {**CHANGE, "enable_features": False, "dry_run": False})
+        assert table.refresh().scan().to_arrow()["price"].to_pylist() == [10, 20]
+    # Writing it again under the switch leaves what it says as it is.
+    lake.materialize(orders, enable_column_change=True, schema_mode="overwrite")
+    assert table.refresh().configuration.column_mapping_mode == mode
+    assert table.metadata().configuration["dagsterDelta.enableColumnChange"] == switch
+
+
+def test_a_table_made_without_the_switch_stays_as_plain_as_it_was(filled: Lake) -> None:
+    before = table_of(filled).protocol()
+    filled.materialize(orders, enable_column_change=True)
+    assert table_of(filled).protocol() == before
+    assert "dagsterDelta.enableColumnChange" not in table_of(filled).metadata().configuration
+
+
+def test_a_job_says_it_of_tables_that_no_resource_opens(lake: Lake) -> None:
+    table = DeltaTable.create(
+        str(lake.root / "by_hand"),
+        pa.schema([("id", pa.int64()), ("price", pa.string())]),
+        properties={"dagsterDelta.enableColumnChange": True},
+    )
+    config = {**CHANGE, "enable_features": False, "dry_run": False}
+    tables = {"orders": table.uri}
+    silent = delta_schema_change_job(tables=tables)
+    done = silent.execute_in_process(config, instance=lake.instance, raise_on_error=False)
+    assert not done.success
+    outspoken = delta_schema_change_job(tables=tables, enable_column_change=True)
+    assert outspoken.execute_in_process(config, instance=lake.instance).success
 
 
 def test_a_value_in_the_way_fails_the_run_and_leaves_the_table(filled: Lake) -> None:

@@ -467,6 +467,33 @@ def test_the_switch_is_off_by_default_and_turned_on_by_request() -> None:
         table.change_column("v", "STRING", enable_features=True)
 
 
+def test_a_table_created_with_the_switch_has_what_a_change_takes() -> None:
+    table = DeltaTable.create(
+        "memory://t",
+        texts(1).schema,
+        properties={"DagsterDelta.EnableColumnChange": True},
+        store=MemoryStore(),
+    )
+    table.append(texts(1, 2))
+    table.change_column("v", "INT")
+    assert read(table) == [{"id": 1, "v": 1}, {"id": 2, "v": 2}]
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"dagsterDelta.enableColumnChange": "maybe"}, "enableColumnChange cannot be set.*maybe"),
+        ({"dagsterDelta.columnChange": "{}"}, "begin one by change_column"),
+    ],
+)
+def test_neither_nonsense_nor_the_mark_itself_is_set_by_hand(
+    properties: dict[str, str], message: str
+) -> None:
+    table = make()
+    with pytest.raises(InvalidArgument, match=message):
+        table.set_properties(properties)
+
+
 def test_one_change_of_a_table_at_a_time() -> None:
     store = MemoryStore()
     prepared(store)
