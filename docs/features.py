@@ -283,6 +283,13 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/orchestration/test_migration.py::test_frames_of_spark_become_tables",
     ),
     Operation(
+        "One Spark session per process, started from an archive of its classes in about half the "
+        "time; settings that come too late are named",
+        None,
+        "tests/engines/test_spark_class_archive.py::"
+        "test_a_session_leaves_an_archive_and_the_next_starts_from_it",
+    ),
+    Operation(
         "Dagster IO manager: progress of Spark's stages in the run's log, figures in the UI",
         None,
         "tests/orchestration/test_spark_progress.py::test_long_work_is_reported_while_it_lasts",

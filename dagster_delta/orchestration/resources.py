@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dagster import ConfigurableResource
+from dagster import ConfigurableResource, get_dagster_logger
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
@@ -33,12 +33,18 @@ if TYPE_CHECKING:
 
 __all__ = ["DeltaTableResource", "SparkSessionResource"]
 
+_ANY_MASTER = "local[*]"
+
+_TOLD: set[tuple[str, str]] = set()
+"""Settings of which was said that they take no effect, with their values."""
+
 
 class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]):
     """The Spark session of this process: started when first asked for, then shared.
 
-    A session that runs already is used as it is, which is how to hand one in; to build one in
-    another way, override `create_session`.
+    A session that runs already is used as it is, which is how to hand one in; what is configured
+    here and would have needed another JVM is named in a warning. To build a session in another way,
+    override `create_session`.
 
     Examples:
         SparkSessionResource()                                      # local, all cores
@@ -53,7 +59,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
     }
 
     master: str = Field(
-        default="local[*]", description="Spark master: local[*], spark://…, yarn, k8s://…"
+        default=_ANY_MASTER, description="Spark master: local[*], spark://…, yarn, k8s://…"
     )
     # The None of a factory is no default to Dagster, which puts a mask into the Launchpad for that
     # of a secret; a run would take the mask for the server.
@@ -68,6 +74,12 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         default={},
         repr=False,
         description="Spark settings. Those of a running session's JVM take no effect any more.",
+    )
+    class_archive: bool = Field(
+        default=True,
+        description="Whether the JVM leaves an archive of its classes (about 170 MB) in the user's "
+        "cache directory ($XDG_CACHE_HOME or ~/.cache), with which the next one starts in about "
+        "half the time.",
     )
 
     @property
@@ -86,30 +98,50 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
     def create_session(self) -> SparkSession:
         """Start or get the session. Override it to hand in a session of your own."""
-        from dagster_delta.engines.spark.session import local_spark_session
+        from pyspark.sql import SparkSession
 
+        from dagster_delta.engines.spark.session import has_jvm, local_spark_session, start_session
+
+        runs_already = has_jvm()
         # The workers' Python has to have our package, and `python3` may be any; a Connect server
         # that is started here inherits it too.
         os.environ.setdefault(
             "PYSPARK_PYTHON", self.conf.get("spark.pyspark.python", sys.executable)
         )
         refuse_mask("remote", self.remote)
-        if self.remote is not None:
-            return self._configured(lambda builder: builder.remote(str(self.remote)))
-        cores = _local_cores(self.master)
+        cores = None if self.remote is not None else _local_cores(self.master)
         if cores is not None:
-            return local_spark_session(self.app_name, self.conf, cores=cores)
-        return self._configured(lambda builder: builder.master(self.master))
+            session = local_spark_session(
+                self.app_name, self.conf, cores=cores, class_archive=self.class_archive
+            )
+        else:
+            builder = SparkSession.Builder().appName(self.app_name)
+            builder = builder.remote(self.remote) if self.remote else builder.master(self.master)
+            settings = {"spark.sql.session.timeZone": "UTC", **self.conf}
+            for name, value in settings.items():
+                builder = builder.config(name, value)
+            session = start_session(builder, settings, class_archive=self.class_archive)
+        if runs_already:
+            self._tell_what_takes_no_effect(session)
+        return session
 
-    def _configured(
-        self, point: Callable[[SparkSession.Builder], SparkSession.Builder]
-    ) -> SparkSession:
-        from pyspark.sql import SparkSession
+    def _tell_what_takes_no_effect(self, session: SparkSession) -> None:
+        """Warn once per process about settings that the running session cannot take any more."""
+        from dagster_delta.engines.spark.session import settings_without_effect
 
-        builder = point(SparkSession.Builder().appName(self.app_name))
-        for name, value in {"spark.sql.session.timeZone": "UTC", **self.conf}.items():
-            builder = builder.config(name, value)
-        return builder.getOrCreate()
+        wanted = dict(self.conf)
+        if self.remote is None and self.master != _ANY_MASTER:
+            wanted["spark.master"] = self.master
+        for name, value in settings_without_effect(session, wanted).items():
+            # No values: some are secrets.
+            if (name, wanted[name]) not in _TOLD:
+                _TOLD.add((name, wanted[name]))
+                get_dagster_logger().warning(
+                    f"{name} takes no effect: the Spark session of this process was started "
+                    f"{'without it' if value is None else 'with another value'}. Give every "
+                    "SparkSessionResource of a code location the same settings, or stop() the "
+                    "session first"
+                )
 
 
 def _local_cores(master: str) -> int | str | None:

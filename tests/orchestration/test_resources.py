@@ -14,6 +14,7 @@ from dagster_delta.errors import (
     TableAlreadyExists,
     TableNotFound,
 )
+from dagster_delta.orchestration.io_manager import DeltaIOManager
 from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
 from tests.orchestration.conftest import QUIET
 
@@ -110,6 +111,40 @@ def test_the_token_of_a_connect_url_is_not_shown():
 def test_the_session_that_runs_already_is_the_session(spark):
     assert SparkSessionResource().session is spark
     assert SparkSessionResource(master="local[2]").session is spark
+
+
+@pytest.mark.spark
+def test_settings_that_come_too_late_are_named_once_without_their_values(spark, caplog):
+    late = {"spark.executor.memory": "7g", "spark.jars": "hush.jar"}
+    live = {"spark.sql.shuffle.partitions": spark.conf.get("spark.sql.shuffle.partitions")}
+    resource = SparkSessionResource(master="local[3]", conf=late | live)
+    for _ in range(2):
+        assert resource.session is spark
+    said = [each.getMessage() for each in caplog.records if "takes no effect" in each.message]
+    assert sorted(each.partition(" ")[0] for each in said) == [
+        "spark.executor.memory",
+        "spark.jars",
+        "spark.master",
+    ]
+    assert not any("hush" in each for each in said)
+
+
+@pytest.mark.spark
+def test_assets_and_resources_of_one_process_share_a_session(spark, tmp_path):
+    seen = []
+
+    @dg.asset
+    def first(one: SparkSessionResource) -> None:
+        seen.append(one.session)
+
+    @dg.asset(deps=[first])
+    def second(other: SparkSessionResource) -> None:
+        seen.append(other.session)
+
+    resources = {"one": SparkSessionResource(), "other": SparkSessionResource(app_name="other")}
+    assert dg.materialize([first, second], resources=resources, run_config=QUIET).success
+    assert seen == [spark, spark]
+    assert DeltaIOManager(root_uri=str(tmp_path)).spark_session is spark
 
 
 @pytest.mark.spark

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from dagster_delta.engines.spark.class_archive import find_class_archive
 from dagster_delta.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -22,10 +23,13 @@ __all__ = [
     "check_java",
     "frame_of",
     "functions_of",
+    "has_jvm",
     "is_connect",
     "is_utc",
     "local_spark_session",
     "session_conf",
+    "settings_without_effect",
+    "start_session",
 ]
 
 MINIMUM_JAVA = 17
@@ -41,7 +45,11 @@ _JAVA_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
 def local_spark_session(
-    app_name: str, conf: Mapping[str, str] | None = None, *, cores: int | str = "*"
+    app_name: str,
+    conf: Mapping[str, str] | None = None,
+    *,
+    cores: int | str = "*",
+    class_archive: bool = False,
 ) -> SparkSession:
     """The Spark session of this process, started here with few resources if there is none yet.
 
@@ -53,23 +61,56 @@ def local_spark_session(
         conf: settings that win over those chosen here; those of a running session's JVM
             (memory, master, JARs) take no effect any more.
         cores: worker threads, `*` for one per processor.
+        class_archive: see `start_session`.
 
     Raises:
         InvalidArgument: no Java, or one that Spark cannot run on.
     """
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     settings = {**_local_settings(cores), **(conf or {})}
     # Without it the workers would be whatever `python3` is first on the PATH, which in an
     # unactivated virtual environment is another Python without our package.
     os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
-    if getattr(SparkContext, "_gateway", None) is None:
+    if not has_jvm():
         check_java()
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
+    return start_session(builder, settings, class_archive=class_archive)
+
+
+def start_session(
+    builder: SparkSession.Builder, conf: Mapping[str, str], *, class_archive: bool
+) -> SparkSession:
+    """The session that a builder starts or gets.
+
+    Args:
+        builder: with everything that is to be set.
+        conf: the settings among it.
+        class_archive: whether a JVM that is started for it takes its classes from an archive in
+            the user's cache directory, or leaves one when it ends.
+    """
+    from pyspark.errors import PySparkRuntimeError
+
+    archive = find_class_archive(conf) if class_archive and not has_jvm() else None
+    if archive is None:
+        return builder.getOrCreate()
+    try:
+        with archive.in_use():
+            return builder.getOrCreate()
+    except PySparkRuntimeError:
+        if has_jvm():
+            raise
+        archive.discard()
     return builder.getOrCreate()
+
+
+def has_jvm() -> bool:
+    """Whether this process has started the JVM of a classic session, be it stopped or not."""
+    from pyspark import SparkContext
+
+    return getattr(SparkContext, "_gateway", None) is not None
 
 
 def _local_settings(cores: int | str) -> dict[str, str]:
@@ -164,6 +205,40 @@ def session_conf(session: SparkSession, name: str) -> str | None:
     """The value of a setting, Spark's own default included, or None where it has none."""
     value = session.conf.get(name, None)
     return None if value is None else str(value)
+
+
+def settings_without_effect(
+    session: SparkSession, wanted: Mapping[str, str]
+) -> dict[str, str | None]:
+    """The settings that the JVM of a classic session was started without, with what it has instead.
+
+    Empty for a Connect session, whose server refuses what it cannot take.
+
+    Args:
+        session: that was asked for with these settings.
+        wanted: the settings.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if is_connect(session) or not wanted:
+        return {}
+    try:
+        started = session.sparkContext.getConf()
+    except (Py4JError, PySparkException):
+        # Some platforms keep the context to themselves.
+        return {}
+    found = {}
+    for name, value in wanted.items():
+        # What is no static setting of SQL was just set in the session.
+        in_force = session_conf(session, name) if _is_of_sql(name) else started.get(name)
+        if in_force != value and not session.conf.isModifiable(name):
+            found[name] = in_force
+    return found
+
+
+def _is_of_sql(name: str) -> bool:
+    return name.startswith(("spark.sql.", "spark.databricks.", "spark.hadoop."))
 
 
 def is_utc(session: SparkSession) -> bool:

@@ -1,0 +1,256 @@
+"""An archive of the classes that Spark's JVM loads, which makes it start in about half the time.
+
+One session leaves the archive when its JVM ends, and the sessions after it map it into memory
+instead of reading, parsing and verifying ten thousand classes. A JVM does without an archive that
+does not fit it and its JARs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dagster_delta.errors import InvalidArgument
+
+__all__ = ["ClassArchive", "find_class_archive", "make_class_archive"]
+
+_JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
+"""Environment variable with options that Spark gives to a driver's JVM, before its settings."""
+
+# Directories on the class path keep a JVM from archiving, and it says so.
+_CLASS_PATH_VARIABLES = (
+    "HADOOP_CONF_DIR",
+    "YARN_CONF_DIR",
+    "SPARK_DIST_CLASSPATH",
+    "SPARK_PREPEND_CLASSES",
+)
+_CLASS_PATH_SETTING = "spark.driver.extraClassPath"
+_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS", _JVM_OPTIONS)
+_OPTION_SETTINGS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
+_OTHER_ARCHIVE = re.compile(
+    r"Archive|Shared|-Xshare|-XX:AOT|-javaagent|-agent|-Xboot|-XX:Flags|extraClassPath"
+)
+"""In options of users who archive in their own way, or change classes while they are loaded."""
+
+# What cannot be archived or mapped is nobody's business: everything works without.
+_QUIETLY = "-Xshare:auto -Xlog:cds*=off"
+
+_WHOLE = b"\xa8\xab\x0b\xf0"
+"""The first bytes of an archive. A JVM writes them last."""
+
+_ENVIRONMENT = threading.Lock()
+_SECONDS_UNUSED = 60 * 24 * 3600
+_SECONDS_OF_WRITING = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArchive:
+    """Where the archive of one Java and one set of JARs lies."""
+
+    directory: Path
+    key: str
+
+    @property
+    def file(self) -> Path | None:
+        """The archive, or None where there is none yet.
+
+        Its name tells its size: a JVM that maps one that was cut short dies.
+        """
+        for path in self.directory.glob(f"{self.key}-*.jsa"):
+            size = path.stem.rpartition("-")[2]
+            with suppress(OSError):
+                if size == str(path.stat().st_size):
+                    return path
+        return None
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """A JVM that Spark starts in this block maps the archive, or leaves one when it ends."""
+        with _ENVIRONMENT:
+            before = os.environ.get(_JVM_OPTIONS)
+            os.environ[_JVM_OPTIONS] = f"{before or ''} {self._options()}".strip()
+            try:
+                yield
+            finally:
+                if before is None:
+                    del os.environ[_JVM_OPTIONS]
+                else:
+                    os.environ[_JVM_OPTIONS] = before
+
+    def _options(self) -> str:
+        path = self.adopt()
+        if path is None:
+            # Several may write at once, each its own.
+            path = self.directory / f"{self.key}-{uuid.uuid4().hex}.part"
+            return f'{_QUIETLY} "-XX:ArchiveClassesAtExit={path}"'
+        with suppress(OSError):
+            os.utime(path)
+        return f'{_QUIETLY} "-XX:SharedArchiveFile={path}"'
+
+    def adopt(self) -> Path | None:
+        """The archive, which may be one that a JVM has finished since; None where there is none."""
+        found = self.file
+        for path in self.directory.glob("*.part"):
+            with suppress(OSError):
+                if found is None and path.name.startswith(self.key) and _is_whole(path):
+                    found = _published(path, self.directory, self.key)
+                elif _is_older(path, _SECONDS_OF_WRITING):
+                    path.unlink()
+        for path in self.directory.glob("*.jsa"):
+            with suppress(OSError):
+                if _is_older(path, _SECONDS_UNUSED):
+                    path.unlink()
+        return found
+
+    def discard(self) -> None:
+        """Delete the archive: a JVM did not start with it."""
+        for path in self.directory.glob(f"{self.key}-*.jsa"):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _is_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_WHOLE)) == _WHOLE
+
+
+def _published(path: Path, directory: Path, key: str) -> Path:
+    """The archive under the name that others look for, its bytes safe on disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    target = directory / f"{key}-{path.stat().st_size}.jsa"
+    return path.replace(target)
+
+
+def _is_older(path: Path, seconds: float) -> bool:
+    return time.time() - path.stat().st_mtime > seconds
+
+
+_TYPICAL_WORK = """
+import sys
+import pyarrow as pa
+from dagster_delta.engines.spark.session import local_spark_session
+
+path, = sys.argv[1:]
+spark = local_spark_session("classes", {"spark.ui.enabled": "true", "spark.ui.port": "0"},
+                            cores=2, class_archive=True)
+frame = spark.createDataFrame(pa.table({"k": ["a", "b"], "v": [1, 2]}))
+rows = spark.range(0, 1000, 1, 2).selectExpr("id AS v", "CAST(id AS STRING) AS k", "id % 3 AS p")
+rows = rows.repartition("p").mapInArrow(lambda batches: batches, "v long, k string, p long")
+rows.write.partitionBy("p").parquet(path)
+stored = spark.read.parquet(path).where("v > 3").join(frame.hint("broadcast"), "v", "left")
+stored.groupBy("p").count().orderBy("p").toArrow()
+spark.stop()
+"""
+
+
+def make_class_archive() -> Path | None:
+    """The archive, made now where there is none yet: for images whose containers live too briefly
+    to leave one. None where there had better be none, see `find_class_archive`.
+
+    Raises:
+        InvalidArgument: no session starts, or its JVM leaves no archive.
+    """
+    archive = find_class_archive({})
+    if archive is None or archive.adopt() is not None:
+        return None if archive is None else archive.file
+    with tempfile.TemporaryDirectory() as directory:
+        # The JVM outlives Python while it writes, and keeps its end of the pipe open until then.
+        done = subprocess.run(  # noqa: S603 - this very interpreter
+            [sys.executable, "-c", _TYPICAL_WORK, f"{directory}/rows"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    path = archive.adopt()
+    if path is None:
+        raise InvalidArgument(
+            f"Spark's JVM left no archive in {archive.directory}: {done.stderr[-1000:]}"
+        )
+    return path
+
+
+def find_class_archive(conf: Mapping[str, str]) -> ClassArchive | None:
+    """The archive for the JVM that Spark would start, or None where there had better be none.
+
+    That is: not on Windows, not for a Java without class archives, not beside options that concern
+    them, not where directories are on the class path, and not without a cache directory that only
+    this user may write to.
+
+    Args:
+        conf: settings of the session that will be started.
+    """
+    if os.name != "posix" or "PYSPARK_GATEWAY_PORT" in os.environ or _is_set_otherwise(conf):
+        return None
+    try:
+        base, jars = _base_archive(), _jars()
+        if base is None or not jars:
+            return None
+        directory = _cache_directory()
+        facts = [
+            (str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in (base, *jars)
+        ]
+    except (OSError, RuntimeError):
+        return None
+    if directory is None:
+        return None
+    return ClassArchive(directory, hashlib.sha256(repr(facts).encode()).hexdigest()[:20])
+
+
+def _is_set_otherwise(conf: Mapping[str, str]) -> bool:
+    options = [conf.get(name, "") for name in _OPTION_SETTINGS]
+    options += [os.environ.get(name, "") for name in _OPTION_VARIABLES]
+    return (
+        any(os.environ.get(name) for name in _CLASS_PATH_VARIABLES)
+        or _CLASS_PATH_SETTING in conf
+        or any(_OTHER_ARCHIVE.search(each) for each in options)
+    )
+
+
+def _base_archive() -> Path | None:
+    """The archive of Java's own classes, on which that of Spark's is built."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return None
+    path = Path(java).resolve().parent.parent / "lib" / "server" / "classes.jsa"
+    return path if path.is_file() else None
+
+
+def _jars() -> list[Path]:
+    """The JARs on the class path of Spark, or none where there is more than JARs."""
+    import pyspark
+
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent).resolve()
+    settings = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
+    if settings.is_dir() and any(settings.iterdir()):
+        return []
+    return sorted((home / "jars").glob("*.jar"))
+
+
+def _cache_directory() -> Path | None:
+    """A directory that nobody else can write to, since what is in it is run."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    root = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+    directory = root / "dagster-delta" / "spark-classes"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.stat()
+    is_private = found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    is_plain = not re.search(r'["\\\n]', str(directory))
+    return directory if is_private and is_plain and os.access(directory, os.W_OK) else None
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{make_class_archive()}\n")
