@@ -205,6 +205,16 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_killed_query_that_is_started_again_loses_and_doubles_nothing",
     ),
     Operation(
+        'Read and write by name (`format("delta_log")`), insert into a view in SQL',
+        None,
+        "tests/table/test_named_writes.py::test_a_view_is_selected_from_and_inserted_into",
+    ),
+    Operation(
+        "Sort the rows of every file (`sort_by`)",
+        "tests/table/test_sorted_writes.py::test_the_rows_of_every_file_are_sorted",
+        "tests/table/test_sorted_writes.py::test_spark_sorts_the_rows_of_every_file",
+    ),
+    Operation(
         "Checkpoints: classic, multi-part and V2",
         "tests/table/test_post_commit.py::test_a_large_checkpoint_comes_in_parts",
         "tests/table/test_post_commit.py::test_a_large_checkpoint_comes_in_parts",

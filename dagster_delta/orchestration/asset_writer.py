@@ -219,6 +219,7 @@ def _commit(
             properties=options.properties,
             progress=write.progress,
             description=write.description,
+            sort_by=options.sort_by or (),
         )
     return table.append(
         data,
@@ -230,6 +231,7 @@ def _commit(
         properties=options.properties,
         progress=write.progress,
         description=write.description,
+        sort_by=options.sort_by or (),
     )
 
 
@@ -280,6 +282,11 @@ def _prepare_merge(
         raise InvalidArgument(
             f"the mode of {write.name} is merge, and its schema_mode overwrite: rows that stay "
             "keep their columns; use schema_mode merge or strict"
+        )
+    if options.sort_by:
+        raise InvalidArgument(
+            f"the mode of {write.name} is merge, which sorts no rows: leave sort_by out, and sort "
+            "the table by OPTIMIZE … ZORDER BY"
         )
     before = _snapshot(table)
     if before is not None:

@@ -348,6 +348,7 @@ class DeltaTable(
         properties: Mapping[str, object] | None = None,
         progress: Sequence[ApplicationProgress] = (),
         description: str | None = None,
+        sort_by: Sequence[str] = (),
     ) -> CommitResult:
         """Add rows as one commit, which also creates the table where there is none.
 
@@ -367,6 +368,7 @@ class DeltaTable(
             properties: table properties of a new table.
             progress: applications that the commit moves on, each only from where it stood.
             description: of a new table; shown by catalogs and tools.
+            sort_by: columns that the rows of each file are sorted by, nulls last.
 
         Raises:
             SchemaMismatch, InvalidCast: the rows do not fit the table.
@@ -388,6 +390,7 @@ class DeltaTable(
             properties,
             progress,
             description,
+            sort_by,
         )
         return self._adopt(append_rows(self._store, self._latest(), data, options, clock=now_ms))
 
@@ -404,6 +407,7 @@ class DeltaTable(
         properties: Mapping[str, object] | None = None,
         progress: Sequence[ApplicationProgress] = (),
         description: str | None = None,
+        sort_by: Sequence[str] = (),
     ) -> CommitResult:
         """Replace rows by others as one commit, which also creates the table where there is none.
 
@@ -420,6 +424,7 @@ class DeltaTable(
             properties: table properties of a new table.
             progress: as for `append`.
             description: as for `append`.
+            sort_by: as for `append`.
 
         Raises:
             PartitionMismatch: a new row does not satisfy `where`.
@@ -439,6 +444,7 @@ class DeltaTable(
             properties,
             progress,
             description,
+            sort_by,
         )
         return self._adopt(
             overwrite_rows(self._store, self._latest(), data, options, where=where, clock=now_ms)

@@ -5,47 +5,28 @@ Spec: Add File and Remove File; Transaction Identifiers; Append-only Tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dagster_delta.engines import engine_for
-from dagster_delta.engines.engine import Constraint, WriteResult
-from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
-from dagster_delta.errors import InvalidArgument, InvalidCast, UnsupportedFeature
-from dagster_delta.protocol.column_values import inserted_values
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.engines.engine import WriteResult
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.committer import Refused
-from dagster_delta.table.file_actions import file_table
-from dagster_delta.table.replacement import (
-    Replacement,
-    replace_everything,
-    replace_matching_partitions,
-    replace_partitions,
-)
-from dagster_delta.table.row_changes import change_rows
-from dagster_delta.table.row_selection import read_plan, select_rows
+from dagster_delta.table.row_write import DYNAMIC, PlannedWrite, RowWrite, overwrite_check
 from dagster_delta.table.snapshot import Snapshot
-from dagster_delta.table.transaction import CommitResult, Transaction
+from dagster_delta.table.transaction import CommitResult
 from dagster_delta.table.write_planning import (
     WriteOptions,
-    cast_remedy,
-    plan_configuration,
-    write_spec,
 )
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.arrow_engine import ArrowEngine
     from dagster_delta.engines.engine import Clock
-    from dagster_delta.engines.spark.engine import SparkEngine
 
-__all__ = ["DYNAMIC", "append_rows", "overwrite_rows"]
-
-_UTC_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
-
-DYNAMIC = "dynamic"
-"""`where` of an overwrite that replaces the partitions it has rows for."""
+__all__ = [
+    "append_rows",
+    "commit_written",
+    "overwrite_rows",
+    "plan_write",
+]
 
 
 def append_rows(
@@ -70,11 +51,8 @@ def append_rows(
             nothing was committed, and no data file is left behind where the store allows.
         CommitStateUnknown: the store would not say.
     """
-    if options.schema_mode == "overwrite":
-        raise InvalidArgument(
-            'an append cannot replace the schema; use schema_mode="merge", or overwrite'
-        )
-    return _Write.begin(store, snapshot, data, options, clock).append()
+    _check_append(options)
+    return RowWrite.begin(store, snapshot, data, options, clock).append()
 
 
 def overwrite_rows(
@@ -102,309 +80,83 @@ def overwrite_rows(
         InvalidArgument, SchemaMismatch, ConstraintViolation, UnsupportedFeature, CommitConflict,
         CommitStateUnknown: see `append_rows`.
     """
+    _check_overwrite(options, where)
+    return RowWrite.begin(store, snapshot, data, options, clock).overwrite(where)
+
+
+def plan_write(
+    store: ObjectStore,
+    snapshot: Snapshot | None,
+    schema: StructType,
+    options: WriteOptions,
+    *,
+    where: str | None,
+    clock: Clock,
+) -> PlannedWrite:
+    """How rows are to be written for `commit_written`; nothing is written yet.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one; None where there is no table.
+        schema: logical schema of the rows.
+        options: of the caller.
+        where: what an overwrite replaces, as `overwrite_rows` has it.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        InvalidArgument, SchemaMismatch, SchemaChangeRefused, UnsupportedFeature.
+    """
+    write = RowWrite.begin(store, snapshot, None, options, clock)
+    configuration = write.plan_configuration(schema)
+    check = [] if where in (None, DYNAMIC) else [overwrite_check(str(where))]
+    return PlannedWrite(schema, write.spec(configuration, schema, check))
+
+
+def commit_written(
+    store: ObjectStore,
+    snapshot: Snapshot | None,
+    planned: PlannedWrite,
+    written: WriteResult,
+    options: WriteOptions,
+    *,
+    where: str | None,
+    overwrite: bool,
+    clock: Clock,
+) -> CommitResult:
+    """Commit files that were written as planned.
+
+    Args:
+        store: store of the table.
+        snapshot: the one that the write was planned on.
+        planned: the plan.
+        written: all files of the write.
+        options: those it was planned with.
+        where: see `overwrite_rows`.
+        overwrite: whether rows are replaced.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        InvalidArgument, UnsupportedFeature, CommitConflict, CommitStateUnknown: see `append_rows`.
+    """
+    if overwrite:
+        _check_overwrite(options, where)
+    else:
+        _check_append(options)
+    write = RowWrite.begin(store, snapshot, None, options, clock)
+    write.planned, write.written = planned, written
+    return write.overwrite(where) if overwrite else write.append()
+
+
+def _check_append(options: WriteOptions) -> None:
+    if options.schema_mode == "overwrite":
+        raise InvalidArgument(
+            'an append cannot replace the schema; use schema_mode="merge", or overwrite'
+        )
+
+
+def _check_overwrite(options: WriteOptions, where: str | None) -> None:
     if options.schema_mode == "overwrite" and where is not None:
         raise InvalidArgument(
             "the schema can only be replaced together with all rows; leave out where, or use "
             'schema_mode="merge"'
         )
-    return _Write.begin(store, snapshot, data, options, clock).overwrite(where)
-
-
-@dataclass(slots=True)
-class _Write:
-    """One write on its way to a commit."""
-
-    transaction: Transaction
-    data: Any
-    options: WriteOptions
-    clock: Clock
-    _engine: ArrowEngine | SparkEngine | None = field(default=None, init=False)
-
-    @classmethod
-    def begin(
-        cls,
-        store: ObjectStore,
-        snapshot: Snapshot | None,
-        data: object,
-        options: WriteOptions,
-        clock: Clock,
-    ) -> _Write:
-        transaction = Transaction(store, snapshot, clock=clock)
-        for each in options.progress:
-            transaction.advance_application(each)
-        return cls(transaction, data, options, clock)
-
-    @property
-    def store(self) -> ObjectStore:
-        return self.transaction.store
-
-    @property
-    def engine(self) -> ArrowEngine | SparkEngine:
-        """The engine that the data or the caller chooses."""
-        if self._engine is None:
-            self._engine = engine_for(self.data, self.options.engine)
-            if self.options.engine != "spark" and not _is_spark_frame(self.data):
-                from dagster_delta.engines.data_input import to_reader
-
-                # Both the schema and the rows are asked for, and a lazy frame would run twice.
-                self.data = to_reader(self.data)
-        return self._engine
-
-    def append(self) -> CommitResult:
-        if (done := self._found_done()) is not None:
-            return done
-        configuration = self._stage_configuration()
-        written = self._write_rows(configuration)
-        return self._commit(configuration, {"mode": "Append"}, metrics=_metrics(written))
-
-    def overwrite(self, where: str | None) -> CommitResult:
-        if (done := self._found_done()) is not None:
-            return done
-        configuration = self._stage_configuration()
-        parameters: dict[str, object] = {"mode": "Overwrite"}
-        if where == DYNAMIC:
-            parameters["isDynamicPartitionOverwrite"] = True
-        elif where is not None:
-            parameters["predicate"] = where
-        try:
-            metrics = self._stage_overwrite(configuration, where)
-        except BaseException:
-            # Nothing was committed yet, so nothing refers to the files written so far.
-            self.transaction.abandon()
-            raise
-        return self._commit(configuration, parameters, metrics=metrics)
-
-    def _stage_overwrite(
-        self, configuration: TableConfiguration, where: str | None
-    ) -> dict[str, int | str]:
-        """Write the new rows and stage what they replace; returns the operation metrics."""
-        snapshot = self.transaction.snapshot
-        if where is None or where == DYNAMIC or snapshot is None:
-            return self._replace_files(configuration, where)
-        expression = parse_expression(where, snapshot.schema)
-        expression.check_filter()
-        is_utc = _session_is_utc(self.data)
-        replaced = replace_matching_partitions(
-            snapshot, expression, now_ms=self.clock(), session_is_utc=is_utc
-        )
-        if replaced is None:
-            return self._replace_rows(configuration, expression, session_is_utc=is_utc)
-        self._refuse_removal(replaced.removes)
-        written = self._write_rows(configuration, [_overwrite_check(where)])
-        return self._stage_replacement(replaced, written)
-
-    def _replace_files(
-        self, configuration: TableConfiguration, where: str | None
-    ) -> dict[str, int | str]:
-        """All files, or those of the partitions that are written; none where there is no table."""
-        snapshot = self.transaction.snapshot
-        if where == DYNAMIC:
-            self._check_partitioned(configuration)
-            written = self._write_rows(configuration)
-            replaced = Replacement()
-            if snapshot is not None:
-                replaced = replace_partitions(snapshot, written.files, now_ms=self.clock())
-                self._refuse_removal(replaced.removes)
-            return self._stage_replacement(replaced, written)
-        replaced = Replacement()
-        if snapshot is not None:
-            replaced = replace_everything(snapshot, now_ms=self.clock())
-            self._refuse_removal(replaced.removes)
-        check = [] if where is None else [_overwrite_check(where)]
-        return self._stage_replacement(replaced, self._write_rows(configuration, check))
-
-    def _stage_replacement(
-        self, replaced: Replacement, written: WriteResult
-    ) -> dict[str, int | str]:
-        self.transaction.depend_on(replaced.reads)
-        self.transaction.stage_removed(replaced.removes)
-        return _metrics(written) | {
-            "numRemovedFiles": len(replaced.removes),
-            "numRemovedBytes": sum(each.size_bytes or 0 for each in replaced.removes),
-        }
-
-    def _replace_rows(
-        self, configuration: TableConfiguration, expression: SqlExpression, *, session_is_utc: bool
-    ) -> dict[str, int | str]:
-        """The rows for which a predicate is true, wherever they stand."""
-        snapshot, transaction, engine = self.transaction.snapshot, self.transaction, self.engine
-        assert snapshot is not None  # noqa: S101  the caller looked
-        selected = select_rows(snapshot, expression, engine, session_is_utc=session_is_utc)
-        self._refuse_removal(selected.files["path"])
-        written = self._write_rows(configuration, [_overwrite_check(expression.sql)])
-        if not selected.files.num_rows:
-            transaction.depend_on(selected.reads)
-            return _metrics(written) | {"numRemovedFiles": 0, "numRemovedBytes": 0}
-        counts = change_rows(transaction, selected, engine)
-        if counts.num_change_files:
-            # As soon as a commit has change data files, they alone are the feed.
-            plan = read_plan(snapshot, file_table(written.files), None, configuration)
-            spec = write_spec(configuration, self.store.location, check_rows=False)
-            transaction.stage_change_files(engine.record_inserts(plan, spec))
-        copied = {"numCopiedRows": counts.num_copied_rows} if counts.num_copied_rows else {}
-        return _metrics(written) | {
-            "numRemovedFiles": counts.num_removed_files,
-            "numRemovedBytes": counts.num_removed_bytes,
-            **copied,
-        }
-
-    def _check_partitioned(self, configuration: TableConfiguration) -> None:
-        if not configuration.partition_columns:
-            raise InvalidArgument(
-                'where="dynamic" replaces partitions, and the table has none; leave it out to '
-                "replace all rows",
-                table=self.store.location.uri,
-            )
-
-    def _refuse_removal(self, removed: Sized) -> None:
-        snapshot = self.transaction.snapshot
-        if len(removed) and snapshot is not None and snapshot.configuration.append_only:
-            raise UnsupportedFeature(
-                "the table is append-only (delta.appendOnly), and this overwrite would remove "
-                "rows; append instead, or unset the property first",
-                table=self.store.location.uri,
-                version=snapshot.version,
-            )
-
-    def _found_done(self) -> CommitResult | None:
-        """The result of the call, where the application's transaction was committed before."""
-        snapshot = self.transaction.snapshot
-        if self.options.idempotency is None or snapshot is None:
-            return None
-        app_id, version = self.options.idempotency
-        committed = snapshot.transaction_version(app_id)
-        if committed is None or committed < version:
-            return None
-        return CommitResult(snapshot.version, {}, snapshot, skipped=True)
-
-    def _stage_configuration(self) -> TableConfiguration:
-        snapshot = self.transaction.snapshot
-        engine = self.engine
-        current = None if snapshot is None else snapshot.configuration
-        planned = plan_configuration(
-            current,
-            engine.schema_of(self.data),
-            self.options,
-            now_ms=self.clock(),
-            next_version=0 if snapshot is None else snapshot.version + 1,
-        )
-        if planned is not current:
-            if snapshot is not None and self.options.schema_mode == "overwrite":
-                self._check_clustering(snapshot, planned)
-            self.transaction.stage_configuration(planned)
-        return planned
-
-    def _check_clustering(self, snapshot: Snapshot, planned: TableConfiguration) -> None:
-        if planned.supports("clustering"):
-            from dagster_delta.evolution.dependants import check_clustering
-
-            domains = snapshot.domain_metadata().items()
-            check_clustering(planned, {name: domain.configuration for name, domain in domains})
-
-    def _write_rows(
-        self, configuration: TableConfiguration, check: Sequence[Constraint] = ()
-    ) -> WriteResult:
-        constraints = list(check)
-        if self.options.check is not None:
-            constraints.append(Constraint("check", self.options.check, is_partition=True))
-        data_schema = self.engine.schema_of(self.data)
-        spec = write_spec(
-            configuration,
-            self.store.location,
-            constraints=constraints,
-            values=inserted_values(configuration, data_schema.names),
-        )
-        try:
-            written = self.engine.write(self.data, spec, store=self.store)
-        except InvalidCast as error:
-            error.message += cast_remedy(configuration, data_schema)
-            raise
-        self.transaction.stage_written(written.files)
-        self.transaction.stage_high_water_marks(written.high_water_marks)
-        return written
-
-    def _commit(
-        self,
-        configuration: TableConfiguration,
-        parameters: dict[str, object],
-        *,
-        metrics: dict[str, int | str],
-    ) -> CommitResult:
-        parameters["partitionBy"] = list(configuration.partition_columns)
-        if self.options.idempotency is not None:
-            self.transaction.record_application(*self.options.idempotency)
-        while True:
-            outcome = self.transaction.try_commit(
-                "WRITE", parameters=parameters, metrics=metrics, user_info=self.options.commit_info
-            )
-            if not isinstance(outcome, Refused):
-                return outcome
-            done = self._done_by_winner(outcome)
-            if done is None and self._joins_created_table(configuration, parameters):
-                # Later commits of the winner may hold the application's transaction as well.
-                done = self._found_done()
-                if done is None:
-                    continue
-            self.transaction.abandon()
-            if done is None:
-                raise outcome.conflict.to_error(table=self.store.location.uri)
-            return done
-
-    def _done_by_winner(self, refused: Refused) -> CommitResult | None:
-        """The result of the call, where the winner is the same transaction of the application."""
-        if self.options.idempotency is None:
-            return None
-        app_id, version = self.options.idempotency
-        if not any(
-            each.app_id == app_id and each.version >= version for each in refused.winner.txns
-        ):
-            return None
-        return CommitResult(refused.winner.version, {}, Snapshot.load(self.store), skipped=True)
-
-    def _joins_created_table(
-        self, configuration: TableConfiguration, parameters: dict[str, object]
-    ) -> bool:
-        """Whether the append goes on top of the table that somebody else created first.
-
-        The files are written already, so they fit only where names, types and partitioning are the
-        same; physical names of mapped columns never are.
-        """
-        if self.transaction.snapshot is not None or parameters["mode"] != "Append":
-            return False
-        if self.options.progress:
-            # Where the applications stand in that table is not what this was planned on.
-            return False
-        snapshot = Snapshot.load(self.store)
-        theirs = snapshot.configuration
-        fits = (
-            theirs.protocol == configuration.protocol
-            and theirs.column_mapping_mode == "none"
-            and theirs.schema == configuration.schema
-            and theirs.partition_columns == configuration.partition_columns
-            and theirs.properties.configuration == configuration.properties.configuration
-        )
-        if fits:
-            self.transaction = self.transaction.rebase_on(snapshot)
-        return fits
-
-
-def _is_spark_frame(data: object) -> bool:
-    return type(data).__module__.startswith("pyspark.")
-
-
-def _overwrite_check(where: str) -> Constraint:
-    return Constraint("the predicate of the overwrite", where, is_partition=True)
-
-
-def _session_is_utc(data: Any) -> bool:
-    """Whether timestamps without a zone mean UTC in the engine of the data."""
-    session = getattr(data, "sparkSession", None)
-    return session is None or session.conf.get("spark.sql.session.timeZone") in _UTC_ZONES
-
-
-def _metrics(written: WriteResult) -> dict[str, int | str]:
-    return {
-        "numFiles": len(written.files),
-        "numOutputRows": written.num_rows,
-        "numOutputBytes": written.num_bytes,
-    }

@@ -26,7 +26,7 @@ from dagster_delta.protocol.column_values import (
     filled_columns,
     generated_columns,
 )
-from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.table.transaction import ApplicationProgress
@@ -44,6 +44,9 @@ __all__ = [
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
 
 _DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
+
+_SORTABLE = (PrimitiveType, DecimalType)
+_VARIANT = PrimitiveType("variant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class WriteOptions:
     """Applications that get on with the write, and only from where they stood."""
     description: str | None = None
     """What catalogs and tools say about the table, where the write creates it."""
+    sort_by: Sequence[str] = ()
+    """Columns that the rows of each file are sorted by."""
 
     def __post_init__(self) -> None:
         if self.schema_mode not in get_args(SchemaMode):
@@ -79,6 +84,8 @@ class WriteOptions:
             raise InvalidArgument(
                 f"partition_by is a list of columns; write [{self.partition_by!r}]"
             )
+        if isinstance(self.sort_by, str):
+            raise InvalidArgument(f"sort_by is a list of columns; write [{self.sort_by!r}]")
         match self.idempotency:
             case None | (str(), int()):
                 return
@@ -260,6 +267,7 @@ def write_spec(
     constraints: Sequence[Constraint] = (),
     check_rows: bool = True,
     values: ColumnValues = NO_VALUES,
+    sort_by: Sequence[str] = (),
 ) -> WriteSpec:
     """How rows of a table become data files.
 
@@ -270,6 +278,10 @@ def write_spec(
         check_rows: whether the table's own constraints are checked; rows that stand in the table
             already have passed them.
         values: where the columns come from that the rows do not bring.
+        sort_by: columns that the rows of each file are sorted by, in any case.
+
+    Raises:
+        InvalidArgument: rows cannot be sorted by one of the columns.
     """
     own = table_constraints(configuration) if check_rows else ()
     if values.verified:
@@ -283,7 +295,31 @@ def write_spec(
         constraints=(*own, *constraints),
         target_file_size_bytes=configuration.properties.target_file_size_bytes
         or _DEFAULT_FILE_SIZE_BYTES,
+        sort_by=_sort_columns(configuration, sort_by),
     )
+
+
+def _sort_columns(configuration: TableConfiguration, asked: Sequence[str]) -> tuple[str, ...]:
+    """The columns to sort by as the table spells them."""
+    found = []
+    for name in asked:
+        field = configuration.schema.get(name)
+        if field is None:
+            raise InvalidArgument(
+                f"sort_by names {name!r}; the columns are {', '.join(configuration.schema.names)}"
+            )
+        if field.name in configuration.partition_columns:
+            raise InvalidArgument(
+                f"sort_by names the partition column {field.name!r}, which has one value in every "
+                "file; leave it out"
+            )
+        if not isinstance(field.data_type, _SORTABLE) or field.data_type == _VARIANT:
+            raise InvalidArgument(
+                f"sort_by names {field.name!r}, whose values have no order; rows are sorted by "
+                "columns of atomic types"
+            )
+        found.append(field.name)
+    return tuple(found)
 
 
 def table_constraints(configuration: TableConfiguration) -> tuple[Constraint, ...]:

@@ -1,4 +1,4 @@
-"""Tables as a source of Spark by name: `spark.read` and `spark.readStream` with `delta_log`.
+"""Tables as a source of Spark by name: `spark.read`, `spark.readStream` and SQL with `delta_log`.
 
 Rows are read by the Arrow engine in Python workers. A batch query is several times slower this way
 than `Scan.to_spark`, which has Spark read Parquet itself; a stream has no other way in.
@@ -11,12 +11,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceWriter,
     InputPartition,
 )
 
@@ -32,6 +33,7 @@ from dagster_delta.table.streaming.options import (
     SourceOptions,
     parse_source_options,
 )
+from dagster_delta.table.streaming.pushed_filters import filters_as_sql
 from dagster_delta.table.streaming.read_tasks import ReadFiles, split_into_tasks
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ except ImportError:
     ReadAllAvailable = None  # type: ignore[assignment,misc]
     SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
-__all__ = ["SOURCE_NAME", "DeltaLogSource"]
+__all__ = ["SOURCE_NAME", "DeltaLogSource", "SkippingDeltaLogSource"]
 
 SOURCE_NAME = "delta_log"
 
@@ -74,6 +76,17 @@ class DeltaLogSource(DataSource):
     def _parsed(self) -> SourceOptions:
         return parse_source_options(dict(self.options))
 
+    @property
+    def _reading(self) -> SourceOptions:
+        options = self._parsed
+        if options.writes:
+            raise InvalidArgument(
+                "mergeSchema, overwriteSchema, replaceWhere, partitionOverwriteMode, partitionBy "
+                "and userMetadata are options of a write",
+                table=options.uri,
+            )
+        return options
+
     def schema(self) -> SparkSchema:
         """The logical schema of the table, with the columns of the feed where that is read.
 
@@ -83,19 +96,45 @@ class DeltaLogSource(DataSource):
         """
         return to_spark_schema(_logical_schema(_open(self._parsed), self._parsed))
 
+    def writer(self, schema: SparkSchema, overwrite: bool) -> DataSourceWriter:
+        """What a batch query writes with. Raises as `TableWriter` says."""
+        from dagster_delta.table.streaming.table_writer import TableWriter
+
+        return TableWriter(self._parsed, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802
+        self,
+        schema: SparkSchema,  # noqa: ARG002
+        overwrite: bool,  # noqa: ARG002
+    ) -> NoReturn:
+        """Nothing: Spark tells a sink by name no id of its query, without which a batch that runs
+        again is not known again.
+
+        Raises:
+            InvalidArgument: always.
+        """
+        raise InvalidArgument(
+            "a stream is written by writeStream.foreachBatch(delta_sink(location)), which lands "
+            "every batch exactly once",
+            table=self._parsed.uri,
+        )
+
     def reader(self, schema: SparkSchema) -> DataSourceReader:
         """What a batch query reads with.
 
         Raises:
             InvalidArgument: an option is one for streams.
         """
-        options = self._parsed
+        options = self._reading
         if options.read_change_feed or options.max_files or options.max_bytes:
             raise InvalidArgument(
                 "readChangeFeed, maxFilesPerTrigger and maxBytesPerTrigger are options of a "
                 "stream; DeltaTable.changes(…).to_spark() reads a range of changes",
                 table=options.uri,
             )
+        return self._batch_reader(options, schema)
+
+    def _batch_reader(self, options: SourceOptions, schema: SparkSchema) -> DataSourceReader:
         return _TableReader(options, schema)
 
     def streamReader(self, schema: SparkSchema) -> DataSourceStreamReader:  # noqa: N802
@@ -104,7 +143,7 @@ class DeltaLogSource(DataSource):
         Raises:
             InvalidArgument: an option is one for batch queries, or needs a newer Spark.
         """
-        options = self._parsed
+        options = self._reading
         if options.version_as_of is not None or options.timestamp_as_of is not None:
             raise InvalidArgument(
                 "versionAsOf and timestampAsOf are options of a batch query; a stream begins with "
@@ -118,6 +157,15 @@ class DeltaLogSource(DataSource):
                 table=options.uri,
             )
         return _StreamReader(options, schema)
+
+
+class SkippingDeltaLogSource(DeltaLogSource):
+    """The same for a session with `spark.sql.python.filterPushdown.enabled`: batch queries leave
+    out files by their filters. Spark fails a reader that would do so in another session.
+    """
+
+    def _batch_reader(self, options: SourceOptions, schema: SparkSchema) -> DataSourceReader:
+        return _SkippingTableReader(options, schema)
 
 
 def _open(options: SourceOptions) -> Snapshot:
@@ -177,8 +225,19 @@ class _TableReader(_TaskReader, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The live files, shared out to tasks."""
         snapshot = self._checked(_open(self._options))
-        files = files_of_snapshot(snapshot)
+        files = files_of_snapshot(snapshot, self._where)
         return self._tasks(snapshot, [files] if files.files.num_rows else [])
+
+    _where: str | None = None
+
+
+class _SkippingTableReader(_TableReader):
+    """Leaves out files by the filters of the query."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802
+        """Take note of the filters; Spark applies all of them to the rows."""
+        self._where = filters_as_sql(filters)
+        yield from filters
 
 
 class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

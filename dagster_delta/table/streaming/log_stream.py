@@ -22,6 +22,7 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.change_feed_plan import ChangeFileRows, commit_constants
 from dagster_delta.table.commit_range import read_commit_range
 from dagster_delta.table.log_reader import located, read_commit, read_last_checkpoint
+from dagster_delta.table.scan import Scan
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.streaming.commit_rules import CommitRules
 from dagster_delta.table.streaming.offset import Admission, StreamOffset
@@ -257,10 +258,16 @@ class LogStream:
             )
 
 
-def files_of_snapshot(snapshot: Snapshot) -> ChangeFileSet:
-    """All live files of a version, as one set to read."""
+def files_of_snapshot(snapshot: Snapshot, where: str | None = None) -> ChangeFileSet:
+    """The live files of a version, as one set to read.
+
+    Args:
+        snapshot: the version.
+        where: Spark SQL; files without a row that it is true of are left out.
+    """
     rows = ChangeFileRows()
-    for batch in snapshot.live_files(_SNAPSHOT_COLUMNS).to_batches(max_chunksize=_ROWS_AT_ONCE):
+    files = Scan(snapshot, None, where).files() if where else snapshot.live_files(_SNAPSHOT_COLUMNS)
+    for batch in files.select(_SNAPSHOT_COLUMNS).to_batches(max_chunksize=_ROWS_AT_ONCE):
         for row in batch.to_pylist():
             rows.add(snapshot.version, _inserted(row), _NO_CONSTANTS)
     return ChangeFileSet(snapshot.configuration, rows.to_table(), None)

@@ -49,6 +49,35 @@ class SourceOptions:
     """Whether commits that take away or change rows are passed over, new rows in them included."""
     read_change_feed: bool = False
     """Whether the stream is one of row changes."""
+    merge_schema: bool = False
+    """Whether a write adds columns, and widens types where the table allows it."""
+    overwrite_schema: bool = False
+    """Whether an overwrite gives the table the columns of the rows."""
+    replace_where: str | None = None
+    """Spark SQL: an overwrite replaces the rows it is true of. By default it replaces all."""
+    partition_overwrite: str | None = None
+    """`dynamic`: an overwrite replaces the partitions that it has rows for; `static`: all."""
+    partition_by: tuple[str, ...] | None = None
+    """Partition columns of a table that a write creates."""
+    user_metadata: str | None = None
+    """Put into the commitInfo of a write."""
+
+    @property
+    def replaced_rows(self) -> str | None:
+        """What an overwrite replaces, as `DeltaTable.overwrite` has it in `where`."""
+        return "dynamic" if self.partition_overwrite == "dynamic" else self.replace_where
+
+    @property
+    def reads_old_rows(self) -> bool:
+        """Whether an option says which rows to read."""
+        return any(each is not None for each in map(self.__getattribute__, _READ_ATTRIBUTES)) or (
+            self.allows_deletes or self.read_change_feed
+        )
+
+    @property
+    def writes(self) -> bool:
+        """Whether an option says how to write."""
+        return any(map(self.__getattribute__, _WRITE_ATTRIBUTES))
 
     @property
     def allows_changes(self) -> bool:
@@ -71,6 +100,8 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     storage: dict[str, str] = {}
     for name, text in options.items():
         folded = name.casefold()
+        if folded in _CATALOG_OPTIONS:
+            continue
         if folded.startswith(STORAGE_PREFIX):
             storage[name[len(STORAGE_PREFIX) :]] = text
             continue
@@ -85,9 +116,15 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         except ValueError as error:
             raise InvalidArgument(f"the option {_SPELLING[folded]} is {text!r}: {error}") from error
     if "uri" not in values:
-        raise InvalidArgument("the source needs a table: pass its location to load(…)")
+        # Spark 4.2 keeps the options of a table in its catalog to itself.
+        raise InvalidArgument(
+            "the location of the table is lacking: pass it to load(…) or save(…), or in SQL use "
+            "CREATE TEMPORARY VIEW … USING delta_log OPTIONS (path '…'); Spark does not hand over "
+            "what CREATE TABLE was told"
+        )
     _refuse_two(values, "version_as_of", "timestamp_as_of")
     _refuse_two(values, "starting_version", "starting_timestamp")
+    _refuse_two(values, "replace_where", "partition_overwrite")
     return SourceOptions(storage_options=storage, **values)
 
 
@@ -135,6 +172,33 @@ def _size(text: str) -> int:
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(each.strip() for each in text.split(","))
+    if not all(names):
+        raise ValueError("it is column names with commas between them")
+    return names
+
+
+def _overwrite_mode(text: str) -> str:
+    if text.strip().lower() not in ("dynamic", "static"):
+        raise ValueError("it is dynamic or static")
+    return text.strip().lower()
+
+
+_CATALOG_OPTIONS = frozenset(
+    {"comment", "external", "is_managed_location", "location", "owner", "provider"}
+)
+"""What the catalog of Spark adds to the options when it makes a table known."""
+
+_READ_ATTRIBUTES = (
+    *("version_as_of", "timestamp_as_of", "starting_version", "starting_timestamp"),
+    *("max_files", "max_bytes"),
+)
+_WRITE_ATTRIBUTES = (
+    *("merge_schema", "overwrite_schema", "replace_where", "partition_overwrite"),
+    *("partition_by", "user_metadata"),
+)
+
 _SPELLED: dict[str, tuple[str, Callable[[str], object]]] = {
     "path": ("uri", _text),
     "versionAsOf": ("version_as_of", _version),
@@ -148,6 +212,12 @@ _SPELLED: dict[str, tuple[str, Callable[[str], object]]] = {
     "skipChangeCommits": ("skip_change_commits", _boolean),
     "readChangeFeed": ("read_change_feed", _boolean),
     "readChangeData": ("read_change_feed", _boolean),
+    "mergeSchema": ("merge_schema", _boolean),
+    "overwriteSchema": ("overwrite_schema", _boolean),
+    "replaceWhere": ("replace_where", _text),
+    "partitionOverwriteMode": ("partition_overwrite", _overwrite_mode),
+    "partitionBy": ("partition_by", _columns),
+    "userMetadata": ("user_metadata", _text),
 }
 _SPELLING = {name.casefold(): name for name in _SPELLED}
 _OPTIONS = {name.casefold(): parsed for name, parsed in _SPELLED.items()}

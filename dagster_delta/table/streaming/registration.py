@@ -11,22 +11,41 @@ __all__ = ["register_delta_log"]
 
 
 def register_delta_log(spark: SparkSession) -> None:
-    """Let a session read tables by `spark.read` and `spark.readStream` with `format("delta_log")`.
+    """Let a session read and write tables by `format("delta_log")`, in Python and in SQL.
 
     Streams know the options `startingVersion` (a number or `latest`), `startingTimestamp`,
     `maxFilesPerTrigger` (1000 by default) and `maxBytesPerTrigger` (both from Spark 4.2 on),
     `ignoreDeletes`, `ignoreChanges`, `skipChangeCommits` and `readChangeFeed`, with the meanings
-    they have in Delta Lake; batch queries know `versionAsOf` and `timestampAsOf`. Storage options
-    stand behind `storage.`. In SQL it is `CREATE TEMPORARY VIEW … USING delta_log OPTIONS (…)`.
+    they have in Delta Lake; batch queries know `versionAsOf` and `timestampAsOf`, writes
+    `mergeSchema`, `overwriteSchema`, `replaceWhere`, `partitionOverwriteMode`, `userMetadata`, and
+    `partitionBy` (names with commas between them) for a new table. Storage options stand behind
+    `storage.`. In SQL, a temporary view is selected from and inserted into; it stays at the version
+    of its first query. `CREATE TABLE … USING delta_log` is of no use: Spark does not hand over the
+    location.
+
+    It is the convenient way, not the fast one: `Scan.to_spark` has Spark read Parquet natively, and
+    `DeltaTable.append` and `overwrite` have it arrange the rows of partitions before they are
+    written. A stream is written by `delta_sink`.
+
+    Spark 4.1 and newer skip files by the filters of a query, for which the session is given
+    `spark.sql.python.filterPushdown.enabled`.
 
     Examples:
         register_delta_log(spark)
         clicks = spark.readStream.format("delta_log").option("startingVersion", 7).load(uri)
         spark.sql("CREATE TEMPORARY VIEW clicks USING delta_log OPTIONS (path 's3://lake/clicks')")
+        spark.sql("INSERT INTO clicks SELECT * FROM arrived WHERE day = DATE '2026-01-31'")
+        frame.write.format("delta_log").mode("append").save("s3://lake/clicks")
 
     Args:
         spark: a session of Spark 4, classic or Connect, whose Python workers have this package.
     """
-    from dagster_delta.table.streaming.data_source import DeltaLogSource
+    from pyspark.sql import datasource
 
-    spark.dataSource.register(DeltaLogSource)
+    from dagster_delta.table.streaming.data_source import DeltaLogSource, SkippingDeltaLogSource
+
+    if not hasattr(datasource, "Filter"):
+        spark.dataSource.register(DeltaLogSource)
+        return
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(SkippingDeltaLogSource)

@@ -1,0 +1,193 @@
+"""Tables as a sink of batch queries by name: `frame.write.format("delta_log")`, `INSERT INTO`.
+
+Spark has the rows written where they are, task by task, and nothing arranges them before: tasks
+that hold rows of many partitions write a file for each. `DeltaTable.append(frame)` has Spark bring
+partitions together, compute columns and evaluate constraints, and is what large writes want.
+
+This module needs PySpark, and is imported where there is a session.
+
+Spec: Add File and Remove File.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from dagster_delta.engines.engine import WriteResult
+from dagster_delta.engines.spark.schema import from_spark_schema
+from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.storage import open_store
+from dagster_delta.table.committer import now_ms
+from dagster_delta.table.row_write import PlannedWrite
+from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.streaming.options import SourceOptions
+from dagster_delta.table.write_operations import commit_written, plan_write
+from dagster_delta.table.write_planning import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType as SparkSchema
+
+__all__ = ["TableWriter"]
+
+_UTC = frozenset({None, "UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenByTask(WriterCommitMessage):
+    """What one task has written, or the error in the rows that it met."""
+
+    result: WriteResult | None = None
+    error: DeltaError | None = None
+
+
+class TableWriter(DataSourceArrowWriter):
+    """Writes the rows of one query. Made by Spark's driver, copied to its tasks, and asked for the
+    commit when all of them are done.
+
+    Raises:
+        InvalidArgument: an option is one of readers, or the table wants what only
+            `DeltaTable.append` can do.
+        SchemaMismatch, SchemaChangeRefused, UnsupportedFeature: see `DeltaTable.append`.
+    """
+
+    def __init__(self, options: SourceOptions, schema: SparkSchema, *, overwrite: bool) -> None:
+        self._uri = options.uri
+        self._storage_options = dict(options.storage_options)
+        self._where = options.replaced_rows if overwrite else None
+        self._overwrite = overwrite
+        self._schema: StructType = from_spark_schema(schema)
+        self._options = _write_options(options, overwrite=overwrite)
+        store = open_store(self._uri, self._storage_options)
+        try:
+            snapshot: Snapshot | None = Snapshot.load(store)
+        except TableNotFound:
+            snapshot = None
+        self._version = None if snapshot is None else snapshot.version
+        self._planned: PlannedWrite = plan_write(
+            store, snapshot, self._schema, self._options, where=self._where, clock=now_ms
+        )
+        _refuse_computed_columns(self._planned, self._uri)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task, which runs this on an executor.
+
+        Raises:
+            StorageFailure: the store refused or failed; the task may be run again.
+        """
+        import pyarrow as pa
+
+        from dagster_delta.engines.arrow_engine import ArrowEngine
+        from dagster_delta.errors import StorageFailure
+
+        first = next(iterator, None)
+        if first is None:
+            return _WrittenByTask()
+        store = open_store(self._uri, self._storage_options)
+        reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], iterator))
+        try:
+            self._check_time_zone(first.schema)
+            return _WrittenByTask(ArrowEngine().write(reader, self._planned.spec, store=store))
+        except StorageFailure:
+            raise
+        except DeltaError as error:
+            # Raised, it would have Spark run the task again, and come back as a text.
+            return _WrittenByTask(error=error)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Make the files of all tasks visible as one commit.
+
+        Raises:
+            ConstraintViolation, InvalidCast, PartitionMismatch: a task met a row that cannot be
+                written; nothing is committed.
+            CommitConflict, CommitStateUnknown, UnsupportedFeature: see `DeltaTable.append`.
+        """
+        tasks = [each for each in messages if isinstance(each, _WrittenByTask)]
+        error = next((each.error for each in tasks if each.error is not None), None)
+        if error is not None:
+            self.abort(messages)
+            raise error
+        results = [each.result for each in tasks if each.result is not None]
+        written = WriteResult(
+            files=tuple(file for each in results for file in each.files),
+            num_rows=sum(each.num_rows for each in results),
+            num_bytes=sum(each.num_bytes for each in results),
+        )
+        store = open_store(self._uri, self._storage_options)
+        snapshot = None if self._version is None else Snapshot.load(store, version=self._version)
+        commit_written(
+            store,
+            snapshot,
+            self._planned,
+            written,
+            self._options,
+            where=self._where,
+            overwrite=self._overwrite,
+            clock=now_ms,
+        )
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete the files of the tasks that are done, as far as the store lets us."""
+        from dagster_delta.engines.spark.writer import delete_files
+
+        paths = [
+            file.path
+            for each in messages
+            if isinstance(each, _WrittenByTask) and each.result is not None
+            for file in each.result.files
+        ]
+        if paths:
+            delete_files(paths, open_store(self._uri, self._storage_options))
+
+    def _check_time_zone(self, schema: Any) -> None:
+        """Constraints are evaluated here, with times as they are in UTC."""
+        zones = {getattr(each.type, "tz", None) for each in schema} - _UTC
+        if zones and any(not each.name.startswith("NOT NULL") for each in self._constraints):
+            raise InvalidArgument(
+                f"the session has the time zone {min(map(str, zones))}, and the constraints of the "
+                "table are evaluated in UTC here: write by DeltaTable.append or overwrite, or set "
+                "spark.sql.session.timeZone to UTC",
+                table=self._uri,
+            )
+
+    @property
+    def _constraints(self) -> Sequence[Any]:
+        return self._planned.spec.constraints
+
+
+def _write_options(options: SourceOptions, *, overwrite: bool) -> WriteOptions:
+    if options.reads_old_rows:
+        raise InvalidArgument(
+            "versionAsOf, timestampAsOf and the options of streams choose rows to read: leave them "
+            "out of a write",
+            table=options.uri,
+        )
+    if options.replaced_rows is not None and not overwrite:
+        raise InvalidArgument(
+            'replaceWhere and partitionOverwriteMode belong to mode("overwrite")',
+            table=options.uri,
+        )
+    if options.overwrite_schema and not overwrite:
+        raise InvalidArgument('overwriteSchema belongs to mode("overwrite")', table=options.uri)
+    if options.overwrite_schema:
+        mode = WriteOptions(schema_mode="overwrite")
+    else:
+        mode = WriteOptions(schema_mode="merge" if options.merge_schema else "strict")
+    info = {} if options.user_metadata is None else {"userMetadata": options.user_metadata}
+    return replace(mode, partition_by=options.partition_by, commit_info=info, engine="arrow")
+
+
+def _refuse_computed_columns(planned: PlannedWrite, uri: str) -> None:
+    values = planned.spec.values
+    if values.identities or values.generated:
+        raise InvalidArgument(
+            "the table has generated or identity columns, which a write by format(…) cannot fill: "
+            "write by DeltaTable.append(frame) or overwrite(frame)",
+            table=uri,
+        )

@@ -1,0 +1,211 @@
+"""Tables as a source and sink by name: `format("delta_log")` in Python and SQL, on real sessions."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta import Column, DeltaTable, Identity, register_delta_log
+from dagster_delta.errors import TableNotFound
+from dagster_delta.table.streaming.pushed_filters import filters_as_sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(scope="module")
+def registered(spark: SparkSession) -> SparkSession:
+    register_delta_log(spark)
+    return spark
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "t")
+
+
+def rows(uri: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = DeltaTable(uri).snapshot().scan().to_arrow().to_pylist()
+    return sorted(found, key=str)
+
+
+def data_files(uri: str) -> set[str]:
+    return {each.name for each in Path(uri).rglob("*.parquet") if "_delta_log" not in str(each)}
+
+
+def write(frame: DataFrame, uri: str, mode: str = "append", **options: str) -> None:
+    frame.write.format("delta_log").mode(mode).options(**options).save(uri)
+
+
+def test_rows_are_appended_and_the_first_write_makes_the_table(
+    uri: str, registered: SparkSession, delta_spark: SparkSession
+) -> None:
+    frame = registered.range(4, numPartitions=2).selectExpr("id", "id % 2 AS p")
+    write(frame, uri, partitionBy="p", userMetadata="nightly")
+    write(registered.sql("SELECT 9L id, 1L p"), uri)
+    table = DeltaTable(uri)
+    assert table.snapshot().configuration.partition_columns == ("p",)
+    assert table.history()[-1].user_metadata == "nightly"
+    theirs = delta_spark.read.format("delta").load(uri).collect()
+    assert sorted(tuple(each) for each in theirs) == [(0, 0), (1, 1), (2, 0), (3, 1), (9, 1)]
+
+
+def test_an_overwrite_replaces_all_rows_or_those_it_is_told(
+    uri: str, registered: SparkSession
+) -> None:
+    sql = registered.sql
+    write(
+        sql("SELECT * FROM VALUES (1, 'a'), (2, 'b'), (3, 'b') AS t(id, p)"), uri, partitionBy="p"
+    )
+    write(sql("SELECT 3 id, 'c' p"), uri, "overwrite", replaceWhere="id = 3")
+    assert [(row["id"], row["p"]) for row in rows(uri)] == [(1, "a"), (2, "b"), (3, "c")]
+    write(sql("SELECT 4 id, 'b' p"), uri, "overwrite", replaceWhere="p = 'b'")
+    assert [(row["id"], row["p"]) for row in rows(uri)] == [(1, "a"), (3, "c"), (4, "b")]
+    write(sql("SELECT 5 id, 'd' p"), uri, "overwrite")
+    assert rows(uri) == [{"id": 5, "p": "d"}]
+
+
+def test_a_new_row_outside_of_what_is_replaced_is_refused(
+    uri: str, registered: SparkSession
+) -> None:
+    write(registered.sql("SELECT 1 id"), uri)
+    with pytest.raises(Exception, match="predicate of the overwrite"):
+        write(registered.sql("SELECT 2 id"), uri, "overwrite", replaceWhere="id = 1")
+    assert rows(uri) == [{"id": 1}]
+    write(registered.sql("SELECT 2 id"), uri, "overwrite")
+    assert rows(uri) == [{"id": 2}]
+
+
+def test_a_dynamic_overwrite_replaces_the_partitions_it_has_rows_for(
+    uri: str, registered: SparkSession
+) -> None:
+    sql = registered.sql
+    write(sql("SELECT * FROM VALUES (1, 'a'), (2, 'b') AS t(id, p)"), uri, partitionBy="p")
+    write(sql("SELECT 3 id, 'b' p"), uri, "overwrite", partitionOverwriteMode="dynamic")
+    assert rows(uri) == [{"id": 1, "p": "a"}, {"id": 3, "p": "b"}]
+
+
+def test_a_table_can_be_overwritten_by_its_own_rows(uri: str, registered: SparkSession) -> None:
+    write(registered.range(5), uri)
+    own = registered.read.format("delta_log").load(uri)
+    write(own.selectExpr("id + 1 AS id"), uri, "overwrite")
+    assert [row["id"] for row in rows(uri)] == [1, 2, 3, 4, 5]
+
+
+def test_columns_are_added_where_the_write_says_so(uri: str, registered: SparkSession) -> None:
+    write(registered.sql("SELECT 1 id"), uri)
+    wider = registered.sql("SELECT 2 id, 'x' s")
+    with pytest.raises(Exception, match="columns that the table lacks"):
+        write(wider, uri)
+    write(wider, uri, mergeSchema="true")
+    assert rows(uri) == [{"id": 1, "s": None}, {"id": 2, "s": "x"}]
+    write(registered.sql("SELECT true ok"), uri, "overwrite", overwriteSchema="true")
+    assert rows(uri) == [{"ok": True}]
+
+
+def test_a_view_is_selected_from_and_inserted_into(uri: str, registered: SparkSession) -> None:
+    write(registered.sql("SELECT 1L id, 'a' s"), uri)
+    view = f"CREATE OR REPLACE TEMPORARY VIEW named USING delta_log OPTIONS (path '{uri}')"
+    registered.sql(view)
+    registered.sql("INSERT INTO named VALUES (2, 'b')")
+    registered.sql("INSERT INTO named (id) SELECT max(id) + 1 FROM named")
+    assert rows(uri) == [{"id": 1, "s": "a"}, {"id": 2, "s": "b"}, {"id": 3, "s": None}]
+    registered.sql("INSERT OVERWRITE named VALUES (4, 'd')")
+    assert rows(uri) == [{"id": 4, "s": "d"}]
+    registered.catalog.dropTempView("named")
+
+
+def test_a_row_that_breaks_a_constraint_leaves_no_commit_and_no_file(
+    uri: str, registered: SparkSession
+) -> None:
+    write(registered.range(3), uri)
+    DeltaTable(uri).alter("ADD CONSTRAINT small CHECK (id < 10)")
+    before, files = DeltaTable(uri).version(), data_files(uri)
+    with pytest.raises(Exception, match=r"CHECK small[\s\S]*12"):
+        write(registered.range(0, 13, numPartitions=3), uri)
+    assert DeltaTable(uri).version() == before
+    assert data_files(uri) == files
+    write(registered.range(3, 5), uri)
+    assert [row["id"] for row in rows(uri)] == [0, 1, 2, 3, 4]
+
+
+def test_a_query_that_fails_leaves_nothing(uri: str, registered: SparkSession) -> None:
+    frame = registered.range(0, 4, numPartitions=2).selectExpr("1 DIV (id - 3) AS id")
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        write(frame, uri)
+    with pytest.raises(TableNotFound):
+        DeltaTable(uri)
+
+
+def test_what_a_write_by_name_cannot_do_is_refused_with_the_way_round(
+    uri: str, registered: SparkSession
+) -> None:
+    DeltaTable.create(uri, [Column("id", "BIGINT", identity=Identity()), Column("s", "STRING")])
+    with pytest.raises(Exception, match=r"DeltaTable\.append"):
+        write(registered.sql("SELECT 'x' s"), uri)
+    with pytest.raises(Exception, match="leave them out of a write"):
+        write(registered.sql("SELECT 'x' s"), uri, versionAsOf="0")
+    with pytest.raises(Exception, match="options of a write"):
+        registered.read.format("delta_log").option("mergeSchema", "true").load(uri).collect()
+    with pytest.raises(Exception, match=r'belong to mode\("overwrite"\)'):
+        write(registered.sql("SELECT 'x' s"), uri, replaceWhere="s = 'x'")
+
+
+def test_constraints_are_not_evaluated_in_the_wrong_time_zone(
+    uri: str, registered: SparkSession
+) -> None:
+    write(registered.sql("SELECT TIMESTAMP '2026-01-31 23:30:00Z' at"), uri)
+    DeltaTable(uri).alter("ADD CONSTRAINT january CHECK (month(at) = 1)")
+    zone = registered.conf.get("spark.sql.session.timeZone")
+    try:
+        registered.conf.set("spark.sql.session.timeZone", "Europe/Vienna")
+        with pytest.raises(Exception, match="evaluated in UTC"):
+            write(registered.sql("SELECT TIMESTAMP '2026-01-31 23:30:00Z' at"), uri)
+    finally:
+        registered.conf.set("spark.sql.session.timeZone", str(zone))
+    assert len(rows(uri)) == 1
+
+
+def test_files_are_skipped_by_the_filters_of_a_query(uri: str, registered: SparkSession) -> None:
+    table = DeltaTable(uri, must_exist=False)
+    for start in (0, 10):
+        table.append(pa.table({"id": [start, start + 1], "s": [f"a{start}", None]}))
+        if start == 0:
+            first = data_files(uri)
+    for name in first:
+        (Path(uri) / name).unlink()
+    read = registered.read.format("delta_log")
+    assert [row.id for row in read.load(uri).where("id > 5 AND s LIKE 'a%'").collect()] == [10]
+    assert [row.id for row in read.load(uri).where("s = 'a10'").collect()] == [10]
+    with pytest.raises(Exception, match="DataFileMissing"):
+        read.load(uri).where("s IS NULL").collect()
+
+
+def _filters() -> Iterator[tuple[object, str | None]]:
+    source = pytest.importorskip("pyspark.sql.datasource")
+    if not hasattr(source, "EqualTo"):
+        pytest.skip("filters are pushed down from Spark 4.1 on")
+    path = ("s", "a`b")
+    yield source.EqualTo(path, "it's \\ so"), "(`s`.`a``b` = 'it\\'s \\\\ so')"
+    yield source.GreaterThan(("n",), 3), "(`n` > 3)"
+    yield source.LessThanOrEqual(("n",), Decimal("1.50")), "(`n` <= 1.50BD)"
+    yield source.EqualNullSafe(("b",), True), "(`b` <=> true)"
+    yield source.In(("d",), (dt.date(2026, 1, 31),)), "(`d` IN (DATE '2026-01-31'))"
+    yield source.Not(source.IsNull(("n",))), "(NOT (`n` IS NULL))"
+    at = dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone(dt.timedelta(hours=2)))
+    yield source.LessThan(("at",), at), "(`at` < TIMESTAMP '2026-01-31 10:00:00Z')"
+    yield source.EqualTo(("f",), 1.5), None
+    yield source.In(("n",), (1, None)), None
+    yield source.Not(source.EqualTo(("f",), 1.5)), None
+    yield source.StringContains(("s",), "x"), None
+
+
+def test_filters_are_said_in_sql_or_left_to_spark() -> None:
+    for pushed, expected in _filters():
+        assert filters_as_sql([pushed]) == expected, pushed
