@@ -65,6 +65,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        # The tables of tests are small: to compile a query costs more than to interpret it.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     if jars:
         conf |= {
