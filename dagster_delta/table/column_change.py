@@ -238,8 +238,11 @@ class ColumnChangeJob:
                 type; the change was cancelled, and the table is as it was.
             SchemaChangeRefused: somebody altered the column meanwhile; nothing was published.
             CommitConflict: others change the table faster than its files can be written again.
-            InvalidArgument: no change is in progress, or somebody cancelled it.
+            InvalidArgument: no change is in progress, and this is the only worker.
         """
+        if self._worker[1] > 1 and ColumnChange.of(snapshot.configuration) is None:
+            # The others were done before this one began.
+            return CommitResult(snapshot.version, {}, snapshot, skipped=True)
         change = self._require(snapshot)
         snapshot = self._reorganise(snapshot, change)
         for _ in range(_MAX_LOST_RACES):

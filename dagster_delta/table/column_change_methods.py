@@ -154,12 +154,13 @@ class ColumnChangeMethods(ABC):
             engine: as for `change_column`.
             worker: number of this worker and how many there are, as in (0, 4): each takes its own
                 share of the files, and whoever finds nothing left makes the change public. For the
-                others the result is what they found, and `skipped` is true.
+                others the result is what they found, and `skipped` is true; so it is for one that
+                comes when the change is over.
             commit_info: as for `change_column`.
             on_progress: as for `change_column`.
 
         Raises:
-            InvalidArgument: no change is in progress.
+            InvalidArgument: no change is in progress, and there is one worker.
             ColumnChangeFailed, SchemaChangeRefused, CommitConflict: as for `change_column`.
         """
         job = self._job(engine, batch_bytes, worker, commit_info, on_progress)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dagster_delta.engines.data_input import to_reader
 from dagster_delta.engines.store_assignment import MAX_BATCH_ROWS, assign_batches
@@ -173,6 +174,24 @@ def test_types_that_cannot_be_stored_are_refused_before_any_row(
         assign_batches(reader, struct(("c", target)), table="memory://t")
     assert caught.value.column is not None
     assert caught.value.column.split(".")[0] == "c"
+
+
+@given(
+    st.decimals(allow_nan=False, allow_infinity=False, places=7, min_value=-(10**30)).filter(
+        lambda each: abs(each) < 10**30
+    )
+)
+def test_a_decimal_becomes_the_double_nearest_to_it(value: Decimal) -> None:
+    wide = pa.array([None, value, None], pa.decimal128(38, 7))
+    assert store(wide.slice(1), PrimitiveType("double")) == [float(value), None]
+    if abs(value) < 10**8:
+        narrow = pa.array([None, value], pa.decimal128(15, 7))
+        assert store(narrow.slice(1), PrimitiveType("double")) == [float(value)]
+
+
+def test_a_decimal_becomes_the_float_nearest_to_it() -> None:
+    values = pa.array([Decimal("0.05"), Decimal("16777217.00"), None], pa.decimal128(10, 2))
+    assert store(values, PrimitiveType("float")) == [0.05000000074505806, 16777216.0, None]
 
 
 def test_columns_are_matched_by_name_without_regard_to_case() -> None:

@@ -13,6 +13,7 @@ import decimal
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -179,9 +180,29 @@ def _to_float(source: Any, target: Any) -> Cast | None:
         # Spark stores the nearest float; only an out-of-range value would be an error, and no
         # integer is out of the range of a float.
         return lambda array: array.cast(target, safe=False)
-    if types.is_floating(source) or types.is_decimal(source):
+    if types.is_floating(source):
         return lambda array: array.cast(target)
+    if types.is_decimal(source):
+        return lambda array: _floats_from_decimals(array, target)
     return None
+
+
+def _floats_from_decimals(array: Any, target: Any) -> Any:
+    """The nearest floats; Arrow's own cast is off by a digit now and then."""
+    source = array.type
+    digits_of_double, bytes_of_decimal = 15, 16
+    if (
+        source.precision > digits_of_double
+        or source.byte_width != bytes_of_decimal
+        or not pa.types.is_float64(target)
+    ):
+        return array.cast(pa.string()).cast(target)
+    # Both the digits and the power of ten are exact as doubles, so that their quotient is rounded
+    # once. The low half of the 128 bits holds all of the digits.
+    halves = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
+    digits = halves[array.offset : array.offset + len(array), 0]
+    missing = array.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(digits / 10.0**source.scale, target, mask=missing)
 
 
 def _to_decimal(source: Any, target: DecimalType) -> Cast | None:
