@@ -17,6 +17,7 @@ from dagster_delta.engines.value_conversion import (
     convert_at,
     value_conversion,
 )
+from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.arrow_schema import to_arrow_schema, to_arrow_type
 from dagster_delta.protocol.column_change import (
     COLUMN_CHANGE_TAG,
@@ -148,7 +149,15 @@ def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
 
     target = change.target_type()
     expression = parse_expression(f"CAST(({change.cast}) AS {sql_type_name(target)})", schema)
-    expression.check_embeddable()
+    try:
+        expression.check_embeddable()
+    except UnsupportedExpression as error:
+        raise UnsupportedExpression(
+            f"the cast ({change.cast}) would have to be computed by every writer meanwhile, on "
+            f"either engine, and {error.message.removesuffix(': use the Spark engine')}; spell it "
+            "by other functions, or convert the values in a column of their own by an update",
+            column=".".join(change.path),
+        ) from error
     arrow_type = to_arrow_type(target)
 
     def convert(rows: Any) -> Any:

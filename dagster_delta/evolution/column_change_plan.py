@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from dagster_delta.engines.shadow_column import ShadowColumn
+from dagster_delta.engines.sql.casts import cast_depends_on_time_zone
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.engines.sql.types import is_primitive, sql_type_name
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
@@ -29,6 +30,7 @@ from dagster_delta.evolution.column_paths import (
     quote_path,
     to_path,
 )
+from dagster_delta.evolution.default_values import check_default_values
 from dagster_delta.evolution.dependants import is_identity, is_mentioned
 from dagster_delta.evolution.property_changes import set_properties
 from dagster_delta.evolution.schema_history import compare_schemas
@@ -111,6 +113,7 @@ class ColumnChangePlan:
             f"Column `{dotted(change.path)}` from {old} to {new}, online:",
             "",
             f"- values are converted by {how}; those that cannot be {failing}",
+            *self._zone(),
             *(f"- every row has to satisfy {name}: `{sql}`" for name, sql in change.checks),
             "",
             "```diff",
@@ -118,6 +121,11 @@ class ColumnChangePlan:
             "```",
         ]
         return "\n".join(lines) + "\n"
+
+    def _zone(self) -> list[str]:
+        if self.change.cast is None and cast_depends_on_time_zone(self.from_type, self.to_type):
+            return ["- times without a zone are those of UTC, whatever the zone of a session is"]
+        return []
 
 
 def plan_column_change(
@@ -145,7 +153,7 @@ def plan_column_change(
     path = to_path(request.column)
     place = find_place(configuration.schema, path)
     target = parse_type(request.new_type) if isinstance(request.new_type, str) else request.new_type
-    _check_types(place.path, place.data_type, target)
+    _check_types(place.path, place.data_type, target, request.cast)
     _check_request(request, place, configuration.schema)
     _refuse_bound_column(configuration, place.path)
     enabled = _enabled(configuration, request, new_name)
@@ -182,7 +190,7 @@ def _refuse_second_change(configuration: TableConfiguration) -> None:
         )
 
 
-def _check_types(path: ColumnPath, source: DataType, target: DataType) -> None:
+def _check_types(path: ColumnPath, source: DataType, target: DataType, value: str | None) -> None:
     if not is_primitive(source) or not is_primitive(target) or _VOID in (source, target):
         raise SchemaChangeRefused(
             f"column {dotted(path)} cannot be changed from {sql_type_name(source)} to "
@@ -190,9 +198,11 @@ def _check_types(path: ColumnPath, source: DataType, target: DataType) -> None:
             "array or map by its own path",
             column=dotted(path),
         )
-    if source == target:
+    if source == target and value is None:
         raise InvalidArgument(
-            f"column {dotted(path)} is of type {sql_type_name(target)} already", column=dotted(path)
+            f"column {dotted(path)} is of type {sql_type_name(target)} already; say in `cast` how "
+            "its values change, or use alter where they do not",
+            column=dotted(path),
         )
 
 
@@ -212,7 +222,9 @@ def _check_request(request: ColumnChangeRequest, place: Place, schema: StructTyp
             column=column,
         )
     if request.position is not None and request.position.upper() != _FIRST:
-        schema.field(request.position)
+        neighbour = schema.field(request.position)
+        if neighbour.name == place.path[0]:
+            raise InvalidArgument(f"column {column} cannot stand after itself", column=column)
     keeps_not_null = request.nullable is None and not _takes_null(schema, place.path)
     if request.on_error == "null" and (request.nullable is False or keeps_not_null):
         raise InvalidArgument(
@@ -396,11 +408,17 @@ def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator
                 why = f"it gives {found} then, not {column.data_type}"
                 raise _does_not_fit(name, generation, why)
             yield name, f"{quote_path((column.name,))} <=> ({generation})"
-    default = find_place(old, change.path).field.metadata.get(DEFAULT_KEY)
+    _check_default(old.field(change.path[0]), change)
+
+
+def _check_default(source: StructField, change: ColumnChange) -> None:
+    default = source.metadata.get(DEFAULT_KEY)
     if isinstance(default, str):
-        name = f"the default of {dotted(change.path)}"
-        spelled = f"CAST(({default}) AS {sql_type_name(change.target_type())})"
-        _check_fits(name, spelled, new)
+        after = StructField(source.name, change.shadow.data_type, metadata={DEFAULT_KEY: default})
+        try:
+            check_default_values([after])
+        except InvalidArgument as error:
+            raise _does_not_fit(f"the default of {source.name}", default, error.message) from error
 
 
 def _check_fits(name: str, sql: str, schema: StructType) -> DataType | None:

@@ -5,17 +5,22 @@ Spec: Default Columns.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 
 import pyarrow as pa
 
 from dagster_delta.engines.row_completion import ComputedColumns
+from dagster_delta.engines.sql.ansi_cast import can_store
+from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.engines.sql.moments import at_moment
 from dagster_delta.errors import (
     ConstraintViolation,
     InvalidArgument,
     SchemaMismatch,
     UnsupportedExpression,
 )
+from dagster_delta.protocol.arrow_schema import to_arrow_type
 from dagster_delta.protocol.column_values import DEFAULT_KEY, ColumnExpression
 from dagster_delta.protocol.schema import StructField, StructType
 
@@ -30,7 +35,8 @@ def check_default_values(fields: Iterable[StructField]) -> None:
 
     Raises:
         InvalidArgument: a default does not fit the type of its column. One that only Spark can
-            compute passes: the write that takes it will tell.
+            compute passes, unless it is of a type that is never stored there: the write that takes
+            it will tell.
     """
     one_row = pa.RecordBatch.from_arrays([pa.nulls(1)], names=["\0row"])
     for field in fields:
@@ -40,10 +46,22 @@ def check_default_values(fields: Iterable[StructField]) -> None:
                 [ColumnExpression(field.name, sql)], StructType((field,)), StructType(()), table=""
             ).compute(one_row)
         except UnsupportedExpression:
-            continue
+            _check_type(field, sql)
         except (SchemaMismatch, ConstraintViolation, InvalidArgument) as error:
             raise InvalidArgument(
                 f"the default of column {field.name} ({sql}) is no value of type "
                 f"{field.data_type}: {error.message}",
                 column=field.name,
             ) from None
+
+
+def _check_type(field: StructField, sql: str) -> None:
+    # Any moment will do: it is the type that is asked for.
+    moment = at_moment(sql, dt.datetime(2000, 1, 1, tzinfo=dt.UTC))
+    found = parse_expression(moment, StructType(())).data_type
+    if found is not None and not can_store(to_arrow_type(found), field.data_type):
+        raise InvalidArgument(
+            f"the default of column {field.name} ({sql}) is of type {found}, which is never stored "
+            f"as {field.data_type}: cast it first",
+            column=field.name,
+        )

@@ -88,7 +88,7 @@ class Promotion:
                 value = self._promote_below(value_type, steps[1:], new, path, here, changes)
                 return replace(old, value_type=value)
             case _:
-                raise self._refusal(old, new, (*path, *done))
+                raise self._refusal(old, new, path, done)
 
     def _promote_type(
         self,
@@ -113,7 +113,8 @@ class Promotion:
             case _ if old == new:
                 return old
             case _:
-                self._check(old, new, (*path, *done))
+                if not is_widening(old, new):
+                    raise self._refusal(old, new, path, done)
                 changes.append(TypeChange(old, new, ".".join(done) or None, self.table_version))
                 return new
 
@@ -134,16 +135,20 @@ class Promotion:
             )
         )
 
-    def _check(self, old: DataType, new: DataType, path: ColumnPath) -> None:
-        if not is_widening(old, new):
-            raise self._refusal(old, new, path)
-
-    def _refusal(self, old: DataType, new: DataType, path: ColumnPath) -> SchemaChangeRefused:
+    def _refusal(
+        self, old: DataType, new: DataType, path: ColumnPath, done: ColumnPath
+    ) -> SchemaChangeRefused:
         wider = describe_wider_types(old)
         allowed = f"{old} widens to {wider}" if wider else f"{old} widens to no other type"
+        otherwise = (
+            "the keys of a map change in no other way, as two could become one"
+            if "key" in done
+            else "change_column converts to any type by writing the data files again while the "
+            "table is in use"
+        )
+        column = dotted((*path, *done))
         return SchemaChangeRefused(
-            f"column {dotted(path)} cannot be changed from {old} to {new}, which does not hold "
-            f"every value of it without loss; {allowed}, and change_column converts to any type by "
-            "writing the data files again while the table is in use",
-            column=dotted(path),
+            f"column {column} cannot be changed from {old} to {new}, which does not hold every "
+            f"value of it without loss; {allowed}, and {otherwise}",
+            column=column,
         )

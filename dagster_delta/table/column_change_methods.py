@@ -86,8 +86,10 @@ class ColumnChangeMethods(ABC):
         Args:
             column: path of the column, or of a struct field, `element` or `value` in it.
             new_type: as SQL spells it (`INT`, `DECIMAL(10,2)`, `DATE`), or a type of the schema.
-            cast: Spark SQL over the row for the new value of a top-level column; by default the
-                value is converted as CAST does.
+            cast: Spark SQL over the row for the new value of a top-level column, of what the
+                embedded engine computes, as every writer fills the new column meanwhile; with it
+                the type may stay as it is. By default the value is converted as CAST does in a
+                session in UTC.
             on_error: what a value does that cannot be converted: `abort` the change, which leaves
                 the table as it was, or become `null`.
             nullable: whether the changed column takes nulls; None as it does now.

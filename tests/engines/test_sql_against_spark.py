@@ -146,7 +146,7 @@ CONDITIONALS = [
 
 STRINGS = [
     "concat(s, u)", "concat(s, NULL)", "concat(s)", "s || u", "s || '-' || i", "concat(i, b, l, flag)", "concat(day, '|', t, '|', n)", "concat(dec, small, wide)",
-    "length(s)", "char_length(u)", "len(s)", "length(bin)", "substring(s, 1, 2)", "substring(s, 0, 2)", "substring(s, 2)", "substr(s, 2, 100)", "substring(s FROM 2 FOR 3)", "substring(s, 3, 0)",
+    "length(s)", "char_length(u)", "len(s)", "length(bin)", "substring(s, 1, 2)", "substring(s, 0, 2)", "substring(s, 2)", "substr(s, 2, 100)", "substring(s FROM 2 FOR 3)", "substring(s, 3, 0)", "left(s, 2)", "left(u, 0)",
     "trim(s)", "ltrim(s)", "rtrim(s)", "trim(digits)", "startswith(s, 'a')", "endswith(s, 'c')", "contains(s, 'b')", "startswith(s, u)", "endswith(u, '')", "contains(s, NULL)",
     "s LIKE 'a%'", "s LIKE '%c'", "s LIKE '%b%'", "s LIKE 'abc'", "s LIKE 'a_c'", "s LIKE 'a\\_b%'", "s LIKE 'a!_b!%c' ESCAPE '!'", "s LIKE '%'", "s LIKE ''", "s LIKE '____'", "s NOT LIKE 'a%'",
     "s LIKE '%\\\\%'", "s LIKE '%_slash%'", "s LIKE '%\\nline'", "u LIKE '_'", "s LIKE '%.*%'",

@@ -445,6 +445,11 @@ def test_every_promotion_of_ducklake_is_one_here(source: str, target: str) -> No
     assert after.schema.field("c").data_type == parse_type(target)
 
 
+def test_a_key_is_not_said_to_change_in_another_way() -> None:
+    with pytest.raises(SchemaChangeRefused, match="two could become one"):
+        plan(table(), "ALTER m.key TYPE INT", enable_features=True)
+
+
 def test_a_struct_is_not_rebuilt_by_its_type() -> None:
     with pytest.raises(SchemaChangeRefused, match="add, drop and rename fields"):
         plan(table(properties=WIDENING), "ALTER s TYPE STRUCT<x: INT>")
@@ -481,6 +486,11 @@ def test_defaults_come_and_go() -> None:
         plan(table(), "ALTER p SET DEFAULT 'soon'")
     with pytest.raises(SchemaChangeRefused, match="only whole columns"):
         plan(table(), "ALTER s.x SET DEFAULT 1")
+
+
+def test_a_default_of_a_type_that_is_never_stored_there_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"default of column id.*timestamp"):
+        plan(table(), "ALTER id SET DEFAULT current_timestamp()")
 
 
 def test_columns_move_within_their_struct() -> None:

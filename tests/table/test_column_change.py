@@ -19,6 +19,7 @@ from dagster_delta.errors import (
     InvalidArgument,
     SchemaChangeRefused,
     SchemaMismatch,
+    UnsupportedExpression,
 )
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.column_change import without_mark
@@ -201,6 +202,25 @@ def test_a_cast_of_the_users_own_converts() -> None:
     table = make()
     table.change_column("v", "BIGINT", cast="CAST(v AS BIGINT) * 10 + id")
     assert read(table)[1] == {"id": 2, "v": 22}
+
+
+def test_values_are_rewritten_under_the_same_type_where_a_cast_says_how() -> None:
+    table = make()
+    table.append(pa.table({"id": [7], "v": ["a long text"]}))
+    table.change_column("v", "STRING", cast="left(v, 6)")
+    assert read(table)[-1] == {"id": 7, "v": "a long"}
+
+
+def test_a_default_goes_along_if_it_is_a_value_of_the_new_type() -> None:
+    table = make()
+    table.alter("ALTER v SET DEFAULT '7'")
+    table.change_column("v", "INT")
+    table.append(pa.table({"id": [9]}))
+    assert read(table)[-1] == {"id": 9, "v": 7}
+    table = make()
+    table.alter("ALTER v SET DEFAULT 'seven'")
+    with pytest.raises(SchemaChangeRefused, match=r"default of v.*'seven'.*drop it first"):
+        table.change_column("v", "INT")
 
 
 def test_column_goes_to_its_position_and_may_become_required() -> None:
@@ -432,7 +452,13 @@ REFUSALS: list[tuple[Callable[[DeltaTable], Any], type[Exception], str]] = [
     (lambda t: t.change_column("v", "ARRAY<INT>"), SchemaChangeRefused, "atomic"),
     (lambda t: t.change_column("v", "INT", on_error="ignore"), InvalidArgument, "on_error"),  # type: ignore[arg-type]
     (lambda t: t.change_column("v", "INT", cast="w + 1"), SchemaMismatch, "w"),
+    (
+        lambda t: t.change_column("v", "INT", cast="soundex(v)"),
+        UnsupportedExpression,
+        "soundex.*by other functions",
+    ),
     (lambda t: t.change_column("v", "INT", position="w"), SchemaMismatch, "w"),
+    (lambda t: t.change_column("v", "INT", position="V"), InvalidArgument, "after itself"),
     (lambda t: t.change_column("v", "INT", batch_bytes=0), InvalidArgument, "batch_bytes"),
     (lambda t: t.change_column("v", "INT", engine="duck"), InvalidArgument, "engine"),
     (lambda t: t.resume_column_change(), InvalidArgument, "no column"),
@@ -502,6 +528,11 @@ def test_one_change_of_a_table_at_a_time() -> None:
     prepared(store)
     with pytest.raises(SchemaChangeRefused, match="column v is being changed"):
         opened(store).change_column("id", "INT")
+
+
+def test_a_plan_tells_whose_time_it_is() -> None:
+    assert "those of UTC" in make().plan_column_change("v", "TIMESTAMP").to_markdown()
+    assert "UTC" not in make().plan_column_change("v", "DATE").to_markdown()
 
 
 def test_a_plan_writes_nothing() -> None:

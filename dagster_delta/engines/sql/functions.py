@@ -192,6 +192,12 @@ def _resolve_substring(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return Call(name, (arguments[0], start, *arguments[2:]), STRING)
 
 
+def _resolve_left(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if len(arguments) != 2:
+        raise Refusal(f"{name} with {len(arguments)} arguments")
+    return _resolve_substring("substring", (arguments[0], Literal(1, INTEGER), arguments[1]))
+
+
 def _trim(duckdb_name: str) -> Rule:
     def sql(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
         return f"{duckdb_name}({operands[0]}, ' ')"
@@ -257,6 +263,7 @@ WHITELIST: Mapping[str, Rule] = {
     "lower": _ascii_only("lower"),
     "length": Rule(_resolve_length, _sql_length),
     "substring": Rule(_resolve_substring, function("substring")),
+    "left": Rule(_resolve_left, function("substring")),
     "trim": _trim("trim"),
     "ltrim": _trim("ltrim"),
     "rtrim": _trim("rtrim"),
