@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from dagster_delta.engines.nested_arrays import (
     rebuild_struct,
 )
 from dagster_delta.engines.sql.ansi_cast import value_cast
+from dagster_delta.engines.text_conversion import text_conversion
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.arrow_schema import to_arrow_type
 from dagster_delta.protocol.schema import (
@@ -109,11 +111,14 @@ def value_conversion(source: DataType, target: DataType) -> ValueConversion:
     Raises:
         UnsupportedExpression: no kernel is known to convert as Spark does.
     """
+    text = text_conversion(target) if source == _STRING else None
+    if text is not None:
+        return ValueConversion(text.convert, text.arrow_type, text.passes)
     arrow_source = to_arrow_type(source)
     try:
         kernel = value_cast(arrow_source, target)
     except TypeError:
-        kernel = _sql_cast(source, target)
+        kernel = _by_way(source, target) or _sql_cast(source, target)
     return ValueConversion(kernel, to_arrow_type(target), _likely(source, target))
 
 
@@ -183,12 +188,6 @@ def _sql_cast(source: DataType, target: DataType) -> _Kernel:
     from dagster_delta.engines.sql.expressions import parse_expression
     from dagster_delta.engines.sql.types import sql_type_name
 
-    if source == _STRING and isinstance(target, DecimalType):
-        return _text_to_decimal(target)
-    if source == _STRING and str(target) in _TEXT_KERNELS:
-        return _TEXT_KERNELS[str(target)]
-    if (str(source), str(target)) in _EPOCH_KERNELS:
-        return _EPOCH_KERNELS[str(source), str(target)]
     schema = StructType((StructField("value", source),))
     expression = parse_expression(f"CAST(`value` AS {sql_type_name(target)})", schema)
     try:
@@ -209,35 +208,8 @@ def _sql_cast(source: DataType, target: DataType) -> _Kernel:
     return convert
 
 
-# Text
-
-
-_NUMBER = r"^\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*$"
-_FLOATING = _NUMBER + r"|(?i)^\s*([+-]?(inf|infinity)|nan)\s*$"
-_WHOLE_NUMBER = r"^ *[+-]?\d+ *$"
-_DATE = r"^ *\d{4}-\d{1,2}-\d{1,2} *$"
-_TIMESTAMP = r"^ *\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?)? *$"
-_BOOLEAN = r"(?i)^ *(t|true|y|yes|1|f|false|n|no|0) *$"
-
-_TEXT_FORMS = {
-    "byte": _WHOLE_NUMBER,
-    "short": _WHOLE_NUMBER,
-    "integer": _WHOLE_NUMBER,
-    "long": _WHOLE_NUMBER,
-    "float": _FLOATING,
-    "double": _FLOATING,
-    "date": _DATE,
-    "timestamp": _TIMESTAMP,
-    "timestamp_ntz": _TIMESTAMP,
-    "boolean": _BOOLEAN,
-}
-
-
 def _likely(source: DataType, target: DataType) -> Callable[[Any], Any] | None:
     """A test that rejects most of what fails, so that few halvings are needed for the rest."""
-    if source == _STRING:
-        form = _NUMBER if isinstance(target, DecimalType) else _TEXT_FORMS.get(str(target))
-        return None if form is None else lambda array: pc.match_substring_regex(array, form)
     bits = {"byte": 7, "short": 15, "integer": 31, "long": 63}.get(str(target))
     if bits is None or isinstance(source, DecimalType):
         return None
@@ -258,61 +230,63 @@ def _within(array: Any, low: float, high: float) -> Any:
     )
 
 
-def _text_to_floats(arrow_type: Any) -> _Kernel:
-    def convert(array: Any) -> Any:
-        likely = pc.match_substring_regex(array, _FLOATING)
-        if not pc.all(likely, min_count=0).as_py():
-            raise pa.ArrowInvalid("a text is no number")
-        return pc.utf8_lower(pc.utf8_trim_whitespace(array)).cast(arrow_type)
-
-    return convert
+# Pairs of types that a write never stores in each other
 
 
-def _text_to_decimal(target: DecimalType) -> _Kernel:
-    import decimal
-
-    arrow_type = pa.decimal128(target.precision, target.scale)
-    unit = decimal.Decimal(1).scaleb(-target.scale)
-    context = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
-
-    def convert_one(text: str | None) -> decimal.Decimal | None:
-        if text is None:
-            return None
-        try:
-            return context.create_decimal(text.strip()).quantize(unit, context=context)
-        except decimal.InvalidOperation as error:
-            raise pa.ArrowInvalid(f"{text} is beyond every decimal") from error
-
-    def convert(array: Any) -> Any:
-        likely = pc.match_substring_regex(array, _NUMBER)
-        if not pc.all(likely, min_count=0).as_py():
-            raise pa.ArrowInvalid("a text is no plain number")
-        return pa.array([convert_one(each) for each in array.to_pylist()], arrow_type)
-
-    return convert
+_WHOLE = frozenset({"byte", "short", "integer", "long"})
+_FLOATING = frozenset({"float", "double"})
+_MICROSECONDS = pa.timestamp("us", "UTC")
+_LONG = PrimitiveType("long")
 
 
-_TEXT_KERNELS: dict[str, _Kernel] = {
-    "float": _text_to_floats(pa.float32()),
-    "double": _text_to_floats(pa.float64()),
-}
+def _by_way(source: DataType, target: DataType) -> _Kernel | None:
+    """The conversion by way of another type; a moment is a number of seconds since the epoch."""
+    old, new = _kind(source), _kind(target)
+    if old == "boolean" and new in ("whole", "floating", "decimal"):
+        return _chain(lambda array: array.cast(pa.int8()), value_cast(pa.int8(), target))
+    if old in ("floating", "decimal") and new == "boolean":
+        zero = pa.scalar(Decimal(0) if old == "decimal" else 0.0, to_arrow_type(source))
+        return lambda array: pc.not_equal(array, zero)
+    if old == "timestamp" and new == "whole":
+        return _chain(_whole_seconds, value_cast(pa.int64(), target))
+    if old == "timestamp" and new in ("floating", "decimal"):
+        return _chain(_seconds, value_cast(pa.float64(), target))
+    if old == "whole" and new == "timestamp":
+        return lambda array: pc.multiply_checked(array.cast(pa.int64()), 1_000_000).cast(
+            _MICROSECONDS
+        )
+    if old == "floating" and new == "timestamp":
+        cut = value_cast(pa.float64(), _LONG)
+        return lambda array: cut(pc.multiply(array.cast(pa.float64()), 1e6)).cast(_MICROSECONDS)
+    if old == "decimal" and new == "timestamp":
+        return _moments_of_decimals
+    return None
 
 
-# Times as seconds since the epoch
+def _kind(data_type: DataType) -> str:
+    name = str(data_type)
+    if isinstance(data_type, DecimalType):
+        return "decimal"
+    return "whole" if name in _WHOLE else "floating" if name in _FLOATING else name
 
 
-def _seconds_of(array: Any) -> Any:
+def _chain(first: _Kernel, second: _Kernel) -> _Kernel:
+    return lambda array: second(first(array))
+
+
+def _whole_seconds(array: Any) -> Any:
     return pc.floor_temporal(array, unit="second").cast(pa.timestamp("s", "UTC")).cast(pa.int64())
 
 
-def _time_of(array: Any) -> Any:
-    return pc.multiply_checked(array.cast(pa.int64()), 1_000_000).cast(pa.timestamp("us", "UTC"))
+def _seconds(array: Any) -> Any:
+    return pc.divide(array.cast(pa.int64()).cast(pa.float64(), safe=False), 1e6)
 
 
-_EPOCH_KERNELS: dict[tuple[str, str], _Kernel] = {
-    ("timestamp", "long"): _seconds_of,
-    **{(name, "timestamp"): _time_of for name in ("byte", "short", "integer", "long")},
-}
+def _moments_of_decimals(array: Any) -> Any:
+    cut = [None if each is None else int(each.scaleb(6)) for each in array.to_pylist()]
+    if any(each is not None and not -(2**63) <= each < 2**63 for each in cut):
+        raise pa.ArrowInvalid("a number of seconds is beyond every moment")
+    return pa.array(cut, pa.int64()).cast(_MICROSECONDS)
 
 
 def _without(array: Any, failed: Any) -> Any:

@@ -129,6 +129,20 @@ CASES: list[tuple[str, Any, str, Any]] = [
     ("date to text", pa.array([dt.date(2024, 2, 29)]), "STRING", ["2024-02-29"]),
     ("text to boolean", pa.array(["yes", "F"]), "BOOLEAN", [True, False]),
     ("seconds of a timestamp", pa.array([1_500_000], pa.timestamp("us", "UTC")), "BIGINT", [1]),
+    (
+        "moment to decimal",
+        pa.array([1_500_000, -1], pa.timestamp("us", "UTC")),
+        "DECIMAL(10,2)",
+        [Decimal("1.50"), Decimal("0.00")],
+    ),
+    (
+        "seconds to a moment",
+        pa.array([Decimal("-1.5000009")], pa.decimal128(20, 7)),
+        "TIMESTAMP",
+        [dt.datetime(1969, 12, 31, 23, 59, 58, 500_000, dt.UTC)],
+    ),
+    ("truth to double", pa.array([True, None]), "DOUBLE", [1.0, None]),
+    ("decimal to truth", pa.array([Decimal("0.00"), Decimal("0.01")]), "BOOLEAN", [False, True]),
     ("bytes to text", pa.array([b"a\xc3\xa9"], pa.binary()), "STRING", ["aé"]),
 ]
 

@@ -242,7 +242,9 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("string", "double"): _matching(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?"),
     ("string", "date"): _matching("[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"),
     ("string", "timestamp"): _matching(
-        r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?)?"
+        # DuckDB takes 24:00:00 for the next day, which is no time to Spark.
+        r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+        r"([ T]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?)?"
     ),
     ("string", "boolean"): _text_to_boolean,
     ("string", "binary"): _text_to_bytes,
