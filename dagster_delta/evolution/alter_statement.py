@@ -260,10 +260,12 @@ def _dropped_feature(cursor: StatementCursor) -> Iterator[SchemaAction]:
     if cursor.token.kind == "string":
         name = cursor.string("the name of the feature")
     else:
-        # Names of preview features hold a hyphen.
+        # Names of preview features hold a hyphen, and one of our own a dot.
         name = cursor.name("the name of the feature")
-        while cursor.take_operator("-"):
-            name += f"-{cursor.name()}"
+        while cursor.token.is_operator("-", "."):
+            joint = cursor.token.text
+            cursor.expect(joint)
+            name += f"{joint}{cursor.name()}"
     yield DropFeature(name, truncate_history=cursor.take_words("TRUNCATE", "HISTORY"))
 
 

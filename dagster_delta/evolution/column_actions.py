@@ -64,7 +64,7 @@ _FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp
 
 
 def add_column(draft: SchemaDraft, action: AddColumn) -> None:
-    """A new field, null in existing rows unless their files are filled.
+    """A new field, null in existing rows unless they are to get its default.
 
     Raises:
         InvalidArgument: the name is taken, or the definition makes no sense.
@@ -86,7 +86,7 @@ def add_column(draft: SchemaDraft, action: AddColumn) -> None:
     metadata: dict[str, object] = {}
     if action.comment is not None:
         metadata["comment"] = action.comment
-    if default is not None:
+    if default is not None and len(path) == 1:
         metadata[DEFAULT_KEY] = default
     field = StructField(path[-1], action.data_type, action.nullable, metadata)
     draft.set_schema(
@@ -97,8 +97,13 @@ def add_column(draft: SchemaDraft, action: AddColumn) -> None:
     draft.note(f"add column {column} ({_definition(field, default)})")
     if not action.nullable:
         draft.required.append(path)
-    if default is not None:
+    if default is None:
+        return
+    if draft.keeps_files:
+        draft.existing_defaults[path] = default
+    else:
         draft.fills[path[0]] = default
+    if len(path) == 1:
         draft.defaults.append(path[0])
 
 
@@ -117,11 +122,14 @@ def _check_new(draft: SchemaDraft, path: ColumnPath, action: AddColumn) -> None:
             "choose another name",
             column=column,
         )
-    if action.default is not None and len(path) > 1:
+    is_reached = _is_reached_through_structs(draft.schema, path)
+    if action.default is not None and len(path) > 1 and not (draft.keeps_files and is_reached):
         raise InvalidArgument(
-            f"field {column} cannot have a default: only whole columns have one", column=column
+            f"field {column} cannot have a default: only whole columns have one; a field of a "
+            'struct can have one for existing rows alone, with existing_rows="lazy"',
+            column=column,
         )
-    if not action.nullable and not _is_reached_through_structs(draft.schema, path):
+    if not action.nullable and not is_reached:
         raise InvalidArgument(
             f"field {column} lies in an array or a map and cannot be NOT NULL: existing elements "
             "have none",

@@ -32,6 +32,7 @@ from dagster_delta.protocol.column_mapping import (
     PHYSICAL_NAME_KEY,
     physical_name,
 )
+from dagster_delta.protocol.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
@@ -46,7 +47,13 @@ __all__ = [
     "survives_column_change",
 ]
 
-OWN_KEYS = (ID_KEY, PHYSICAL_NAME_KEY, NESTED_IDS_KEY, "delta.typeChanges")
+OWN_KEYS = (
+    ID_KEY,
+    PHYSICAL_NAME_KEY,
+    NESTED_IDS_KEY,
+    "delta.typeChanges",
+    EXISTING_DEFAULT_KEY,
+)
 """Field metadata that belongs to the physical column and does not go over to its successor."""
 
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"

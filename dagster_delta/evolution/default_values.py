@@ -24,7 +24,7 @@ from dagster_delta.protocol.arrow_schema import to_arrow_type
 from dagster_delta.protocol.column_values import DEFAULT_KEY, ColumnExpression
 from dagster_delta.protocol.schema import StructField, StructType
 
-__all__ = ["check_default_values"]
+__all__ = ["check_default_values", "compute_default"]
 
 
 def check_default_values(fields: Iterable[StructField]) -> None:
@@ -38,21 +38,38 @@ def check_default_values(fields: Iterable[StructField]) -> None:
             compute passes, unless it is of a type that is never stored there: the write that takes
             it will tell.
     """
-    one_row = pa.RecordBatch.from_arrays([pa.nulls(1)], names=["\0row"])
     for field in fields:
         sql = str(field.metadata[DEFAULT_KEY])
         try:
-            ComputedColumns(
-                [ColumnExpression(field.name, sql)], StructType((field,)), StructType(()), table=""
-            ).compute(one_row)
+            compute_default(field, sql)
         except UnsupportedExpression:
             _check_type(field, sql)
-        except (SchemaMismatch, ConstraintViolation, InvalidArgument) as error:
-            raise InvalidArgument(
-                f"the default of column {field.name} ({sql}) is no value of type "
-                f"{field.data_type}: {error.message}",
-                column=field.name,
-            ) from None
+
+
+def compute_default(field: StructField, sql: str) -> object:
+    """The value of a default, as Arrow's `as_py` gives it.
+
+    Args:
+        field: that the value is for.
+        sql: Spark SQL without columns.
+
+    Raises:
+        InvalidArgument: it does not fit the type of the field.
+        UnsupportedExpression: only Spark can compute it.
+    """
+    one_row = pa.RecordBatch.from_arrays([pa.nulls(1)], names=["\0row"])
+    try:
+        found = ComputedColumns(
+            [ColumnExpression(field.name, sql)], StructType((field,)), StructType(()), table=""
+        ).compute(one_row)
+    except (SchemaMismatch, ConstraintViolation, InvalidArgument) as error:
+        raise InvalidArgument(
+            f"the default of column {field.name} ({sql}) is no value of type "
+            f"{field.data_type}: {error.message}",
+            column=field.name,
+        ) from None
+    value: object = found[field.name][0].as_py()
+    return value
 
 
 def _check_type(field: StructField, sql: str) -> None:

@@ -25,6 +25,10 @@ from dagster_delta.evolution.required_protocol import (
     upgrade_protocol,
 )
 from dagster_delta.protocol.column_mapping import drop_column_mapping, map_fields
+from dagster_delta.protocol.existing_defaults import (
+    EXISTING_DEFAULTS_FEATURE,
+    without_existing_defaults,
+)
 from dagster_delta.protocol.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
@@ -42,7 +46,7 @@ from dagster_delta.protocol.type_widening import TYPE_CHANGES_KEY
 
 __all__ = ["FeatureDrop", "FilesToRewrite", "plan_feature_drop"]
 
-FilesToRewrite = Literal["none", "with_vectors", "of_old_types", "all"]
+FilesToRewrite = Literal["none", "with_vectors", "of_old_types", "without_defaults", "all"]
 """Which data files have to be written anew before a feature can go."""
 
 _CHECKPOINT_PROTECTION = "checkpointProtection"
@@ -223,12 +227,14 @@ _PREPARATIONS: dict[str, _Prepare] = {
     "icebergCompatV2": _without_properties("delta.enableIcebergCompatV2"),
     "variantType": _if_unused("variantType", "drop its columns that hold variants first"),
     "checkpointProtection": _without_properties("delta.requireCheckpointProtectionBeforeVersion"),
+    EXISTING_DEFAULTS_FEATURE: without_existing_defaults,
 }
 
 _FILES: dict[str, FilesToRewrite] = {
     "columnMapping": "all",
     "deletionVectors": "with_vectors",
     "typeWidening": "of_old_types",
+    EXISTING_DEFAULTS_FEATURE: "without_defaults",
 }
 
 _DOMAINS: dict[str, frozenset[str] | None] = {

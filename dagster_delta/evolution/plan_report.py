@@ -48,15 +48,22 @@ def _lines(plan: SchemaChangePlan) -> Iterator[str]:
 
 def _cost(plan: SchemaChangePlan) -> str:
     if plan.frees_files_of_feature:
-        return "**Rewrites data**: the files that use the feature, in a commit before the last."
-    if plan.rewrites_data:
+        known = f" ({_size(plan)})" if plan.affected_files else ""
         return (
-            f"**Rewrites data**: {plan.affected_files} files, {plan.affected_bytes} bytes, in one "
-            "commit."
+            f"**Rewrites data**: the files that use the feature{known}, in a commit before the "
+            "last."
         )
+    if plan.rewrites_data:
+        return f"**Rewrites data**: {_size(plan)}, in one commit."
     if plan.validates_rows:
         return "**Reads data** that statistics do not vouch for; rewrites none."
+    if plan.existing_defaults:
+        return "**Metadata only**: no row is read, and no data file is written."
     return "**Metadata only**: no data file is read or written."
+
+
+def _size(plan: SchemaChangePlan) -> str:
+    return f"{plan.affected_files} files, {plan.affected_bytes} bytes"
 
 
 def _protocol(before: Protocol, after: Protocol) -> Iterator[str]:

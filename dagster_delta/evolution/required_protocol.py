@@ -9,6 +9,10 @@ from collections.abc import Iterable, Mapping
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import Protocol
+from dagster_delta.protocol.existing_defaults import (
+    EXISTING_DEFAULT_KEY,
+    EXISTING_DEFAULTS_FEATURE,
+)
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -46,6 +50,7 @@ _BY_FIELD_METADATA = {
     "delta.identity.": "identityColumns",
     "CURRENT_DEFAULT": "allowColumnDefaults",
     "delta.typeChanges": "typeWidening",
+    EXISTING_DEFAULT_KEY: EXISTING_DEFAULTS_FEATURE,
 }
 
 _NEEDED_BY = {

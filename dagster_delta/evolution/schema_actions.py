@@ -180,6 +180,11 @@ class DropFeature:
     truncate_history: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class MaterializeDefaults:
+    """Every file gets the columns whose default its rows take when they are read."""
+
+
 SchemaAction: TypeAlias = (
     AddColumn
     | DropColumn
@@ -198,4 +203,5 @@ SchemaAction: TypeAlias = (
     | SetTableComment
     | ClusterBy
     | DropFeature
+    | MaterializeDefaults
 )

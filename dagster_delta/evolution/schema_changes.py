@@ -7,6 +7,7 @@ Spec: Change Metadata; Column Mapping; Type Widening; CHECK Constraints; Default
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -16,8 +17,10 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution import column_actions, table_actions
 from dagster_delta.evolution.column_change_states import refuse_altering_changing_column
 from dagster_delta.evolution.column_definition import check_column_values
+from dagster_delta.evolution.column_paths import ColumnPath
 from dagster_delta.evolution.default_values import check_default_values
 from dagster_delta.evolution.feature_drop import plan_feature_drop
+from dagster_delta.evolution.lazy_defaults import keep_defaults_in_log, materialize_defaults
 from dagster_delta.evolution.plan_report import plan_to_markdown
 from dagster_delta.evolution.schema_actions import (
     AddColumn,
@@ -29,6 +32,7 @@ from dagster_delta.evolution.schema_actions import (
     DropDefault,
     DropFeature,
     DropNotNull,
+    MaterializeDefaults,
     MoveColumn,
     RenameColumn,
     SchemaAction,
@@ -47,9 +51,9 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = ["ExistingRows", "SchemaChangePlan", "plan_dropped_feature", "plan_schema_changes"]
 
-ExistingRows = Literal["rewrite", "null"]
+ExistingRows = Literal["rewrite", "lazy", "null"]
 """What existing rows hold in a new column with a default: the default, as their files are written
-again, or null."""
+again; the default, as readers put it there; or null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,10 @@ class SchemaChangePlan:
     """What is done, in the order it was asked for."""
     fills: Mapping[str, str] = field(default_factory=dict)
     """Spark SQL by logical name of a new column that existing files are written again for."""
+    existing_defaults: Mapping[ColumnPath, str] = field(default_factory=dict)
+    """Spark SQL by path of a new column whose default existing rows get when they are read."""
+    materializes_defaults: bool = False
+    """Whether files are written again that lack columns whose default they are read with."""
     checks: tuple[Constraint, ...] = ()
     """What every existing row has to satisfy, over the columns of `after`."""
     domains: Mapping[str, str] = field(default_factory=dict)
@@ -83,7 +91,7 @@ class SchemaChangePlan:
     @property
     def rewrites_data(self) -> bool:
         """Whether existing data files have to be written again."""
-        return bool(self.fills) or self.frees_files_of_feature
+        return bool(self.fills) or self.materializes_defaults or self.frees_files_of_feature
 
     @property
     def validates_rows(self) -> bool:
@@ -109,6 +117,8 @@ def plan_schema_changes(
     enable_features: bool = False,
     domains: Mapping[str, str] | None = None,
     table_version: int | None = None,
+    has_rows: bool = True,
+    moment: dt.datetime | None = None,
 ) -> SchemaChangePlan:
     """What the actions do to a table, each on what those before it made.
 
@@ -122,22 +132,35 @@ def plan_schema_changes(
         domains: configuration of the metadata domains in force, by name.
         table_version: the version that will make the change; tables of the preview of type widening
             record it.
+        has_rows: whether there may be existing rows.
+        moment: what time it is to defaults that existing rows read, with a time zone; by default
+            now.
 
     Raises:
         SchemaChangeRefused: something depends on a column, a type is not wider, or a feature would
             have to be enabled.
         SchemaMismatch: a column is not there.
         InvalidArgument: an action makes no sense.
+        UnsupportedExpression: a default that existing rows are to read cannot be computed here.
     """
     if not actions:
         raise InvalidArgument("a schema change has at least one action")
     if existing_rows not in get_args(ExistingRows):
-        raise InvalidArgument(f"existing_rows is 'rewrite' or 'null', not {existing_rows!r}")
+        raise InvalidArgument(
+            f"existing_rows is 'rewrite', 'lazy' or 'null', not {existing_rows!r}"
+        )
     draft = SchemaDraft(
-        configuration, new_name, dict(domains or {}), enable_features, table_version
+        configuration,
+        new_name,
+        dict(domains or {}),
+        enable_features,
+        table_version,
+        keeps_files=existing_rows == "lazy",
     )
     for action in actions:
         _APPLY[type(action)](draft, action)
+    if has_rows:
+        keep_defaults_in_log(draft, moment or dt.datetime.now(dt.UTC))
     _check_result(draft)
     fills = draft.fills if existing_rows == "rewrite" else {}
     _note_costs(draft, fills)
@@ -146,6 +169,8 @@ def plan_schema_changes(
         draft.configuration,
         tuple(draft.steps),
         fills=dict(fills),
+        existing_defaults=dict(draft.existing_defaults) if has_rows else {},
+        materializes_defaults=draft.materializes_defaults,
         checks=draft.checks(),
         domains=draft.changed_domains,
     )
@@ -208,4 +233,5 @@ _APPLY: Mapping[type[object], Callable[[SchemaDraft, Any], None]] = {
     SetTableComment: table_actions.set_table_comment,
     ClusterBy: table_actions.cluster_by,
     DropFeature: _drop_feature,
+    MaterializeDefaults: materialize_defaults,
 }

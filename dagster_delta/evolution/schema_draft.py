@@ -49,6 +49,7 @@ class SchemaDraft:
         enable_features: whether features that change how other clients see the table may be
             enabled as needed.
         table_version: the version that makes the change.
+        keeps_files: whether existing rows get the defaults of new columns when they are read.
     """
 
     configuration: TableConfiguration
@@ -56,10 +57,15 @@ class SchemaDraft:
     domains: dict[str, str]
     enable_features: bool = False
     table_version: int | None = None
+    keeps_files: bool = False
     steps: list[PlannedStep] = field(default_factory=list)
     changed_domains: dict[str, str] = field(default_factory=dict)
     fills: dict[str, str] = field(default_factory=dict)
     """Default by logical name of the new column whose default existing rows are to get."""
+    existing_defaults: dict[ColumnPath, str] = field(default_factory=dict)
+    """The same by path where existing rows get it when they are read."""
+    materializes_defaults: bool = False
+    """Whether files get the columns whose default their rows take when they are read."""
     defaults: list[str] = field(default_factory=list)
     """Logical names of the columns that get another default."""
     required: list[ColumnPath] = field(default_factory=list)
@@ -175,6 +181,10 @@ class SchemaDraft:
         if len(old) == 1 and old[0] in self.fills:
             self.fills[new[0]] = self.fills.pop(old[0])
         self.defaults = [new[0] if (each,) == old else each for each in self.defaults]
+        self.existing_defaults = {
+            (*new, *each[len(old) :]) if each[: len(old)] == old else each: sql
+            for each, sql in self.existing_defaults.items()
+        }
         self.required = [
             (*new, *each[len(old) :]) if each[: len(old)] == old else each for each in self.required
         ]
@@ -184,4 +194,7 @@ class SchemaDraft:
         if len(path) == 1:
             self.fills.pop(path[0], None)
             self.defaults = [each for each in self.defaults if each != path[0]]
+        self.existing_defaults = {
+            each: sql for each, sql in self.existing_defaults.items() if each[: len(path)] != path
+        }
         self.required = [each for each in self.required if each[: len(path)] != path]

@@ -27,6 +27,7 @@ from dagster_delta.evolution.required_protocol import (
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
 from dagster_delta.protocol.column_mapping import assign_column_mapping
 from dagster_delta.protocol.column_values import COLUMN_VALUE_FEATURES, HIGH_WATER_MARK_KEY
+from dagster_delta.protocol.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.iceberg_compat import check_iceberg_compat, iceberg_compat_version
 from dagster_delta.protocol.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
@@ -62,6 +63,7 @@ _TABLE_LOCAL_METADATA = (
     "delta.typeChanges",
     "parquet.field.",
     HIGH_WATER_MARK_KEY,
+    EXISTING_DEFAULT_KEY,
 )
 
 

@@ -6,6 +6,7 @@ Spec: Iceberg Compatibility V1; Iceberg Compatibility V2.
 from __future__ import annotations
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.existing_defaults import has_existing_default
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -70,6 +71,13 @@ def check_iceberg_compat(configuration: TableConfiguration) -> None:
             f"{what} and delta.enableDeletionVectors cannot both be true; set the latter to false"
         )
     for path, field in walk_fields(configuration.schema):
+        if has_existing_default(field):
+            raise InvalidArgument(
+                f"{what} does not allow that existing rows get the default of column "
+                f"{'.'.join(path)} when they are read; call materialize_defaults() first, or add "
+                'the column with existing_rows="rewrite"',
+                column=".".join(path),
+            )
         _check_type(field.data_type, version, ".".join(path), what)
         for change in type_changes(field):
             if not _is_iceberg_widening(change.from_type, change.to_type):

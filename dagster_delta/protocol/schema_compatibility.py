@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dagster_delta.protocol.column_mapping import physical_name
+from dagster_delta.protocol.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -88,12 +89,20 @@ class _Comparison:
                 yield f"column {'.'.join(here)} was renamed to {successor.name}"
             else:
                 yield from _tightened(field.nullable, successor.nullable, here)
+                yield from _other_default(field, successor, here)
                 yield from self.differences(field.data_type, successor.data_type, here)
 
     def _key(self, field: StructField, mode: ColumnMappingMode) -> str:
         # Columns that were there before the mapping keep their name as the physical one.
         name = physical_name(field, mode)
         return name.casefold() if self._after == "none" else name
+
+
+def _other_default(older: StructField, newer: StructField, path: tuple[str, ...]) -> Iterator[str]:
+    """Without column mapping, a column that came twice has one name in all files."""
+    defaults = [each.metadata.get(EXISTING_DEFAULT_KEY) for each in (older, newer)]
+    if None not in defaults and defaults[0] != defaults[1]:
+        yield f"column {'.'.join(path)} has another default in rows of older files"
 
 
 def _tightened(older: bool, newer: bool, path: tuple[str, ...]) -> Iterator[str]:

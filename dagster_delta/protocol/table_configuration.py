@@ -15,6 +15,11 @@ from dagster_delta.errors import InvalidTable, UnsupportedFeature
 from dagster_delta.protocol import table_features, type_widening
 from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.column_mapping import physical_name
+from dagster_delta.protocol.existing_defaults import (
+    EXISTING_DEFAULT_KEY,
+    EXISTING_DEFAULTS_FEATURE,
+    check_existing_defaults,
+)
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -198,9 +203,20 @@ class TableConfiguration:
         _ = self.schema, self.partition_schema
         if self.supports("typeWidening"):
             type_widening.check_type_changes(self.schema)
+        if EXISTING_DEFAULT_KEY in self.metadata.schema_string:
+            self._check_existing_defaults()
         if self.column_mapping_mode != "none":
             for _, field in walk_fields(self.schema):
                 physical_name(field, self.column_mapping_mode)
+
+    def _check_existing_defaults(self) -> None:
+        check_existing_defaults(self.schema)
+        if not self.supports(EXISTING_DEFAULTS_FEATURE):
+            raise InvalidTable(
+                f"the schema has {EXISTING_DEFAULT_KEY}, and the protocol does not list "
+                f"{EXISTING_DEFAULTS_FEATURE}: others would read nulls instead; restore an older "
+                "version of the table"
+            )
 
     def check_writable(self, *, table: str, version: int) -> None:
         """Refuse a table that this library might write wrongly.

@@ -233,6 +233,11 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
         description="old checkpoints outlive log clean-up",
     ),
     TableFeature(
+        name="dagsterDelta.existingDefaults",
+        description="rows of files older than a column have a default in it",
+        is_reader_feature=True,
+    ),
+    TableFeature(
         name="materializePartitionColumns",
         description="data files hold the partition columns too",
         can_write=False,

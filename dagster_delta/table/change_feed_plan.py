@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from dagster_delta.protocol.change_data import (
     change_file_batch,
     file_changes,
 )
+from dagster_delta.protocol.existing_defaults import with_existing_defaults_of
 from dagster_delta.protocol.file_skipping import skip_files
 from dagster_delta.protocol.predicates import Predicate
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
@@ -108,20 +110,22 @@ def plan_changes(
         InvalidTable, StorageFailure: of the log.
     """
     collected = _Collected(is_partitioned=bool(end.configuration.partition_columns))
+    shown = end.configuration
     if start <= end.version:
         for commit in read_commit_range(store, start, end.version):
             with located(store, commit.actions.version):
                 collected.take(commit)
-        _check_configurations(store, start, end, collected, appends_suffice=appends_suffice)
+        found = _check_configurations(store, start, end, collected, appends_suffice=appends_suffice)
+        shown = reduce(with_existing_defaults_of, found, shown)
     with located(store, end.version):
         return ChangedFiles(
             ChangeFileSet(
-                feed_configuration(end.configuration, has_change_type=True),
+                feed_configuration(shown, has_change_type=True),
                 collected.recorded.to_table(),
                 None,
             ),
             ChangeFileSet(
-                feed_configuration(end.configuration, has_change_type=False),
+                feed_configuration(shown, has_change_type=False),
                 collected.derived.to_table(),
                 None,
             ),
@@ -210,7 +214,8 @@ def _check_configurations(
     collected: _Collected,
     *,
     appends_suffice: bool,
-) -> None:
+) -> list[TableConfiguration]:
+    """The configurations of the range, whose rows can all be shown with that at its end."""
     table = store.location.uri
     found = list(_configurations(store, start, end, collected.configuration_changes))
     ends = [*(version for version, _ in found[1:]), end.version + 1]
@@ -236,6 +241,7 @@ def _check_configurations(
                 table=table,
                 version=version,
             )
+    return [configuration for _, configuration in found]
 
 
 def _refuse_removals(removals: Sequence[int], start: int, until: int, *, table: str) -> None:

@@ -132,7 +132,7 @@ def _first_rows(rows: Any, *, table: str) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class ExistingFiles:
-    """Writes the files of a table again, so that their rows hold the defaults of new columns.
+    """Writes files of a table again, so that their rows hold the defaults of new columns.
 
     What one attempt has written serves the next one, and the next process: files that nobody else
     has touched meanwhile are not written twice.
@@ -148,16 +148,16 @@ class ExistingFiles:
     _done: list[JournalEntry] = field(default_factory=list, init=False)
     _moment_ms: int = field(default=0, init=False)
 
-    def stage(self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan) -> Any:
+    def stage(
+        self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan, files: Any
+    ) -> None:
         """Write what has not been written yet, and stage that the new files replace the old ones.
 
         Args:
             transaction: of the change.
             snapshot: that it is planned on.
             plan: of the change.
-
-        Returns:
-            The files that are replaced, a `pyarrow.Table` of LIVE_FILE_SCHEMA.
+            files: what is replaced, a `pyarrow.Table` of LIVE_FILE_SCHEMA.
 
         Raises:
             InvalidCast, ConstraintViolation: a default is no value of its column, or a row with it
@@ -166,7 +166,6 @@ class ExistingFiles:
             DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
         """
         self._open_journal(snapshot, plan, transaction.clock())
-        files = snapshot.live_files()
         keys = keys_of(files["path"], files["deletion_vector"])
         self._keep_current(set(keys.to_pylist()))
         done = frozenset(key for each in self._done for key in each.sources)
@@ -180,7 +179,6 @@ class ExistingFiles:
         )
         transaction.stage_removed(tombstones(files, transaction.clock(), data_change=False))
         transaction.declare_row_ids_kept()
-        return files
 
     def _open_journal(self, snapshot: Snapshot, plan: SchemaChangePlan, now_ms: int) -> None:
         change = msgspec.json.encode(
@@ -188,6 +186,7 @@ class ExistingFiles:
                 plan.after.metadata,
                 dict(plan.fills),
                 [(each.name, each.sql) for each in plan.checks],
+                plan.materializes_defaults,
             ],
             order="deterministic",
         ).decode()
@@ -212,7 +211,8 @@ class ExistingFiles:
         read = ReadPlan(
             store=snapshot.store,
             version=snapshot.version,
-            configuration=after,
+            # What files lack is read as long as the log says what it is.
+            configuration=plan.before if plan.materializes_defaults else after,
             files=files,
             columns=tuple(name for name in after.schema.names if name not in plan.fills),
         )

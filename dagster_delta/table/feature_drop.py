@@ -27,6 +27,7 @@ from dagster_delta.protocol.schema import StructField, StructType, walk_fields
 from dagster_delta.protocol.type_widening import type_changes
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.file_actions import added_again
+from dagster_delta.table.file_columns import OlderFiles
 from dagster_delta.table.moved_rows import stage_moved_rows
 from dagster_delta.table.post_commit import write_checkpoint
 from dagster_delta.table.snapshot import Snapshot
@@ -119,6 +120,8 @@ def _files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> Any:
             return files.filter(pc.is_valid(files["deletion_vector"]))
         case "of_old_types":
             return files.filter(boolean_column(_are_of_old_types(snapshot, files)))
+        case "without_defaults":
+            return OlderFiles().of(snapshot)
         case "none":
             return files.slice(0, 0)
 

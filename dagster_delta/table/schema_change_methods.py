@@ -83,7 +83,11 @@ class SchemaChangeMethods(ABC):
                 type widening may be turned on for the whole table, which older clients cannot read
                 then.
             existing_rows: what existing rows hold in a new column with a default. `rewrite`: the
-                default; their files are written again, in this commit. `null`: null, as in Delta.
+                default; their files are written again, in this commit. `lazy`: the default, which
+                readers put there, and files stay as they are; it takes a reader feature of our own,
+                so that other clients refuse the table until `materialize_defaults`. A field of a
+                struct can have a default with it too, for existing rows alone. `null`: null, as in
+                Delta.
             engine: what reads and writes existing rows, where that is needed: `arrow` (the default)
                 or `spark`.
             commit_info: recorded in the commitInfo beside ours.
@@ -133,7 +137,8 @@ class SchemaChangeMethods(ABC):
             data_type: SQL (`"DECIMAL(10,2)"`), a type of ours, or a pyarrow.DataType.
             nullable: False needs a default, or a table without rows.
             default: Spark SQL, for rows to come and, unless `existing_rows` says otherwise, for
-                those that are there.
+                those that are there. Of a field of a struct: for the latter alone, and with
+                `existing_rows="lazy"`.
             comment: on the column.
             first: whether it comes first in its struct; by default it comes last.
             after: name of the field that it comes after.
@@ -157,6 +162,36 @@ class SchemaChangeMethods(ABC):
             if_not_exists=if_not_exists,
         )
         return self._change_schema([action], existing_rows=existing_rows, **options)
+
+    def materialize_defaults(
+        self,
+        *,
+        truncate_history: bool = False,
+        **options: Unpack[AlterOptions],
+    ) -> SchemaChangeResult:
+        """Write the files again whose rows take a default when they are read, and open the table to
+        other clients: the counterpart of `existing_rows="lazy"`.
+
+        Files that hold the columns already stay. The rewrite is one commit, and commits that take
+        the feature `dagsterDelta.existingDefaults` out of the protocol follow; called again after a
+        crash, it goes on with the files it has written. A table without the feature is left alone.
+
+        Args:
+            truncate_history: as for `drop_feature`.
+            **options: `dry_run`, `engine` and `commit_info`, as for `alter`.
+
+        Raises:
+            InvalidArgument: the log still holds versions that use the feature, and
+                `truncate_history` was asked for.
+            CommitConflict, and all that `alter` raises.
+        """
+        from dagster_delta.evolution.schema_actions import DropFeature, MaterializeDefaults
+        from dagster_delta.protocol.existing_defaults import EXISTING_DEFAULTS_FEATURE
+
+        if not self._existing().configuration.supports(EXISTING_DEFAULTS_FEATURE):
+            return self._change_schema([MaterializeDefaults()], **options)
+        drop = DropFeature(EXISTING_DEFAULTS_FEATURE, truncate_history)
+        return self._change_schema([drop], **options)
 
     def drop_column(
         self,

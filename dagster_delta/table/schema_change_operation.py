@@ -5,11 +5,12 @@ Spec: Change Metadata; Protocol Evolution.
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow.compute as pc
 
@@ -23,6 +24,7 @@ from dagster_delta.evolution.schema_actions import (
     DropColumn,
     DropConstraint,
     DropFeature,
+    MaterializeDefaults,
     RenameColumn,
     SchemaAction,
     SetProperties,
@@ -36,11 +38,13 @@ from dagster_delta.evolution.schema_changes import (
 )
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.conflict_checker import ReadScope
+from dagster_delta.protocol.existing_defaults import EXISTING_DEFAULTS_FEATURE
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import Refused
 from dagster_delta.table.configuration_change import stage_configuration_change
 from dagster_delta.table.existing_rows import ExistingFiles, RowValidation
 from dagster_delta.table.feature_drop import drop_feature
+from dagster_delta.table.file_columns import OlderFiles, check_unknown_to_files
 from dagster_delta.table.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
@@ -60,6 +64,7 @@ _OPERATIONS: Mapping[type[object], str] = {
     DropColumn: "DROP COLUMNS",
     RenameColumn: "RENAME COLUMN",
     ChangeType: "CHANGE COLUMN",
+    MaterializeDefaults: "MATERIALIZE DEFAULTS",
     AddConstraint: "ADD CONSTRAINT",
     DropConstraint: "DROP CONSTRAINT",
     SetProperties: "SET TBLPROPERTIES",
@@ -143,6 +148,11 @@ def _drop_feature(
     clock: Clock,
 ) -> SchemaChangeResult:
     plan = plan_dropped_feature(snapshot.configuration, action)
+    if action.name == EXISTING_DEFAULTS_FEATURE:
+        # The files come first, in a commit that goes on where a crash ended it.
+        freed = change_schema(store, snapshot, [MaterializeDefaults()], options, clock=clock)
+        snapshot = freed.snapshot
+        plan = _with_cost_of(plan, freed.plan)
     if options.dry_run:
         return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
     done = drop_feature(
@@ -154,6 +164,18 @@ def _drop_feature(
         commit_info=options.commit_info,
     )
     return SchemaChangeResult(done.version, done.metrics, done.snapshot, plan=plan)
+
+
+def _with_cost_of(plan: SchemaChangePlan, freed: SchemaChangePlan) -> SchemaChangePlan:
+    """The plan of a dropped feature with what it takes to free the files of it."""
+    if not freed.affected_files:
+        steps = tuple(replace(each, effect="metadata") for each in plan.steps)
+        return replace(plan, steps=steps, frees_files_of_feature=False)
+    return replace(
+        plan,
+        affected_files=freed.affected_files,
+        affected_bytes=freed.affected_bytes,
+    )
 
 
 @dataclass(slots=True)
@@ -168,6 +190,11 @@ class _SchemaChange:
     files: ExistingFiles
     started: float = field(default_factory=time.perf_counter)
     may_have_landed: bool = field(default=False, init=False)
+    older_files: OlderFiles = field(default_factory=OlderFiles, init=False)
+    rewritten: Any = field(default=None, init=False)
+    """`pa.Table` of the files that the plan writes again."""
+    looked_at_files: bool = field(default=False, init=False)
+    """Whether the plan holds for the files that there are, and perhaps for no others."""
 
     def run(self, snapshot: Snapshot) -> SchemaChangeResult:
         """Plan and commit until no other writer comes in between."""
@@ -199,14 +226,24 @@ class _SchemaChange:
                 name: domain.configuration for name, domain in snapshot.domain_metadata().items()
             },
             table_version=snapshot.version + 1,
+            has_rows=snapshot.num_files > 0,
+            moment=dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC),
         )
+        # What was decided for a table without rows is wrong once it has some.
+        self.looked_at_files = not snapshot.num_files and any(map(_adds_default, self.actions))
+        if plan.existing_defaults and configuration.column_mapping_mode == "none":
+            check_unknown_to_files(snapshot, plan.after, tuple(plan.existing_defaults))
+            self.looked_at_files = True
         if not plan.rewrites_data:
             return plan
         if not snapshot.num_files:
             # A table without files has no rows to write again.
             steps = tuple(each for each in plan.steps if each.effect != "rewrites")
-            return replace(plan, fills={}, steps=steps)
-        sizes = snapshot.live_files(["size_bytes"])["size_bytes"]
+            return replace(plan, fills={}, materializes_defaults=False, steps=steps)
+        self.rewritten = (
+            self.older_files.of(snapshot) if plan.materializes_defaults else snapshot.live_files()
+        )
+        sizes = self.rewritten["size_bytes"]
         return replace(plan, affected_files=len(sizes), affected_bytes=pc.sum(sizes).as_py() or 0)
 
     def _try(
@@ -218,15 +255,20 @@ class _SchemaChange:
             transaction.stage_domain(DomainMetadata(domain=name, configuration=text, removed=False))
         metrics: dict[str, int | str] = {}
         if plan.rewrites_data:
-            replaced = self.files.stage(transaction, snapshot, plan)
+            self.files.stage(transaction, snapshot, plan, self.rewritten)
             metrics |= {
-                "numRemovedFiles": replaced.num_rows,
+                "numRemovedFiles": plan.affected_files,
                 "numRemovedBytes": plan.affected_bytes,
                 "numOutputRows": self.files.num_rows,
             }
         elif plan.validates_rows:
             self.validation.run(snapshot, plan)
-        if plan.rewrites_data or plan.validates_rows or _names_version(plan):
+        if (
+            plan.rewrites_data
+            or plan.validates_rows
+            or self.looked_at_files
+            or _names_version(plan)
+        ):
             # Rows that others add meanwhile have not been looked at.
             transaction.depend_on(ReadScope(whole_table=True))
         metrics["executionTimeMs"] = round((time.perf_counter() - self.started) * 1000)
@@ -253,6 +295,10 @@ class _SchemaChange:
 def _names_version(plan: SchemaChangePlan) -> bool:
     """Whether the metadata says which version made the change, as the preview of widening does."""
     return "tableVersion" in plan.after.metadata.schema_string
+
+
+def _adds_default(action: SchemaAction) -> bool:
+    return isinstance(action, AddColumn) and action.default is not None
 
 
 def _operation(actions: Sequence[SchemaAction]) -> str:

@@ -133,7 +133,8 @@ class SettingMethods(ABC):
         A feature that only writers know leaves in one commit, and what it kept with it: properties,
         row ids, column defaults, metadata domains. For one that readers know too, files are written
         anew where it asks for that (`deletionVectors`: those with vectors; `typeWidening`: those of
-        old types; `columnMapping`: all), checkpoints are put before the drop, and the feature
+        old types; `columnMapping`: all; `dagsterDelta.existingDefaults`: those older than such a
+        column), checkpoints are put before the drop, and the feature
         `checkpointProtection` keeps them: older versions stay readable for those who know the
         feature.
 
@@ -150,16 +151,16 @@ class SettingMethods(ABC):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`. After a conflict the call can be repeated.
         """
-        from dagster_delta.table.feature_drop import drop_feature
+        from dagster_delta.evolution.schema_actions import DropFeature
+        from dagster_delta.table.schema_change_operation import SchemaChangeOptions, change_schema
 
         return self._adopt(
-            drop_feature(
+            change_schema(
                 self._store,
                 self._existing(),
-                name,
-                truncate_history=truncate_history,
+                [DropFeature(name, truncate_history)],
+                SchemaChangeOptions(commit_info=commit_info),
                 clock=now_ms,
-                commit_info=commit_info,
             )
         )
 

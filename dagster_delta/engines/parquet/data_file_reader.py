@@ -199,10 +199,8 @@ class DataFileReader:
         return opened
 
     def _row_groups(self, opened: _OpenedFile) -> list[int]:
-        count = opened.footer.num_row_groups
-        # The log has told the same about a file of one row group.
-        if self._predicate is None or count < 2:
-            return list(range(count))
+        if self._predicate is None:
+            return list(range(opened.footer.num_row_groups))
         return matching_row_groups(
             self._predicate,
             opened.footer,

@@ -1,8 +1,8 @@
 """How the columns of one data file become the columns that are asked for.
 
-Fields are found by name, physical name or field id at every depth; what a file lacks is null, what
-it has beyond is ignored, narrower types from before a widening are cast, and shredded variants are
-put together.
+Fields are found by name, physical name or field id at every depth; what a file lacks is null, or
+the default that the schema has for existing rows, what it has beyond is ignored, narrower types
+from before a widening are cast, and shredded variants are put together.
 
 Spec: Column Mapping (Reader Requirements); Data Files; Type Widening.
 """
@@ -30,7 +30,9 @@ from dagster_delta.engines.parquet.variant_reassembly import VariantReassembly
 from dagster_delta.engines.sql.ansi_cast import value_cast
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.arrow_values import null_scalar
 from dagster_delta.protocol.column_mapping import PARQUET_FIELD_ID_KEY, field_id, physical_name
+from dagster_delta.protocol.existing_defaults import existing_default
 from dagster_delta.protocol.parquet_reader import decoding_pool
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -43,7 +45,7 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 
-__all__ = ["FileProjection", "locate_leaf"]
+__all__ = ["FileProjection", "locate_leaf", "num_steps_found"]
 
 _Convert = Callable[[Any], Any]
 
@@ -53,7 +55,8 @@ class _ProjectedColumn:
     """One wanted column: where it stands among the columns read, and how it is converted."""
 
     position: int | None
-    arrow_type: Any
+    absent: Any
+    """`pyarrow.Scalar` of a column that the file lacks."""
     convert: _Convert | None
 
 
@@ -96,7 +99,7 @@ class FileProjection:
             tuple(
                 _ProjectedColumn(
                     None if index is None else position[index],
-                    to_arrow_type(field.data_type),
+                    _absent_value(field),
                     None
                     if index is None
                     else _plan(file_fields[index].type, field.data_type, mode, (field.name,)),
@@ -114,13 +117,36 @@ class FileProjection:
         arrays = []
         for each in self._columns:
             if each.position is None:
-                arrays.append(pa.nulls(batch.num_rows, each.arrow_type))
+                arrays.append(_repeated(each.absent, batch.num_rows))
             else:
                 array = batch.column(each.position)
                 if pa.types.is_dictionary(array.type):
                     array = pc.take(array.dictionary, array.indices, memory_pool=decoding_pool())
                 arrays.append(array if each.convert is None else each.convert(array))
         return arrays
+
+
+def num_steps_found(
+    file_schema: Any, schema: StructType, path: tuple[str, ...], mode: ColumnMappingMode
+) -> int:
+    """How far into a logical path a file has fields: all of its steps where it has the last one.
+
+    Args:
+        file_schema: `pyarrow.Schema` of the data file.
+        schema: logical schema of the table.
+        path: logical names from the root to a field, through structs.
+        mode: column mapping mode of the table.
+    """
+    siblings, fields = list(file_schema), schema
+    for depth, name in enumerate(path):
+        field = fields.field(name)
+        index = _find(siblings, field, mode)
+        if index is None:
+            return depth
+        found = siblings[index].type
+        if isinstance(field.data_type, StructType) and pa.types.is_struct(found):
+            siblings, fields = list(found), field.data_type
+    return len(path)
 
 
 def locate_leaf(
@@ -171,6 +197,16 @@ def _find(siblings: list[Any], field: StructField, mode: ColumnMappingMode) -> i
             if each.name.casefold() == folded:
                 return index
     return None
+
+
+def _absent_value(field: StructField) -> Any:
+    """`pyarrow.Scalar` of a field in rows of a file that lacks it."""
+    default = existing_default(field)
+    return null_scalar(to_arrow_type(field.data_type)) if default is None else default
+
+
+def _repeated(value: Any, count: int) -> Any:
+    return pa.repeat(value, count) if value.is_valid else pa.nulls(count, value.type)
 
 
 def _parquet_id(field: Any) -> int | None:
@@ -269,14 +305,14 @@ def _plan_struct(
             if index is None
             else _plan(siblings[index].type, field.data_type, mode, (*path, field.name))
         )
-        plans.append((index, to_arrow_type(field.data_type), convert))
+        plans.append((index, _absent_value(field), convert))
 
     def convert_struct(array: Any) -> Any:
         children = array.flatten()
         converted = []
-        for index, child_type, convert in plans:
+        for index, absent, convert in plans:
             if index is None:
-                converted.append(pa.nulls(len(array), child_type))
+                converted.append(_repeated(absent, len(array)))
             else:
                 child = children[index]
                 converted.append(child if convert is None else convert(child))

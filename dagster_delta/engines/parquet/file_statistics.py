@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.column_mapping import physical_name
+from dagster_delta.protocol.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.row_tracking import carried_columns
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -94,12 +95,17 @@ class StatisticsLayout:
         if carried is not None:
             # They are no columns of the table, so nobody filters by them.
             left_out.update(carried.names)
+        # A count of their nulls tells without a look at the file that it has them.
+        always = {path for path, _ in fields_with_existing_default(configuration.schema)}
         leaves = []
         indexed = 0
         for logical_path, leaf in _walk_leaves(file_schema.fields, mode):
             if logical_path[0] in left_out:
                 continue
             indexed += 1
+            if logical_path in always:
+                leaves.append(leaf)
+                continue
             if named is not None:
                 if not any(_is_prefix(each, logical_path) for each in named):
                     continue

@@ -6,22 +6,24 @@ Spec: none; the footers of data files are Parquet's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.parquet.file_projection import locate_leaf
+from dagster_delta.engines.parquet.file_projection import locate_leaf, num_steps_found
 from dagster_delta.protocol.arrow_columns import (
     boolean_column,
     integer_column,
     string_column,
 )
 from dagster_delta.protocol.arrow_schema import from_arrow_type, to_arrow_type
-from dagster_delta.protocol.arrow_values import array_of
-from dagster_delta.protocol.column_bounds import ColumnBounds
+from dagster_delta.protocol.arrow_values import array_of, every
+from dagster_delta.protocol.column_bounds import ColumnBounds, bounds_of_partition_values
+from dagster_delta.protocol.existing_defaults import existing_default, has_existing_default
 from dagster_delta.protocol.predicates import Predicate, may_match, referenced_columns
-from dagster_delta.protocol.schema import DataType, StructType
+from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 
 __all__ = ["matching_row_groups"]
@@ -46,16 +48,25 @@ def matching_row_groups(
         mode: column mapping mode of the table.
     """
     count = footer.num_row_groups
-    bounds: dict[tuple[str, ...], ColumnBounds] = {}
-    for path in referenced_columns(predicate):
+    paths = referenced_columns(predicate)
+    fields = {path: found for path in paths if (found := _field_at(schema, path)) is not None}
+    bounds = {
+        path: _default_bounds(field, count, is_nested=len(path) > 1)
+        for path, field in fields.items()
+        if has_existing_default(field)
+        and num_steps_found(file_schema, schema, path, mode) == len(path) - 1
+    }
+    # The log has told the same about a file of one row group, but for columns that it lacks.
+    if count < 2 and not bounds:
+        return list(range(count))
+    for path, field in fields.items():
         located = locate_leaf(file_schema, schema, path, mode)
-        data_type = _type_at(schema, path)
-        if located is not None and data_type is not None:
+        if located is not None:
             index, file_type = located
             chunks = [footer.row_group(group).column(index) for group in range(count)]
-            found = _bounds(chunks, file_type, data_type)
-            if found is not None:
-                bounds[path] = found
+            known = _bounds(chunks, file_type, field.data_type)
+            if known is not None:
+                bounds[path] = known
     return _true_positions(predicate, bounds, count)
 
 
@@ -66,14 +77,22 @@ def _true_positions(
     return [index for index, may in enumerate(matches) if may]
 
 
-def _type_at(schema: StructType, path: tuple[str, ...]) -> DataType | None:
+def _field_at(schema: StructType, path: tuple[str, ...]) -> StructField | None:
     data_type: DataType = schema
+    field = None
     for name in path:
         field = data_type.get(name) if isinstance(data_type, StructType) else None
         if field is None:
             return None
         data_type = field.data_type
-    return data_type
+    return field
+
+
+def _default_bounds(field: StructField, count: int, *, is_nested: bool) -> ColumnBounds:
+    """Bounds of a column that a file lacks, where its rows have a default."""
+    bounds = bounds_of_partition_values(pa.repeat(existing_default(field), count), field.data_type)
+    # The struct that holds it may be null itself.
+    return replace(bounds, may_hold_null=every(True, count)) if is_nested else bounds
 
 
 def _bounds(chunks: list[Any], file_type: Any, data_type: DataType) -> ColumnBounds | None:

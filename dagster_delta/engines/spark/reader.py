@@ -57,6 +57,7 @@ from dagster_delta.engines.spark.sources import can_open, open_parquet
 from dagster_delta.engines.spark.tasks import FILE_SCHEMA, ReadTask, encode_files
 from dagster_delta.errors import InvalidTable, UnsupportedExpression
 from dagster_delta.protocol.column_mapping import field_id
+from dagster_delta.protocol.existing_defaults import defaulted_columns
 from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.protocol.row_tracking import carried_columns
 from dagster_delta.protocol.schema import StructField, StructType
@@ -126,7 +127,10 @@ class _FrameReader:
     with_positions: bool
 
     def read(self) -> DataFrame:
-        files = split_files(self.plan.files, self.plan.store, native=self._is_native())
+        plan = self.plan
+        mode = plan.configuration.column_mapping_mode
+        defaulted = defaulted_columns(StructType(self._data_fields), mode)
+        files = split_files(plan.files, plan.store, native=self._is_native(), defaulted=defaulted)
         parts = []
         if files.plain.num_rows:
             parts.append(self._read_plain(files))

@@ -70,6 +70,10 @@ class CommitRules:
             for each in adds
         )
 
+    def configuration_at(self, actions: CommitActions) -> TableConfiguration:
+        """The configuration of the version that a commit makes, which `changes_of` has seen."""
+        return self._in_force(actions)
+
     def check_snapshot(self, snapshot: Snapshot) -> None:
         """Raises SchemaMismatch where the rows of a version cannot be read as the query reads."""
         self._check_schema(snapshot.configuration, snapshot.version)

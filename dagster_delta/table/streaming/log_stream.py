@@ -18,6 +18,8 @@ from dagster_delta.errors import DeltaError, InvalidArgument, VersionNotFound
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.change_data import FileChange
 from dagster_delta.protocol.commit_file import CommitActions, decode_commit
+from dagster_delta.protocol.existing_defaults import with_existing_defaults_of
+from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.change_feed_plan import ChangeFileRows, commit_constants
 from dagster_delta.table.commit_range import read_commit_range
@@ -166,6 +168,7 @@ class LogStream:
                 stop = end.index if actions.version == end.version else None
                 with located(self._store, actions.version):
                     changes = self._rules.changes_of(actions)[first:stop]
+                    found.carry_defaults_of(self._rules.configuration_at(actions))
                     found.add(actions.version, timestamp_ms, changes)
         return found.to_sets()
 
@@ -181,6 +184,7 @@ class LogStream:
         snapshot = self._snapshot_at(start.version)
         files = self._snapshot_files(start.version)
         chosen = files.slice(start.index, None if stop is None else stop - start.index)
+        found.carry_defaults_of(snapshot.configuration)
         timestamp_ms = snapshot.timestamp_ms if self._options.read_change_feed else 0
         for batch in chosen.to_batches(max_chunksize=_ROWS_AT_ONCE):
             changes = [_inserted(row) for row in batch.to_pylist()]
@@ -281,6 +285,10 @@ class _BatchFiles:
         self._configuration = latest.configuration
         self._recorded = ChangeFileRows()
         self._derived = ChangeFileRows()
+
+    def carry_defaults_of(self, configuration: TableConfiguration) -> None:
+        """Read files of a version as rows were read then, see `with_existing_defaults_of`."""
+        self._configuration = with_existing_defaults_of(self._configuration, configuration)
 
     def add(self, version: int, timestamp_ms: int, changes: Sequence[FileChange]) -> None:
         """Append the files of a commit, or of a snapshot."""

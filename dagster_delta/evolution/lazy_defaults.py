@@ -1,0 +1,79 @@
+"""Defaults of new columns that existing rows take when they are read: no file is written again.
+
+Spec: none of the protocol's own; see `protocol.existing_defaults`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from functools import partial
+
+from dagster_delta.engines.sql.moments import at_moment
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.evolution.column_paths import ColumnPath, change_field, dotted, find_place
+from dagster_delta.evolution.default_values import compute_default
+from dagster_delta.evolution.schema_actions import MaterializeDefaults
+from dagster_delta.evolution.schema_draft import SchemaDraft
+from dagster_delta.protocol.existing_defaults import (
+    fields_with_existing_default,
+    is_default_type,
+    with_existing_default,
+    without_existing_defaults,
+)
+from dagster_delta.protocol.schema import StructField
+
+__all__ = ["keep_defaults_in_log", "materialize_defaults"]
+
+
+def keep_defaults_in_log(draft: SchemaDraft, moment: dt.datetime) -> None:
+    """Let the log say what existing rows have in the new columns, as of now.
+
+    Args:
+        draft: with the columns that were added.
+        moment: what time it is to the defaults, with a time zone.
+
+    Raises:
+        InvalidArgument: the log cannot hold a default, or it is no value of its column.
+        UnsupportedExpression: only Spark could compute a default.
+    """
+    for path, sql in draft.existing_defaults.items():
+        field = find_place(draft.schema, path).field
+        value = _compute(path, field, at_moment(sql, moment))
+        if value is None:
+            continue
+        draft.set_schema(
+            change_field(draft.schema, path, partial(with_existing_default, value=value))
+        )
+        # Existing rows have the default there, which is not null.
+        draft.required = [each for each in draft.required if each != path]
+        draft.note(f"existing rows read {dotted(path)} as {sql}, and their files stay as they are")
+
+
+def materialize_defaults(draft: SchemaDraft, _action: MaterializeDefaults) -> None:
+    """Files hold what their rows took from the log so far. Raises nothing."""
+    columns = [dotted(path) for path, _ in fields_with_existing_default(draft.schema)]
+    if not columns:
+        draft.note("no row takes a default when it is read", "nothing")
+        return
+    draft.set_schema(without_existing_defaults(draft.configuration).schema)
+    draft.materializes_defaults = True
+    draft.note(f"write files again that lack {', '.join(columns)}", "rewrites")
+
+
+def _compute(path: ColumnPath, field: StructField, sql: str) -> object:
+    column = dotted(path)
+    if not is_default_type(field.data_type):
+        raise InvalidArgument(
+            f"the default of column {column} is of type {field.data_type}, and existing rows can "
+            'get one of an atomic type only when they are read; pass existing_rows="rewrite"',
+            column=column,
+        )
+    try:
+        return compute_default(field, sql)
+    except UnsupportedExpression as error:
+        raise UnsupportedExpression(
+            f"the default of column {column} is computed once, here, for existing rows to read, "
+            f"and that is not possible: {error.message}; write a literal, or pass existing_rows="
+            '"rewrite" with engine="spark"',
+            column=column,
+        ) from None
