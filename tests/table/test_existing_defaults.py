@@ -235,11 +235,12 @@ def test_a_file_of_other_values_is_not_decoded(
     table.add_column("c", "INT", default="7", existing_rows="lazy")
     decoded: list[int] = []
     decode = data_file_reader._OpenedFile.decode
-    monkeypatch.setattr(
-        data_file_reader._OpenedFile,
-        "decode",
-        lambda self, group, columns: decoded.append(group) or decode(self, group, columns),
-    )
+
+    def note(self: Any, group: int, columns: list[int]) -> Any:
+        decoded.append(group)
+        return decode(self, group, columns)
+
+    monkeypatch.setattr(data_file_reader._OpenedFile, "decode", note)
     assert table.snapshot().scan(where="c > 7").to_arrow().num_rows == 0
     assert decoded == []
     assert table.snapshot().scan(where="c >= 7").to_arrow().num_rows == 2

@@ -119,6 +119,24 @@ def test_limits_by_files_and_by_bytes_end_a_batch() -> None:
     assert ids_of(batches(table, stream, max_bytes=1)) == [[0], [3], [6], [9]]
 
 
+@pytest.mark.parametrize("is_feed", ["false", "true"])
+def test_rows_read_a_default_that_has_since_been_written_to_files(is_feed: str) -> None:
+    table = new_table(**{"delta.enableChangeDataFeed": "true"})
+    append(table, 1)
+    append(table, 2)
+    table.add_column("c", "INT", default="7", existing_rows="lazy")
+    options = {"readChangeFeed": is_feed}
+    first = stream_of(table, **options)
+    offset = first.advance(first.initial_offset(), Admission(max_files=1))
+    append(table, 3)
+    table.delete("id = 1") if is_feed == "true" else None
+    table.materialize_defaults()
+    rest = batches(table, stream_of(table, **options), offset)
+    found = [row for _, rows in rest for row in rows]
+    assert {row["id"] for row in found} >= {2, 3}
+    assert {row["c"] for row in found} == {7}
+
+
 @given(
     limits=st.lists(st.integers(1, 5), min_size=1, max_size=8),
     restarts=st.lists(st.booleans(), min_size=1, max_size=8),
