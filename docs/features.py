@@ -158,6 +158,19 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/table/test_schema_changes.py::test_spark_writes_the_default_and_checks_rows",
     ),
     Operation(
+        "Defaults that existing rows get at read, no file rewritten, under a feature that keeps "
+        "other readers out",
+        "tests/table/test_existing_defaults.py::"
+        "test_a_lazy_default_is_what_a_rewrite_would_have_written",
+        "tests/table/test_spark_existing_defaults.py::test_no_filter_skips_a_file_wrongly",
+    ),
+    Operation(
+        "Write those defaults to the files later, resumable, and open the table to all again",
+        "tests/table/test_existing_defaults.py::test_a_crash_costs_no_file_that_was_written",
+        "tests/table/test_spark_existing_defaults.py::"
+        "test_both_engines_read_the_default_through_all_that_is_done",
+    ),
+    Operation(
         "Add CHECK constraints and NOT NULL once existing rows satisfy them",
         "tests/table/test_schema_changes.py::test_rows_that_break_a_constraint_are_shown",
         "tests/table/test_schema_changes.py::test_spark_writes_the_default_and_checks_rows",

@@ -23,6 +23,8 @@ class SchemaChangeKind(Enum):
     """Go on with a column change whose run ended before it did."""
     CANCEL_COLUMN_CHANGE = "cancel_column_change"
     """End a column change without an effect."""
+    MATERIALIZE_DEFAULTS = "materialize_defaults"
+    """Write defaults into files whose rows take them when they are read."""
 
 
 class DeltaSchemaChangeConfig(Config):
@@ -35,7 +37,9 @@ class DeltaSchemaChangeConfig(Config):
         default=SchemaChangeKind.ALTER,
         description="ALTER: what `statement` says; CHANGE_COLUMN: another type for `column`, "
         "online, where the resource has enable_column_change; RESUME_COLUMN_CHANGE, "
-        "CANCEL_COLUMN_CHANGE: what becomes of one in progress.",
+        "CANCEL_COLUMN_CHANGE: what becomes of one in progress; MATERIALIZE_DEFAULTS: what "
+        "`existing_rows` lazy left out of files is written to them, and other clients read the "
+        "table again.",
     )
     dry_run: bool = Field(
         default=True,
@@ -47,10 +51,11 @@ class DeltaSchemaChangeConfig(Config):
         description="For ALTER: ALTER TABLE as Spark, DuckDB or MySQL spell it; `ALTER TABLE t` "
         "may be left out. Several actions, separated by commas, are one commit.",
     )
-    existing_rows: Literal["rewrite", "null"] = Field(
+    existing_rows: Literal["rewrite", "lazy", "null"] = Field(
         default="rewrite",
         description="For ALTER: what existing rows hold in a new column with a default. rewrite: "
-        "the default, as their files are written again; null: null.",
+        "the default, as their files are written again; lazy: the default, put there when they are "
+        "read, so that only this library reads the table until MATERIALIZE_DEFAULTS; null: null.",
     )
     column: str = Field(
         default="",

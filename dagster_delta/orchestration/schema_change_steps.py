@@ -87,6 +87,22 @@ def _alter(
     return ChangeReport(result.to_markdown(), tuple(columns), config.dry_run)
 
 
+def _materialize_defaults(
+    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
+) -> ChangeReport:
+    result = table.materialize_defaults(
+        dry_run=config.dry_run, engine=config.engine, commit_info=info
+    )
+    cost = f"{result.plan.affected_files:,} files, {spell_bytes(result.plan.affected_bytes)}"
+    if config.dry_run:
+        log.info(f"planned, nothing is changed: {cost} are written again")
+    elif result.skipped:
+        log.info("no row of the table takes a default when it is read")
+    else:
+        log.info(f"version {result.version}: {cost} were written again with their defaults")
+    return ChangeReport(result.to_markdown(), (), config.dry_run)
+
+
 def _change_column(
     table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
 ) -> ChangeReport:
@@ -200,4 +216,5 @@ _STEPS: Mapping[SchemaChangeKind, _Step] = {
     SchemaChangeKind.CHANGE_COLUMN: _change_column,
     SchemaChangeKind.RESUME_COLUMN_CHANGE: _resume,
     SchemaChangeKind.CANCEL_COLUMN_CHANGE: _cancel,
+    SchemaChangeKind.MATERIALIZE_DEFAULTS: _materialize_defaults,
 }

@@ -104,6 +104,28 @@ def test_a_statement_is_carried_out_and_the_asset_shows_its_new_columns(filled: 
     assert "ALTER" in (commit.operation or "") or "COLUMN" in (commit.operation or "")
 
 
+def test_a_default_is_read_first_and_written_by_a_later_run(filled: Lake) -> None:
+    config = {"statement": "ADD COLUMN vat DOUBLE DEFAULT 0.2", "existing_rows": "lazy"}
+    report = told(run(filled, config))["delta/schema_change"]
+    assert "existing rows read vat as 0.2, and their files stay as they are" in report
+    before = set(table_of(filled).snapshot().files()["path"].to_pylist())
+    run(filled, {**config, "dry_run": False})
+    assert set(table_of(filled).snapshot().files()["path"].to_pylist()) == before
+    rows = [
+        {"id": 1, "price": "10", "vat": 0.2},
+        {"id": 2, "price": "20", "vat": 0.2},
+    ]
+    assert table_of(filled).snapshot().scan().to_arrow().to_pylist() == rows
+    materialize = {"kind": "MATERIALIZE_DEFAULTS"}
+    version = table_of(filled).version()
+    assert "**Rewrites data**" in told(run(filled, materialize))["delta/schema_change"]
+    assert table_of(filled).version() == version
+    run(filled, {**materialize, "dry_run": False})
+    assert not before & set(table_of(filled).snapshot().files()["path"].to_pylist())
+    assert table_of(filled).snapshot().scan().to_arrow().to_pylist() == rows
+    assert table_of(filled).protocol().reader_features is None
+
+
 CHANGE = {"kind": "CHANGE_COLUMN", "column": "price", "new_type": "INT", "enable_features": True}
 
 
