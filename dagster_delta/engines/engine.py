@@ -151,6 +151,9 @@ class Assignment:
     """Logical path: a top-level column, or a field inside structs."""
     value: SqlExpression
     """Cast to the type of the column by the rules of store assignment."""
+    structs: tuple[SqlExpression, ...] = ()
+    """Of a field whose struct is taken over field by field: the structs that it comes from, the
+    outermost first. One that is null there and in the row stays null."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ materialisation, since not a row is another. Only a restore is a materialisation
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops and mappings itself.
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import dagster as dg
 from pydantic import Field, create_model
@@ -21,13 +21,16 @@ from dagster_delta.orchestration.maintained_tables import (
     maintained_tables,
 )
 from dagster_delta.orchestration.maintenance_config import (
+    DeltaCloneConfig,
     DeltaMaintenanceConfig,
     DeltaRestoreConfig,
 )
-from dagster_delta.orchestration.maintenance_ops import maintain
+from dagster_delta.orchestration.maintenance_ops import MAINTENANCE_POOL, maintain
 from dagster_delta.orchestration.maintenance_steps import (
     StepReport,
     checkpoint_step,
+    clean_log_step,
+    clone_step,
     optimize_step,
     restore_step,
     vacuum_step,
@@ -35,12 +38,18 @@ from dagster_delta.orchestration.maintenance_steps import (
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_changes import DATA_VERSION_TAG
 
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import DeltaTable
+
 __all__ = [
     "MaintenanceJobOptions",
+    "delta_clone_job",
     "delta_maintenance_job",
     "delta_maintenance_schedule",
     "delta_restore_job",
 ]
+
+_TableConfig = TypeVar("_TableConfig", DeltaRestoreConfig, DeltaCloneConfig)
 
 
 class MaintenanceJobOptions(TypedDict, total=False):
@@ -70,7 +79,8 @@ def delta_maintenance_job(
     config: DeltaMaintenanceConfig | None = None,
     **options: Unpack[MaintenanceJobOptions],
 ) -> dg.JobDefinition:
-    """A job that optimizes, vacuums and checkpoints tables, one step per table.
+    """A job that optimizes, vacuums and checkpoints tables and cleans their logs, one step per
+    table.
 
     By default small files are written together, and VACUUM only tells what it would delete. The
     Launchpad shows the config, typed and explained; a run may restrict it to some `tables`.
@@ -148,6 +158,9 @@ def delta_restore_job(
     A run names the table, and the version or the time. By default it only tells what would change.
     A restored asset is reported as materialised, so that what depends on it can follow.
 
+    The step is in the pool of its table, where the job has only one, see `delta_table_pool`, and in
+    the pool `delta_maintenance` otherwise, as only the run says which table it is.
+
     Args:
         name: of the job.
         options: see `MaintenanceJobOptions`.
@@ -155,20 +168,13 @@ def delta_restore_job(
     Raises:
         InvalidArgument: there are no tables.
     """
-    known = _tables(options)
-    tables = {each.name: each for each in known}
-    resources = {each.io_manager_key for each in tables.values() if each.io_manager_key}
 
-    @dg.op(name=f"{name}__restore", out=dg.Out(dg.Nothing), required_resource_keys=resources)
-    def restore(context: dg.OpExecutionContext, config: DeltaRestoreConfig) -> None:
-        maintained = tables.get(config.table)
-        if maintained is None:
-            raise InvalidArgument(
-                f"{config.table!r} is no table of this job, which has {', '.join(sorted(tables))}"
-            )
-        table = maintained.open(context.resources)
-        if table is None:
-            raise InvalidArgument(f"{config.table} was never materialised: there is no version")
+    def restore(
+        context: dg.OpExecutionContext,
+        maintained: MaintainedTable,
+        table: "DeltaTable",
+        config: DeltaRestoreConfig,
+    ) -> None:
         before = table.version()
         metadata = maintain(
             context,
@@ -188,15 +194,88 @@ def delta_restore_job(
         if maintained.asset_key is not None and table.version() > before:
             context.log_event(_materialised(maintained.asset_key, table.version(), metadata))
 
+    return _job_on_one_table(name, "restore", DeltaRestoreConfig, restore, options)
+
+
+def delta_clone_job(
+    name: str = "delta_clone", **options: Unpack[MaintenanceJobOptions]
+) -> dg.JobDefinition:
+    """A job that makes another location a clone of one of its tables.
+
+    A run names the table, the location and, if it is not the latest, the version or the time. By
+    default it only tells what would be cloned. The table itself does not change.
+
+    The step is in a pool as that of `delta_restore_job` is, so that nothing vacuums the table while
+    its files are copied.
+
+    Args:
+        name: of the job.
+        options: see `MaintenanceJobOptions`.
+
+    Raises:
+        InvalidArgument: there are no tables.
+    """
+
+    def clone(
+        context: dg.OpExecutionContext,
+        maintained: MaintainedTable,
+        table: "DeltaTable",
+        config: DeltaCloneConfig,
+    ) -> None:
+        maintain(
+            context,
+            table,
+            maintained.name,
+            lambda opened, info: [clone_step(opened, config, context.log, info)],
+        )
+
+    return _job_on_one_table(name, "clone", DeltaCloneConfig, clone, options)
+
+
+def _job_on_one_table(
+    name: str,
+    step: str,
+    asked: type[_TableConfig],
+    work: Callable[[dg.OpExecutionContext, MaintainedTable, "DeltaTable", _TableConfig], None],
+    options: MaintenanceJobOptions,
+) -> dg.JobDefinition:
+    """A job of one step, whose config names the table that it works on."""
+    known = _tables(options)
+    tables = {each.name: each for each in known}
+    only = known[0] if len(known) == 1 else None
+
+    def do(context: dg.OpExecutionContext, config: Any) -> None:
+        chosen = tables.get(config.table)
+        if chosen is None:
+            raise InvalidArgument(
+                f"{config.table!r} is no table of this job, which has {', '.join(sorted(tables))}"
+            )
+        table = chosen.open(context.resources)
+        if table is None:
+            raise InvalidArgument(f"{config.table} was never materialised: there is no version")
+        work(context, chosen, table, config)
+
+    do.__annotations__["config"] = asked
+    op = dg.op(
+        name=f"{name}__{step}",
+        out=dg.Out(dg.Nothing),
+        required_resource_keys={each.io_manager_key for each in known if each.io_manager_key},
+        pool=MAINTENANCE_POOL if only is None else _pool(only),
+    )(do)
+
     @dg.graph(name=f"{name}_graph")
-    def restoring() -> None:
-        restore.alias("restore")()
+    def doing() -> None:
+        op.alias(step)()
 
-    def mapping(val: DeltaRestoreConfig) -> dg.RunConfig:
-        return dg.RunConfig(ops={"restore": {"config": val.model_dump()}})
+    def mapping(val: Any) -> dg.RunConfig:
+        return dg.RunConfig(ops={step: {"config": val.model_dump()}})
 
-    mapping.__annotations__["val"] = config_naming_tables(DeltaRestoreConfig, "table", known)
-    return _job(restoring, name, dg.config_mapping(mapping), options)
+    mapping.__annotations__["val"] = config_naming_tables(asked, "table", known)
+    return _job(doing, name, dg.config_mapping(mapping), options)
+
+
+def _pool(table: MaintainedTable) -> str:
+    return delta_table_pool(table.asset_key or table.name)
 
 
 def _tables(options: MaintenanceJobOptions) -> tuple[MaintainedTable, ...]:
@@ -262,7 +341,7 @@ def _maintenance_op(
         description=f"Maintains {maintained.name}.",
         out=dg.Out(dg.Nothing),
         required_resource_keys=resources,
-        pool=delta_table_pool(maintained.asset_key or maintained.name),
+        pool=_pool(maintained),
     )
     def maintain_table(context: dg.OpExecutionContext, config: DeltaMaintenanceConfig) -> None:
         if config.tables and maintained.name not in config.tables:
@@ -297,6 +376,8 @@ def _run_steps(
         reports.append(vacuum_step(table, config.vacuum, log, info))
     if config.checkpoint.enabled:
         reports.append(checkpoint_step(table, config.checkpoint, log))
+    if config.clean_log.enabled:
+        reports.append(clean_log_step(table, config.clean_log, log))
     return reports
 
 

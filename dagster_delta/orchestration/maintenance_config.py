@@ -11,9 +11,14 @@ from dagster_delta.orchestration.storage_options import AnyStorageOptions, Local
 
 __all__ = [
     "CheckpointConfig",
+    "CleanLogConfig",
+    "CloneConfig",
+    "DeltaCloneConfig",
     "DeltaMaintenanceConfig",
     "DeltaRestoreConfig",
     "OptimizeConfig",
+    "TableCleanLogConfig",
+    "TableCloneConfig",
     "TableConfig",
     "TableOptimizeConfig",
     "TableRestoreConfig",
@@ -85,6 +90,57 @@ class CheckpointConfig(Config):
     )
 
 
+class CleanLogConfig(Config):
+    """How the log of versions that nobody has to read any more is deleted."""
+
+    enabled: bool = Field(
+        default=False,
+        description="Whether it is done. Writers do it by themselves after checkpoints, unless the "
+        "table has delta.enableExpiredLogCleanup = false.",
+    )
+    dry_run: bool = Field(
+        default=True, description="Only tell what would be deleted. Off: delete it, for good."
+    )
+    retention_hours: float | None = Field(
+        default=None,
+        description="How long versions can be read. Not set: delta.logRetentionDuration, else 30 "
+        "days.",
+    )
+    enforce_retention: bool = Field(
+        default=True,
+        description="Refuse a retention that is shorter than the table's, and tables that keep "
+        "their log.",
+    )
+
+
+class CloneConfig(Config):
+    """Where a table is cloned to, and how."""
+
+    target: str = Field(
+        description="Location of the clone, in storage that the options of the table reach."
+    )
+    deep: bool = Field(
+        default=True,
+        description="Copy the files. Off: refer to them, which costs nothing and breaks when the "
+        "table is vacuumed.",
+    )
+    version: int | None = Field(
+        default=None, description="The version to clone. Not set: the latest."
+    )
+    timestamp: str | None = Field(
+        default=None,
+        description="Instead: the latest version at or before it, such as 2024-05-01T12:30:00Z.",
+    )
+    replace: bool = Field(
+        default=False,
+        description="A table that is at the target becomes the clone, as a new version; only what "
+        "it does not have is copied.",
+    )
+    dry_run: bool = Field(
+        default=True, description="Only tell what would be cloned. Off: make the clone."
+    )
+
+
 class DeltaMaintenanceConfig(Config):
     """What a maintenance job does with each of its tables, in this order."""
 
@@ -100,6 +156,9 @@ class DeltaMaintenanceConfig(Config):
     checkpoint: CheckpointConfig = Field(
         default=CheckpointConfig(), description="Write a checkpoint."
     )
+    clean_log: CleanLogConfig = Field(
+        default=CleanLogConfig(), description="Delete the log of expired versions."
+    )
 
 
 class DeltaRestoreConfig(Config):
@@ -114,6 +173,12 @@ class DeltaRestoreConfig(Config):
     dry_run: bool = Field(
         default=True, description="Only tell what would change. Off: commit the restored version."
     )
+
+
+class DeltaCloneConfig(CloneConfig):
+    """Which table is cloned, where to and how."""
+
+    table: str = Field(description="Name of one of the job's tables.")
 
 
 class TableConfig(Config):
@@ -133,6 +198,14 @@ class TableOptimizeConfig(TableConfig, OptimizeConfig):
 
 class TableVacuumConfig(TableConfig, VacuumConfig):
     """A table, and how its unreferenced files are deleted."""
+
+
+class TableCleanLogConfig(TableConfig, CleanLogConfig):
+    """A table, and how its log is cleaned up."""
+
+
+class TableCloneConfig(TableConfig, CloneConfig):
+    """A table, and where it is cloned to."""
 
 
 class TableRestoreConfig(TableConfig):

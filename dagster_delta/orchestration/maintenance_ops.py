@@ -13,6 +13,8 @@ import dagster as dg
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.maintenance_config import (
     CheckpointConfig,
+    TableCleanLogConfig,
+    TableCloneConfig,
     TableConfig,
     TableOptimizeConfig,
     TableRestoreConfig,
@@ -22,6 +24,8 @@ from dagster_delta.orchestration.maintenance_report import maintenance_metadata
 from dagster_delta.orchestration.maintenance_steps import (
     StepReport,
     checkpoint_step,
+    clean_log_step,
+    clone_step,
     optimize_step,
     restore_step,
     vacuum_step,
@@ -33,7 +37,10 @@ if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
 
 __all__ = [
+    "MAINTENANCE_POOL",
     "checkpoint_op",
+    "clean_log_op",
+    "clone_op",
     "history_op",
     "maintain",
     "optimize_op",
@@ -75,6 +82,18 @@ def checkpoint_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
         config,
         lambda table, _: [checkpoint_step(table, CheckpointConfig(enabled=True), context.log)],
     )
+
+
+@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
+def clean_log_op(context: dg.OpExecutionContext, config: TableCleanLogConfig) -> None:
+    """Find the log of a table's expired versions, and delete it where that is asked for."""
+    _on(context, config, lambda table, _: [clean_log_step(table, config, context.log)])
+
+
+@dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
+def clone_op(context: dg.OpExecutionContext, config: TableCloneConfig) -> None:
+    """Make another location a clone of a table, or tell what that would mean."""
+    _on(context, config, lambda table, info: [clone_step(table, config, context.log, info)])
 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)

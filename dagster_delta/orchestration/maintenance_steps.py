@@ -10,6 +10,8 @@ from dagster import MetadataValue
 
 from dagster_delta.orchestration.maintenance_config import (
     CheckpointConfig,
+    CleanLogConfig,
+    CloneConfig,
     OptimizeConfig,
     VacuumConfig,
 )
@@ -23,6 +25,8 @@ __all__ = [
     "Log",
     "StepReport",
     "checkpoint_step",
+    "clean_log_step",
+    "clone_step",
     "health_metadata",
     "optimize_step",
     "restore_step",
@@ -143,6 +147,69 @@ def checkpoint_step(table: DeltaTable, config: CheckpointConfig, log: Log) -> St
     summary = f"written at version {health.version}, {waiting} commits after the last one"
     log.info(f"checkpoint: {summary}")
     return StepReport("CHECKPOINT", summary, {"delta/checkpoint_version": health.version})
+
+
+def clean_log_step(table: DeltaTable, config: CleanLogConfig, log: Log) -> StepReport:
+    """Find or delete the log of expired versions. Raises as `DeltaTable.clean_log` does."""
+    result = table.clean_log(
+        config.retention_hours,
+        dry_run=config.dry_run,
+        enforce_retention=config.enforce_retention,
+    )
+    verb = "would delete" if result.dry_run else "deleted"
+    summary = (
+        f"{verb} {result.num_files} files ({spell_bytes(result.size_bytes)}); the log begins with "
+        f"version {result.earliest_version}"
+    )
+    if result.kept_because is not None:
+        summary += f": {result.kept_because}"
+    log.info(f"clean log: {summary}")
+    return StepReport(
+        "CLEAN LOG (dry run)" if result.dry_run else "CLEAN LOG",
+        summary,
+        {
+            "delta/clean_log_dry_run": result.dry_run,
+            "delta/clean_log_files": result.num_files,
+            "delta/clean_log_bytes": result.size_bytes,
+            "delta/earliest_version": result.earliest_version,
+        },
+    )
+
+
+def clone_step(
+    table: DeltaTable, config: CloneConfig, log: Log, commit_info: Mapping[str, object]
+) -> StepReport:
+    """Clone the table, or tell what that would mean. Raises as `DeltaTable.clone` does."""
+    table.refresh()
+    source = table.snapshot(version=config.version, timestamp=config.timestamp)
+    kind = "deep" if config.deep else "shallow"
+    facts = {"delta/cloned_version": source.version, "delta/clone_target": config.target}
+    size = f"{source.num_files} files, {spell_bytes(source.size_bytes)}"
+    if config.dry_run:
+        summary = f"would be a {kind} clone of version {source.version} ({size}): {config.target}"
+        log.info(f"clone: {summary}")
+        return StepReport("CLONE (dry run)", summary, facts)
+    result = table.clone(
+        config.target,
+        deep=config.deep,
+        version=source.version,
+        replace=config.replace,
+        commit_info=commit_info,
+        on_progress=lambda done, total: log.info(f"clone: {done} of {total} files copied"),
+    )
+    if result.skipped:
+        return StepReport("CLONE", f"{config.target} is version {source.version} already", facts)
+    summary = (
+        f"{config.target} (version {result.version}) is a {kind} clone of version "
+        f"{source.version} ({size}); {result.metrics['numCopiedFiles']} files were copied"
+    )
+    log.info(f"clone: {summary}")
+    numbers = {
+        "delta/clone_version": result.version,
+        "delta/copied_files": result.metrics["numCopiedFiles"],
+        "delta/copied_bytes": result.metrics["copiedFilesSize"],
+    }
+    return StepReport("CLONE", summary, {**facts, **numbers})
 
 
 def restore_step(

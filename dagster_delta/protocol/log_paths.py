@@ -12,6 +12,7 @@ from typing import NamedTuple
 __all__ = [
     "LAST_CHECKPOINT_PATH",
     "LOG_DIRECTORY",
+    "SIDECAR_DIRECTORY",
     "LogFileKind",
     "LogFileName",
     "checkpoint_path",

@@ -14,7 +14,8 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -28,6 +29,9 @@ _NO_HARD_LINKS = frozenset(
 )
 _NO_EXCLUSIVE_RENAME = _NO_HARD_LINKS | {errno.EINVAL}
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_DIRECTORY_ATTEMPTS = 10
+
+_Created = TypeVar("_Created")
 
 
 class TargetExists(Exception):
@@ -57,11 +61,7 @@ def publish_file(
         OSError: the file system refused or failed.
     """
     temporary = _temporary_beside(target)
-    try:
-        descriptor = os.open(temporary, _NEW_FILE, 0o666)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        descriptor = os.open(temporary, _NEW_FILE, 0o666)
+    descriptor = _in_directory(temporary, lambda: os.open(temporary, _NEW_FILE, 0o666))
     try:
         _write_and_close(descriptor, data, fsync=fsync)
         move(temporary, target)
@@ -111,11 +111,11 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
             OSError: the file system refused or failed.
         """
         temporary = _temporary_beside(target)
-        try:
-            stream = cls(temporary, "wb")
-        except FileNotFoundError:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            stream = cls(temporary, "wb")
+        return _in_directory(temporary, lambda: cls._open(target, temporary, fsync=fsync))
+
+    @classmethod
+    def _open(cls, target: str, temporary: str, *, fsync: bool) -> Any:
+        stream = cls(temporary, "wb")
         stream._target, stream._temporary, stream._fsync = target, temporary, fsync
         return stream
 
@@ -151,6 +151,18 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
         self.close()
         if discard:
             _unlink_quietly(self._temporary)
+
+
+def _in_directory(path: str, create: Callable[[], _Created]) -> _Created:
+    """What `create` makes at a path, in a directory that is made where it is not there."""
+    for _ in range(_DIRECTORY_ATTEMPTS):
+        try:
+            return create()
+        except FileNotFoundError:
+            # VACUUM removes directories that are empty, a new one too, between this and the next.
+            with suppress(FileNotFoundError):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+    return create()
 
 
 def _temporary_beside(target: str) -> str:

@@ -1,13 +1,15 @@
-"""The calls of a table handle that keep a table in shape: optimize, vacuum, restore and health."""
+"""The calls of a table handle that keep a table in shape, copy it or tell how it is."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import now_ms
 from dagster_delta.table.snapshot import Snapshot
@@ -15,6 +17,7 @@ from dagster_delta.table.transaction import CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.table.health import TableHealth
+    from dagster_delta.table.log_cleanup import LogCleanupResult
     from dagster_delta.table.optimize import OptimizeProgress, OptimizeResult
     from dagster_delta.table.vacuum import VacuumResult
 
@@ -34,6 +37,12 @@ class MaintenanceMethods(ABC):
     @abstractmethod
     def _known(self) -> Snapshot:
         """The version this handle knows; raises TableNotFound where there is no table."""
+
+    @abstractmethod
+    def snapshot(
+        self, version: int | None = None, timestamp: datetime | str | int | None = None
+    ) -> Snapshot:
+        """One immutable version of the table."""
 
     @abstractmethod
     def _adopt(self, result: CommitResult) -> CommitResult:
@@ -145,6 +154,55 @@ class MaintenanceMethods(ABC):
         self._snapshot = result.snapshot
         return result
 
+    def clean_log(
+        self,
+        retention_hours: float | None = None,
+        *,
+        dry_run: bool = True,
+        enforce_retention: bool = True,
+    ) -> LogCleanupResult:
+        """Delete the log of versions that are older than the table has to remember.
+
+        The log is cut at a checkpoint, which is written where none is near: the version that was
+        the latest at midnight (UTC), the retention ago, and all newer ones stay readable. Rows are
+        not touched; files that only older versions need go with the next `vacuum`.
+
+        Who reads commits one after the other and is further behind (a sensor, a stream, a change
+        feed) finds them missing, is told so, and has to start over.
+
+        Writes do the same after each checkpoint that they make, as far as checkpoints are there,
+        unless the table has `delta.enableExpiredLogCleanup = false`.
+
+        Args:
+            retention_hours: how long versions can be read; by default
+                `delta.logRetentionDuration`, else 30 days.
+            dry_run: only find the files.
+            enforce_retention: refuse a retention shorter than the table's, and tables that have
+                `delta.enableExpiredLogCleanup = false`.
+
+        Raises:
+            InvalidArgument: the retention is too short, or the table keeps its log.
+            TableNotFound: there is no table.
+            InvalidTable: the version that the log is to begin with cannot be read; nothing was
+                deleted.
+            UnsupportedFeature, UnsupportedWriterVersion: this library cannot write the table.
+            StorageFailure: the store refused or failed.
+        """
+        from dagster_delta.table.log_cleanup import clean_log
+
+        result = clean_log(
+            self._store,
+            self._existing(),
+            clock=now_ms,
+            retention_hours=retention_hours,
+            dry_run=dry_run,
+            enforce_retention=enforce_retention,
+        )
+        if not dry_run and result.num_files:
+            # The snapshot may still have to read what it began with.
+            self._snapshot = Snapshot.load(self._store)
+        return result
+
     def restore(
         self,
         version: int | None = None,
@@ -188,6 +246,67 @@ class MaintenanceMethods(ABC):
                 commit_info=commit_info,
             )
         )
+
+    def clone(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        deep: bool = False,
+        version: int | None = None,
+        timestamp: datetime | str | int | None = None,
+        replace: bool = False,
+        properties: Mapping[str, object] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        store: ObjectStore | None = None,
+        commit_info: Mapping[str, object] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> CommitResult:
+        """Make another location a table with the rows of one version; the result is the clone's.
+
+        Schema, partitioning, properties, constraints, table features, row ids and clustering come
+        along. Older versions, transaction ids and metadata domains of others do not: the clone has
+        a log and an id of its own, and what is written to either table is not seen in the other.
+
+        A shallow clone refers to the data files of its source where they lie, so it costs one
+        commit whatever the size. VACUUM of the source deletes files that only the clone needs: such
+        clones are for tests and short-lived copies. VACUUM of the clone leaves them alone. A deep
+        clone copies data files and deletion vectors, by the same relative paths.
+
+        With `replace` the location becomes, in a new version, what the source is; what it has
+        already is not copied again. Where it is that already, nothing is committed and `skipped`
+        is true. A deep clone that was interrupted uses, for a day, what it has copied.
+
+        Args:
+            target: path or URI of the clone's root, neither in the source nor around it.
+            deep: copy the files instead of referring to them.
+            version: which version of the source; the one this handle knows by default.
+            timestamp: instead: the latest version committed at or before it, spelled as for
+                `snapshot`.
+            replace: whether a table that is there becomes the clone, as a new version.
+            properties: table properties that the clone has instead of, or beside, the source's.
+            storage_options: of the target's storage; those of the source by default.
+            store: an opened store instead of the target's own.
+            commit_info: recorded in the commitInfo beside ours.
+            on_progress: called with the number of files that are copied, and are to be.
+
+        Raises:
+            TableAlreadyExists: a table is there, and `replace` is false.
+            InvalidArgument: one location lies in the other, the storage of a shallow clone cannot
+                open the files, or an argument makes no sense.
+            TableNotFound, VersionNotFound: there is no such version of the source.
+            DataFileMissing: a file of the version is gone; nothing was committed.
+            UnsupportedFeature, ConditionalPutUnsupported: the clone could not be written.
+            CommitConflict, CommitStateUnknown, StorageFailure: the commit did not, or may not have,
+                landed.
+        """
+        from dagster_delta.table.clone import CloneOptions, clone_table
+
+        source = self.snapshot(version, timestamp)
+        if store is None:
+            own = self._store.location.options
+            store = open_store(target, own if storage_options is None else storage_options)
+        options = CloneOptions(deep, replace, properties, commit_info, on_progress)
+        return clone_table(source, store, options, clock=now_ms)
 
     def health(self, *, small_file_size: int | None = None) -> TableHealth:
         """Facts about the shape of the table, from the log alone.

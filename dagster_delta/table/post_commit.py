@@ -1,6 +1,7 @@
-"""What follows a commit and may fail without harm: the version checksum and the checkpoint.
+"""What follows a commit and may fail without harm: the version checksum and the checkpoint, after
+which the log is cleaned up.
 
-Spec: Checkpoints; Last Checkpoint File; Version Checksum File.
+Spec: Checkpoints; Last Checkpoint File; Version Checksum File; Metadata Cleanup.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def follow_commit(
         snapshot = Snapshot.load(store, version=version)
     else:
         snapshot = base.advance(commits, checksum=checksum)
-    _store_checkpoint_when_due(snapshot, clock=clock)
+    if _store_checkpoint_when_due(snapshot, clock=clock):
+        return _with_clean_log(snapshot, clock=clock)
     return snapshot
 
 
@@ -105,17 +107,35 @@ def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum 
         _warn("checksum", version, store, error)
 
 
-def _store_checkpoint_when_due(snapshot: Snapshot, *, clock: Clock) -> None:
+def _store_checkpoint_when_due(snapshot: Snapshot, *, clock: Clock) -> bool:
+    """Whether a checkpoint was stored."""
     try:
         interval = snapshot.configuration.properties.checkpoint_interval
-        if snapshot.version and snapshot.version % interval == 0:
-            write_checkpoint(snapshot, now_ms=clock())
-            if snapshot.checksum is None:
-                # Writers that store none break the chain; with the state at hand it starts anew.
-                snapshot.checksum = _count(snapshot)
-                _store_checksum(snapshot.store, snapshot.version, snapshot.checksum)
+        if not snapshot.version or snapshot.version % interval:
+            return False
+        write_checkpoint(snapshot, now_ms=clock())
+        if snapshot.checksum is None:
+            # Writers that store none break the chain; with the state at hand it starts anew.
+            snapshot.checksum = _count(snapshot)
+            _store_checksum(snapshot.store, snapshot.version, snapshot.checksum)
     except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
         _warn("checkpoint", snapshot.version, snapshot.store, error)
+        return False
+    return True
+
+
+def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
+    """The version, once what has expired of the log is deleted where the table wants that."""
+    from dagster_delta.table.log_cleanup import clean_expired_log
+    from dagster_delta.table.snapshot import Snapshot
+
+    try:
+        if clean_expired_log(snapshot, clock=clock) is not None:
+            # It may still have to read the checkpoint that it began with.
+            return Snapshot.load(snapshot.store, version=snapshot.version)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
+        _LOG.warning("the log of %s was not cleaned up: %s", snapshot.store.location.uri, error)
+    return snapshot
 
 
 def _count(snapshot: Snapshot) -> VersionChecksum:

@@ -88,12 +88,15 @@ def update_rows(
         CommitStateUnknown: see `delete_rows`.
     """
     from dagster_delta.engines.row_changes.assignments import parse_assignments
+    from dagster_delta.engines.row_changes.default_keyword import resolve_defaults
 
     operation = _RowOperation.begin("UPDATE", Transaction(store, snapshot, clock=clock), where)
-    assignments = parse_assignments(values, snapshot.schema)
+    configuration, schema = snapshot.configuration, snapshot.schema
+    assignments = parse_assignments(resolve_defaults(values, configuration, schema), schema)
     engine = engine or operation.engine_of(assignments)
     if engine.casts_values:
-        assignments = parse_assignments(values, snapshot.schema, casts=False)
+        values = resolve_defaults(values, configuration, schema, embedded=False)
+        assignments = parse_assignments(values, schema, casts=False)
     parameters = {"predicate": [] if where is None else [where]}
     return operation.run(assignments, engine, parameters, commit_info, record)
 

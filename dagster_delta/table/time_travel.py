@@ -7,7 +7,7 @@ count, made monotonic as the reference implementation does.
 from __future__ import annotations
 
 import datetime as dt
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, VersionNotFound
@@ -18,7 +18,13 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log_reader import list_log, located, read_commit
 
-__all__ = ["commit_times", "first_version_since", "parse_timestamp", "version_at"]
+__all__ = [
+    "commit_times",
+    "first_version_since",
+    "newest_version_until",
+    "parse_timestamp",
+    "version_at",
+]
 
 
 def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
@@ -54,6 +60,31 @@ def first_version_since(store: ObjectStore, timestamp: dt.datetime | str | int) 
     )
 
 
+def newest_version_until(
+    store: ObjectStore, listing: LogListing, configuration: TableConfiguration, until_ms: int
+) -> int | None:
+    """The newest version that was committed at or before a time; None where all are younger.
+
+    Args:
+        store: store of the table.
+        listing: its whole log.
+        configuration: of the latest version.
+        until_ms: milliseconds since the epoch.
+
+    Raises:
+        InvalidTable, StorageFailure: of a commit that has to be looked at.
+    """
+    versions = _readable_versions(listing)
+    times = _Search(store, listing, configuration).times_of(versions)
+    index = bisect_right(versions, until_ms, key=times)
+    return versions[index - 1] if index else None
+
+
+def _readable_versions(listing: LogListing) -> list[int]:
+    earliest = listing.earliest_version
+    return sorted(each for each in listing.commits if earliest is None or each >= earliest)
+
+
 def _search(store: ObjectStore) -> tuple[_Search, list[int]]:
     """A search of the log, and the versions that can be found, ascending."""
     from dagster_delta.table.snapshot import Snapshot
@@ -61,8 +92,7 @@ def _search(store: ObjectStore) -> tuple[_Search, list[int]]:
     listing = list_log(store)
     table = store.location.uri
     snapshot = Snapshot.of_segment(store, listing.segment(table=table))
-    earliest = listing.earliest_version
-    versions = sorted(each for each in listing.commits if earliest is None or each >= earliest)
+    versions = _readable_versions(listing)
     if not versions:
         raise VersionNotFound(
             "The log holds no commit any more, only a checkpoint: open the table by version "

@@ -20,6 +20,7 @@ from dagster_delta.protocol.commit_file import decode_commit
 from dagster_delta.protocol.log_replay import DELETION_VECTOR_TYPE
 from dagster_delta.protocol.log_segment import CommitFile
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.empty_directories import EmptiedDirectories
 from dagster_delta.table.log_reader import list_log, read_commits
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.transaction import Transaction
@@ -195,10 +196,13 @@ class _Vacuum:
             # A restore that landed first may have made files live again.
             referenced = _referenced(snapshot, self.before_ms, planned.retention_ms)
             files = unreferenced_files(files, referenced)
-        deleted, failure = self._delete(files["path"].to_pylist())
+        paths = files["path"].to_pylist()
+        directories = EmptiedDirectories(self.store, paths, before_ms=self.before_ms)
+        deleted, failure = self._delete(paths)
+        num_directories = directories.remove()
         files = files.filter(pc.is_in(files["path"], value_set=string_column(deleted)))
         if self.options.record_in_log:
-            snapshot = self._record_end(snapshot, files, completed=failure is None)
+            snapshot = self._record_end(snapshot, files, num_directories, completed=failure is None)
         if failure is not None:
             raise failure
         return VacuumResult(False, files, planned.retention_ms, planned.num_listed_files, snapshot)
@@ -248,9 +252,14 @@ class _Vacuum:
             },
         )
 
-    def _record_end(self, snapshot: Snapshot, deleted: Any, *, completed: bool) -> Snapshot:
+    def _record_end(
+        self, snapshot: Snapshot, deleted: Any, num_directories: int, *, completed: bool
+    ) -> Snapshot:
         status = {"status": "COMPLETED" if completed else "FAILED"}
-        metrics = {"numDeletedFiles": deleted.num_rows, "numVacuumedDirectories": 0}
+        metrics = {
+            "numDeletedFiles": deleted.num_rows,
+            "numVacuumedDirectories": num_directories,
+        }
         for _ in range(_END_ATTEMPTS):
             try:
                 return self._record(snapshot, "VACUUM END", status, metrics)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io_manager import DeltaIOManager
 from dagster_delta.orchestration.maintained_tables import delta_table_pool
 from dagster_delta.orchestration.maintenance import (
+    delta_clone_job,
     delta_maintenance_job,
     delta_maintenance_schedule,
     delta_restore_job,
@@ -23,7 +26,10 @@ from dagster_delta.orchestration.maintenance_config import (
     VacuumConfig,
 )
 from dagster_delta.orchestration.maintenance_ops import (
+    MAINTENANCE_POOL,
     checkpoint_op,
+    clean_log_op,
+    clone_op,
     history_op,
     optimize_op,
     restore_op,
@@ -301,12 +307,15 @@ def test_ops_work_on_the_table_that_their_config_names(lake: Lake) -> None:
     @dg.job
     def by_hand() -> None:
         shaped = vacuum_op(start=checkpoint_op(start=optimize_op()))
-        history_op(start=restore_op(start=shaped))
+        copied = clone_op(start=clean_log_op(start=shaped))
+        history_op(start=restore_op(start=copied))
 
     config: dict[str, dict[str, Any]] = {
         "optimize_op": {"uri": uri, "storage_options": {"local": {}}},
         "vacuum_op": {"uri": uri},
         "checkpoint_op": {"uri": uri},
+        "clean_log_op": {"uri": uri},
+        "clone_op": {"uri": uri, "target": f"{uri}_copy", "deep": False, "dry_run": False},
         "restore_op": {"uri": uri, "version": 1},
         "history_op": {"uri": uri},
     }
@@ -315,10 +324,54 @@ def test_ops_work_on_the_table_that_their_config_names(lake: Lake) -> None:
     table = DeltaTable(uri)
     assert table.snapshot().num_files == 1
     assert table.health().checkpoint_version == 3
+    assert content(DeltaTable(f"{uri}_copy")) == content(table)
 
 
 def test_everything_that_changes_a_table_has_one_pool() -> None:
-    (op,) = delta_maintenance_job(assets=[flights]).graph.node_defs
+    for build in (delta_maintenance_job, delta_restore_job, delta_clone_job):
+        (op,) = build(assets=[flights]).graph.node_defs
+        assert isinstance(op, dg.OpDefinition)
+        assert op.pool == delta_table_pool(flights.key) == "delta/raw/flights"
+    (op,) = delta_restore_job(assets=ASSETS).graph.node_defs
     assert isinstance(op, dg.OpDefinition)
-    assert op.pool == delta_table_pool(flights.key) == "delta/raw/flights"
+    assert op.pool == MAINTENANCE_POOL
     assert delta_table_pool("my table") == "delta/my_table"
+
+
+def test_a_clone_is_a_dry_run_first_and_made_then(lake: Lake) -> None:
+    fill(lake)
+    job = delta_clone_job(assets=ASSETS)
+    target = str(lake.root / "copies" / "flights")
+    config: dict[str, Any] = {"table": "raw/flights", "target": target}
+    assert run(lake, job, config).success
+    assert not DeltaTable.is_delta_table(target)
+    assert run(lake, job, {**config, "dry_run": False, "version": 1}).success
+    made = DeltaTable(target)
+    assert made.snapshot().num_records == 6
+    assert made.history(1)[0].commit_info["dagsterAsset"] == "raw/flights"
+    assert run(lake, job, {**config, "dry_run": False, "replace": True}).success
+    assert content(DeltaTable(target)) == content(lake.table("flights", "raw"))
+    assert observations(lake, "raw", "flights") == []
+
+
+def test_the_log_is_cleaned_where_that_is_asked_for(lake: Lake) -> None:
+    fill(lake)
+    table = lake.table("flights", "raw")
+    table.set_properties({"delta.checkpointInterval": "1"})
+    long_ago = time.time() - 60 * 24 * 60 * 60
+    for each in (lake.root / "raw" / "flights" / "_delta_log").iterdir():
+        os.utime(each, (long_ago, long_ago))
+    steps: dict[str, Any] = {
+        "tables": ["raw/flights"],
+        "optimize": {"enabled": False},
+        "vacuum": {"enabled": False},
+    }
+    job = delta_maintenance_job(assets=ASSETS)
+    run(lake, job, {**steps, "clean_log": {"enabled": True}})
+    run(lake, job, {**steps, "clean_log": {"enabled": True, "dry_run": False}})
+    done, told = observations(lake, "raw", "flights")
+    assert told["delta/clean_log_dry_run"] is True
+    assert told["delta/clean_log_files"] == done["delta/clean_log_files"] > 0
+    assert "**CLEAN LOG**: deleted" in done["delta/report"]
+    assert done["delta/earliest_version"] == 3
+    assert [each.version for each in lake.table("flights", "raw").history()] == [3]

@@ -185,3 +185,39 @@ def test_what_only_spark_computes_is_computed_by_spark(
     assert sorted(map(tuple, found)) == sorted(
         [("Robert", "R163", ["a", "b"]), ("Ann", "A500", ["a", "b"])] * 2
     )
+
+
+def test_the_keyword_default_means_what_it_means_to_delta_spark(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    theirs, spark = tmp_path / "theirs", delta_spark
+    spark.sql(
+        f"CREATE TABLE delta.`{theirs}` (id BIGINT, state STRING DEFAULT 'new', n INT) USING delta "
+        "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')"
+    )
+    spark.sql(f"INSERT INTO delta.`{theirs}` VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
+    copies = {engine: tmp_path / engine for engine in ("arrow", "spark")}
+    for each in copies.values():
+        shutil.copytree(theirs, each)
+    source = spark.sql("SELECT id FROM range(2, 6)")
+    source.createOrReplaceTempView("few")
+    spark.sql(f"UPDATE delta.`{theirs}` SET state = DEFAULT, n = default WHERE id < 2")
+    spark.sql(
+        f"MERGE INTO delta.`{theirs}` t USING few s ON t.id = s.id "
+        "WHEN MATCHED AND s.id = 2 THEN UPDATE SET t.state = DEFAULT, t.n = DEFAULT "
+        "WHEN NOT MATCHED THEN INSERT (id, state, n) VALUES (s.id, DEFAULT, DEFAULT)"
+    )
+
+    def read_sorted(path: Path) -> list[Any]:
+        return sorted(map(tuple, spark.read.format("delta").load(str(path)).collect()))
+
+    expected = read_sorted(theirs)
+    assert expected[:3] == [(1, "new", None), (2, "new", None), (3, "c", 3)]
+    for engine, path in copies.items():
+        table = DeltaTable(path)
+        table.update({"state": "DEFAULT", "n": " default "}, "id < 2", engine=engine)
+        merge = table.merge(source if engine == "spark" else source.toArrow(), "t.id = s.id")
+        merge.when_matched_update({"t.state": "DEFAULT", "n": "DEFAULT"}, "s.id = 2")
+        merge.when_not_matched_insert({"id": "s.id", "state": "DEFAULT", "n": "DEFAULT"})
+        merge.execute()
+        assert read_sorted(path) == expected

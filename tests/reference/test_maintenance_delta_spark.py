@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
+from dagster_delta.protocol.log_paths import parse_log_file_name
 from tests.reference.test_deltalake import read_by_deltalake
 
 if TYPE_CHECKING:
@@ -156,3 +159,52 @@ def test_vacuum_agrees_with_delta_spark_and_older_rows_come_back(
     # A writer that does not know ours goes on from here.
     delta_spark.sql(f"DELETE FROM delta.`{uri}` WHERE id = 1")
     assert DeltaTable(uri).snapshot().num_records == before[0] - 1
+
+
+def aged_log(spark: SparkSession, uri: str, properties: str) -> None:
+    """A table of eleven versions by delta-spark, of which the last was written today."""
+    spark.sql(
+        f"CREATE TABLE delta.`{uri}` (id BIGINT) USING delta TBLPROPERTIES ({properties}, "
+        "'delta.deletedFileRetentionDuration' = 'interval 60 days')"
+    )
+    for each in range(1, 9):
+        DeltaTable(uri).append(pa.table({"id": [each]}))
+    days_ago = (time.time() // 86400 - 36) * 86400
+    for file in (Path(uri) / "_delta_log").iterdir():
+        name = parse_log_file_name(file.name.removeprefix("."))
+        if name is not None:
+            at = days_ago + name.version * 86400
+            os.utime(file, (at, at))
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        "'delta.checkpointInterval' = '3'",
+        "'delta.checkpointInterval' = '3', 'delta.checkpointPolicy' = 'v2'",
+    ],
+)
+def test_the_log_is_cut_where_delta_spark_cuts_it(
+    delta_spark: SparkSession, tmp_path: Path, properties: str
+) -> None:
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    aged_log(delta_spark, ours, properties)
+    shutil.copytree(ours, theirs)
+    # The ninth version has a checkpoint, after which either cleans up.
+    result = DeltaTable(ours).append(pa.table({"id": [9]}))
+    delta_spark.sql(f"INSERT INTO delta.`{theirs}` VALUES (9)")
+    left = [
+        sorted(
+            each.name[:20]
+            for each in (Path(uri) / "_delta_log").iterdir()
+            if each.name.endswith(".json") and "checkpoint" not in each.name
+        )
+        for uri in (ours, theirs)
+    ]
+    assert left[0] == left[1]
+    assert int(left[0][0]) == 6
+    assert len(readings(delta_spark, ours)) == 1
+    assert result.snapshot.num_records == 9
+    assert delta_spark.sql(f"SELECT * FROM delta.`{ours}` VERSION AS OF 6").count() == 6
+    delta_spark.sql(f"DELETE FROM delta.`{ours}` WHERE id < 4")
+    assert DeltaTable(ours).snapshot().num_records == 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -249,3 +250,28 @@ def test_a_parquet_writer_may_keep_the_stream(store: LocalStore) -> None:
     with store.open_output("a.parquet") as stream, pq.ParquetWriter(stream, table.schema) as writer:
         writer.write_table(table)
     assert pq.read_table(store.local_path("a.parquet")) == table
+
+
+def test_a_file_is_created_in_a_directory_that_others_keep_removing(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    stop = threading.Event()
+
+    def remove() -> None:
+        while not stop.is_set():
+            with suppress(OSError):
+                (tmp_path / "p=1").rmdir()
+
+    remover = threading.Thread(target=remove)
+    remover.start()
+    try:
+        for number in range(300):
+            name = f"p=1/{number}"
+            if number % 2:
+                store.put(name, b"x")
+            else:
+                with store.open_output(name) as stream:
+                    stream.write(b"x")
+            store.delete([name])
+    finally:
+        stop.set()
+        remover.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -69,3 +70,26 @@ def test_a_table_is_not_written_where_puts_overwrite_in_silence(
         table.append(ROWS)
     assert table.refresh().version == 1
     assert table.snapshot().num_records == 3
+
+
+def test_a_clone_on_s3_refers_to_files_there_or_copies_them(
+    uri: str, s3_bucket: str, s3_options: dict[str, str], tmp_path: Path
+) -> None:
+    properties = {"delta.enableDeletionVectors": "true"}
+    table = DeltaTable.create(
+        uri, ROWS.schema, partition_by=["part"], properties=properties, storage_options=s3_options
+    )
+    table.append(ROWS)
+    table.append(ROWS)
+    table.delete("id = 2")
+    expected = _rows(table)
+    for deep in (False, True):
+        target = f"s3://{s3_bucket}/clones/{deep}"
+        assert table.clone(target, deep=deep).version == 0
+        assert table.clone(target, deep=deep, replace=True).skipped
+        made = DeltaTable(target, storage_options=s3_options)
+        assert _rows(made) == expected
+        made.update({"id": "id + 10"}, "id = 1")
+        assert [row[1] for row in _rows(made)] == [11, 11, 3, 3]
+    assert table.clone(tmp_path, deep=True, storage_options={}).version == 0
+    assert _rows(DeltaTable(tmp_path)) == _rows(table) == expected

@@ -366,3 +366,37 @@ def test_a_merge_verifies_what_it_is_given() -> None:
     with pytest.raises(SchemaMismatch, match="GENERATED ALWAYS"):
         table.merge(numbered, "t.at = s.at").when_not_matched_insert_all().execute()
     assert rows(table, "id") == [(10,), (20,)]
+
+
+def test_default_is_a_keyword_where_it_stands_alone() -> None:
+    table = DeltaTable.create(
+        "",
+        [
+            Column("id", "BIGINT", identity=Identity()),
+            Column("at", "TIMESTAMP", default="current_timestamp()"),
+            Column("day", "DATE", generated_as="CAST(at AS DATE)"),
+            Column("s", "STRUCT<a: INT>"),
+            Column("default", "STRING"),
+        ],
+        store=MemoryStore(),
+    )
+    long_ago = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    table.append(pa.table({"at": [long_ago], "default": ["x"]}))
+    before = dt.datetime.now(dt.UTC)
+    table.update({"at": "DEFAULT", "day": "DEFAULT", "default": "concat(`default`, 'y')"})
+    (row,) = table.snapshot().scan().to_arrow().to_pylist()
+    assert row["at"] >= before
+    assert row["day"] == row["at"].date()
+    assert row["default"] == "xy"
+    with pytest.raises(InvalidArgument, match="whole columns"):
+        table.update({"s.a": "DEFAULT"})
+    with pytest.raises(InvalidArgument, match="identity"):
+        table.update({"id": "DEFAULT"})
+    source = pa.table({"k": pa.array([9], pa.int64())})
+    merge = table.merge(source, "t.id = s.k")
+    values = {"id": "DEFAULT", "at": "DEFAULT", "day": "DEFAULT", "default": "'z'"}
+    merge.when_not_matched_insert(values).execute()
+    new = table.snapshot().scan(where="`default` = 'z'").to_arrow().to_pylist()[0]
+    assert new["at"] >= row["at"]
+    assert new["day"] == new["at"].date()
+    assert new["id"] is not None

@@ -19,6 +19,7 @@ from dagster_delta.errors import (
 from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.empty_directories import EmptiedDirectories
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.vacuum import VacuumOptions, VacuumResult, vacuum_table
 from dagster_delta.table.vacuum_plan import is_vacuumed
@@ -367,3 +368,42 @@ def test_a_table_that_is_not_understood_is_left_alone() -> None:
         with pytest.raises(UnsupportedFeature, match="filesNobodyKnows"):
             vacuum(DeltaTable("", store=store), days=8, dry_run=dry_run)
     assert store.head("part-old.parquet") is not None
+
+
+def test_directories_that_become_empty_go_unless_somebody_was_there_of_late(
+    tmp_path: Path,
+) -> None:
+    table = DeltaTable(tmp_path, must_exist=False)
+    table.append(pa.table({"p": ["a", "b"], "q": [1, 1], "id": [1, 2]}), partition_by=["p", "q"])
+    table.append(pa.table({"p": ["c"], "q": [1], "id": [3]}))
+    table.delete("p <> 'b'")
+    long_ago = time.time() - 30 * 24 * 60 * 60
+    for each in tmp_path.rglob("p=*"):
+        for below in (*each.rglob("*"), each):
+            os.utime(below, (long_ago, long_ago))
+    os.utime(tmp_path / "p=c" / "q=1")
+    # Today's tombstones protect files for a week.
+    result = vacuum(table, days=8, dry_run=False)
+    assert result.num_files == 2
+    assert not list(tmp_path.rglob("p=a*"))
+    assert (tmp_path / "p=b" / "q=1").is_dir()
+    assert not (tmp_path / "p=c" / "q=1").exists()
+    table.refresh()
+    info = table.history(1)[0].commit_info
+    assert info["operationMetrics"]["numVacuumedDirectories"] == "4"
+
+
+def test_a_directory_that_changed_of_late_stays(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path, must_exist=False)
+    table.append(pa.table({"p": ["a"], "id": [1]}), partition_by=["p"])
+    table.delete("id = 1")
+    before = int((time.time() - 60) * 1000)
+    later_on = int((time.time() + 60) * 1000)
+    directories = EmptiedDirectories(table.store, ["p=a/x.parquet"], before_ms=before)
+    for each in (tmp_path / "p=a").iterdir():
+        each.unlink()
+    assert directories.remove() == 0
+    assert (tmp_path / "p=a").is_dir()
+    directories = EmptiedDirectories(table.store, ["p=a/x.parquet"], before_ms=later_on)
+    assert directories.remove() == 1
+    assert not (tmp_path / "p=a").exists()

@@ -166,8 +166,14 @@ class RowUpdate:
         if len(own[0].column) == 1:
             return compute(own[0].value, scope)
         nested = {each.column[1:]: compute(each.value, scope) for each in own}
+        structs = {
+            each.column[1 : depth + 1]: struct
+            for each in own
+            for depth, struct in enumerate(each.structs)
+        }
+        nulls = {path: compute(each, scope).is_null() for path, each in structs.items()}
         assert isinstance(field.data_type, StructType)  # noqa: S101  a path leads through structs
-        return _with_fields(rows.column(field.name), field.data_type, nested)
+        return _with_fields(rows.column(field.name), field.data_type, nested, nulls)
 
 
 def _with_columns(rows: Any, columns: Mapping[str, Any]) -> Any:
@@ -214,10 +220,16 @@ def compute(value: SqlExpression, rows: pa.RecordBatch) -> Any:
     return _one_array(value.evaluate(rows))
 
 
-def _with_fields(struct: Any, data_type: StructType, values: Mapping[tuple[str, ...], Any]) -> Any:
+def _with_fields(
+    struct: Any,
+    data_type: StructType,
+    values: Mapping[tuple[str, ...], Any],
+    nulls: Mapping[tuple[str, ...], Any],
+) -> Any:
     """A struct array with other values of some fields.
 
-    Where the struct was null it is one of nulls now, but for these fields, as in Spark.
+    Where the struct was null it is one of nulls now, but for these fields, as in Spark; unless
+    `nulls` has its path, and says that what it is taken from is null as well.
     """
     children = []
     for field in data_type:
@@ -227,13 +239,15 @@ def _with_fields(struct: Any, data_type: StructType, values: Mapping[tuple[str, 
             children.append(below[()])
         elif below:
             assert isinstance(field.data_type, StructType)  # noqa: S101
-            children.append(_with_fields(child, field.data_type, below))
+            inner = {path[1:]: each for path, each in nulls.items() if path[:1] == (field.name,)}
+            children.append(_with_fields(child, field.data_type, below, inner))
         else:
             children.append(child)
     fields = [
         pa.field(field.name, child.type) for field, child in zip(data_type, children, strict=True)
     ]
-    return pa.StructArray.from_arrays(children, fields=fields)
+    stays_null = pc.and_(nulls[()], struct.is_null()) if () in nulls else None
+    return pa.StructArray.from_arrays(children, fields=fields, mask=stays_null)
 
 
 def _one_array(values: Any) -> Any:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.engine import Assignment
 from dagster_delta.engines.row_changes.assignments import check_computable, parse_assignments
+from dagster_delta.engines.row_changes.default_keyword import resolve_defaults
 from dagster_delta.engines.row_completion import changed_values
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.engines.sql.tokens import tokenize
@@ -364,12 +365,21 @@ def _parse_clause(
             values = _every_field(names)
     else:
         values = _by_path(text, names)
+        values = resolve_defaults(
+            values,
+            configuration,
+            names.assigned,
+            fills=text.action == "insert",
+            embedded=names.embedded,
+        )
     for sql in values.values():
         if isinstance(sql, str):
             names.parse(sql, text.kind)
     assignments = parse_assignments(
         values, names.assigned, value_schema=names.scope(text.kind), casts=names.embedded
     )
+    if text.values is None:
+        assignments = tuple(_with_structs(each, names) for each in assignments)
     for each in assignments if names.embedded else ():
         check_computable(each)
     assigned = {each.column[0] for each in assignments}
@@ -419,12 +429,21 @@ def _every_column(names: MergeNames, filled: Collection[str] | None) -> dict[str
 
 def _every_field(names: MergeNames) -> dict[str, str]:
     """What an update takes from a source that need not have everything: fields of structs that it
-    lacks stay as they are, as columns do. A struct that is null on both sides becomes one of nulls.
+    lacks stay as they are, as columns do.
     """
     alias = names.alias(SOURCE)
     return {
         _quote(path): _quote((alias, *path)) for path in _shared_paths(names.assigned, names.source)
     }
+
+
+def _with_structs(assignment: Assignment, names: MergeNames) -> Assignment:
+    """The assignment of a field with the structs of the source that it comes from: one that is null
+    on both sides stays null.
+    """
+    alias, path = names.alias(SOURCE), assignment.column
+    structs = (_quote((alias, *path[:depth])) for depth in range(1, len(path)))
+    return replace(assignment, structs=tuple(names.parse(each, "matched") for each in structs))
 
 
 def _shared_paths(table: StructType, source: StructType) -> Iterator[tuple[str, ...]]:

@@ -6,8 +6,9 @@ task that writes the row refuses it. The setting of ANSI mode does not matter.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines.spark.columns import VOID
@@ -165,10 +166,12 @@ def with_fields(
     data_type: StructType,
     values: dict[tuple[str, ...], Column],
     functions: ModuleType,
+    sources: Mapping[tuple[str, ...], Column] = MappingProxyType({}),
 ) -> Column:
     """A struct with other values of some fields, by their path inside it.
 
-    Where the struct was null it is one of nulls now, but for these fields, as in Spark.
+    Where the struct was null it is one of nulls now, but for these fields, as in Spark; unless
+    `sources` has the struct that it is taken from at its path, and that is null as well.
     """
     fields = []
     for each in data_type:
@@ -178,9 +181,12 @@ def with_fields(
             field = below[()]
         elif below:
             assert isinstance(each.data_type, StructType)  # noqa: S101  paths lead through structs
-            field = with_fields(field, each.data_type, below, functions)
+            inner = {path[1:]: held for path, held in sources.items() if path[:1] == (each.name,)}
+            field = with_fields(field, each.data_type, below, functions, inner)
         fields.append(field.alias(each.name))
     made: Column = functions.struct(*fields)
+    if () in sources:
+        made = functions.when(struct.isNotNull() | sources[()].isNotNull(), made)
     return made
 
 

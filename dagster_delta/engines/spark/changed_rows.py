@@ -62,6 +62,8 @@ class RowChange:
     them null."""
     completion: ColumnValues = NO_VALUES
     """How columns get their values that the change does not name."""
+    structs: Mapping[tuple[str, ...], str] | None = None
+    """Spark SQL by logical path of structs that are taken over field by field, see `Assignment`."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,12 @@ class ChangingRows:
             return own[()]
         if own:
             assert isinstance(field.data_type, StructType)  # noqa: S101  paths lead through structs
-            return with_fields(self.old(field.name), field.data_type, own, self._functions)
+            sources = {
+                path[1:]: self._functions.expr(sql)
+                for path, sql in (change.structs or {}).items()
+                if path[0] == field.name
+            }
+            return with_fields(self.old(field.name), field.data_type, own, self._functions, sources)
         return self.old(field.name) if change.action == "update" else None
 
     def _casts(self) -> Iterator[tuple[str, Column]]:

@@ -225,7 +225,12 @@ class FrameMerge:
         values = {
             each.column: self.names.qualified(each.value.sql, kind) for each in clause.assignments
         }
-        return RowChange(clause.text.action, both, values, clause.values)
+        structs = {
+            each.column[: depth + 1]: struct.sql
+            for each in clause.assignments
+            for depth, struct in enumerate(each.structs)
+        }
+        return RowChange(clause.text.action, both, values, clause.values, structs)
 
     def _without_doubles(
         self, frame: DataFrame, changes: list[RowChange]

@@ -1,0 +1,64 @@
+"""Directories of local file systems that VACUUM empties: removed, unless somebody is at work there.
+
+Object stores have no directories.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: PTH106, PTH116
+import os
+from collections.abc import Iterable
+
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["EmptiedDirectories"]
+
+
+class EmptiedDirectories:
+    """The directories around files that are about to be deleted, to be looked at again afterwards.
+
+    Args:
+        store: store of the table.
+        paths: of the files, relative to the root.
+        before_ms: a directory in which something came or went at this time or later, in
+            milliseconds since the epoch, is left alone: a writer may be about to use it.
+    """
+
+    def __init__(self, store: ObjectStore, paths: Iterable[str], *, before_ms: int) -> None:
+        root = store.local_path("")
+        self._directories: list[str] = []
+        if root is None:
+            return
+        around = {ancestor for path in paths for ancestor in _ancestors(path)}
+        # The deepest first, as only then the ones around them are empty.
+        for directory in sorted(around, key=lambda each: -each.count("/")):
+            location = f"{root}/{directory}"
+            try:
+                modified_ms = os.stat(location).st_mtime_ns // 1_000_000
+            except OSError:
+                continue
+            if modified_ms < before_ms:
+                self._directories.append(location)
+
+    def remove(self) -> int:
+        """Remove those that are empty now; how many there were.
+
+        Writers that made sure of a directory just before make it again: their files are created in
+        the directory itself, which is not empty from then on.
+        """
+        removed = 0
+        for location in self._directories:
+            try:
+                os.rmdir(location)
+            except OSError:
+                # It is not empty, or gone, or not ours to remove.
+                continue
+            removed += 1
+        return removed
+
+
+def _ancestors(path: str) -> Iterable[str]:
+    directory = path.rpartition("/")[0]
+    while directory:
+        yield directory
+        directory = directory.rpartition("/")[0]
