@@ -402,7 +402,12 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation("Defaults that existing rows get at read, no file rewritten", None, None),
     Operation("Write variants", None, None),
-    Operation("Clean the log by its retention", None, None),
+    Operation(
+        "Clean the log by its retention: after checkpoints, as delta-spark does, or when asked",
+        "tests/reference/test_maintenance_delta_spark.py::"
+        "test_the_log_is_cut_where_delta_spark_cuts_it",
+        None,
+    ),
     Operation(
         "Optimize: small files written together in several commits, deletion vectors purged",
         "tests/table/test_optimize.py::"
@@ -444,7 +449,25 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_commit_by_somebody_else_becomes_a_run_once_the_sensor_is_on",
         None,
     ),
-    Operation("Clone", None, None),
+    Operation(
+        "Clone a version, shallow or deep, row ids kept; again with only what changed",
+        "tests/table/test_clone.py::test_cloning_again_brings_what_changed_and_nothing_else",
+        None,
+    ),
+    Operation(
+        "Clones, ours and those of delta-spark, read and changed by all",
+        "tests/reference/test_clone_delta_spark.py::"
+        "test_clones_of_delta_spark_are_read_and_written_by_us",
+        "tests/reference/test_clone_delta_spark.py::"
+        "test_clones_of_delta_spark_are_read_and_written_by_us",
+    ),
+    Operation(
+        "`DEFAULT` as a value in UPDATE and MERGE",
+        "tests/reference/test_column_values_delta_spark.py::"
+        "test_the_keyword_default_means_what_it_means_to_delta_spark",
+        "tests/reference/test_column_values_delta_spark.py::"
+        "test_the_keyword_default_means_what_it_means_to_delta_spark",
+    ),
     Operation(
         "Change a column to any type online: backfilled in batches, caught up with what others "
         "write, published in one commit, resumed after a crash",
