@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -113,13 +112,11 @@ def _by_partition(files: Any, chosen: Any, purged: Any) -> Iterator[list[_Candid
     sizes = rows["size_bytes"].to_pylist()
     keys = [_key(values) for values in rows["partition_values"].to_pylist()]
     alone = purged.filter(chosen).to_pylist()
-    candidates = [
-        (key, _Candidate(position, size, is_purged))
-        for key, position, size, is_purged in zip(keys, positions, sizes, alone, strict=True)
-    ]
-    candidates.sort(key=lambda each: repr(each[0]))
-    for _, found in groupby(candidates, key=lambda each: each[0]):
-        yield [candidate for _, candidate in found]
+    candidates: dict[PartitionKey, list[_Candidate]] = {}
+    for key, position, size, is_purged in zip(keys, positions, sizes, alone, strict=True):
+        candidates.setdefault(key, []).append(_Candidate(position, size, is_purged))
+    for key in sorted(candidates, key=repr):
+        yield candidates[key]
 
 
 def _key(values: Sequence[tuple[str, str | None]] | None) -> PartitionKey:

@@ -26,9 +26,9 @@ from dagster_delta.protocol.log_paths import (
 )
 from dagster_delta.protocol.log_segment import CheckpointFiles, LogListing
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.table.file_listing import LISTED_FILE_SCHEMA
 from dagster_delta.table.log_reader import list_log, open_checkpoint
 from dagster_delta.table.time_travel import newest_version_until
-from dagster_delta.table.vacuum_plan import LISTED_FILE_SCHEMA
 
 if TYPE_CHECKING:
     from dagster_delta.engines.engine import Clock

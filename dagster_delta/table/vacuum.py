@@ -21,14 +21,14 @@ from dagster_delta.protocol.log_replay import DELETION_VECTOR_TYPE
 from dagster_delta.protocol.log_segment import CommitFile
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.empty_directories import EmptiedDirectories
+from dagster_delta.table.file_listing import ListedFiles
 from dagster_delta.table.log_reader import list_log, read_commits
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.transaction import Transaction
 from dagster_delta.table.vacuum_plan import (
     ReferencedFiles,
+    is_entered,
     is_vacuumed,
-    listed_files,
-    unreferenced_files,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class VacuumResult:
     retention_ms: int
     """How long files were kept after they left the table, in milliseconds."""
     num_listed_files: int
-    """Files under the root that were old enough and not hidden."""
+    """Files under the root that are not hidden."""
     snapshot: Snapshot
     """The table after it; its version is that of `VACUUM END` where one was committed."""
 
@@ -109,12 +109,15 @@ def vacuum_table(
     # The Iceberg metadata of such a table lie in a directory without an underscore.
     is_uniform = _UNIVERSAL_FORMAT in configuration.metadata.configuration
     others = ("metadata",) if is_uniform else ()
-    is_ours = is_vacuumed(configuration.physical_partition_columns, others=others)
-    listed = listed_files(store.list_recursive(), is_ours, before_ms=before_ms)
+    columns = configuration.physical_partition_columns
+    listed = ListedFiles(
+        store, is_vacuumed(columns, others=others), is_entered(columns, others=others)
+    )
     # What was committed while the listing ran counts as well.
     snapshot = snapshot.update()
-    found = unreferenced_files(listed, _referenced(snapshot, before_ms, retention_ms))
-    result = VacuumResult(options.dry_run, found, retention_ms, listed.num_rows, snapshot)
+    referenced = _referenced(snapshot, before_ms, retention_ms)
+    found = listed.describe(pc.invert(referenced.mask(listed.paths)), before_ms=before_ms)
+    result = VacuumResult(options.dry_run, found, retention_ms, len(listed.paths), snapshot)
     if options.dry_run or not found.num_rows:
         return result
     return _Vacuum(store, options, clock, before_ms).run(result)
@@ -195,7 +198,7 @@ class _Vacuum:
             snapshot = self._record_start(planned)
             # A restore that landed first may have made files live again.
             referenced = _referenced(snapshot, self.before_ms, planned.retention_ms)
-            files = unreferenced_files(files, referenced)
+            files = files.filter(pc.invert(referenced.mask(files["path"])))
         paths = files["path"].to_pylist()
         directories = EmptiedDirectories(self.store, paths, before_ms=self.before_ms)
         deleted, failure = self._delete(paths)

@@ -9,42 +9,39 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.arrow_columns import integer_column, string_column
+from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.deletion_vectors import deletion_vector_path
 from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.storage.locations import scheme_of
 
 __all__ = [
-    "LISTED_FILE_SCHEMA",
     "ReferencedFiles",
     "deletion_vector_paths",
+    "is_entered",
     "is_vacuumed",
-    "listed_files",
-    "unreferenced_files",
 ]
-
-LISTED_FILE_SCHEMA = pa.schema(
-    [("path", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())]
-)
-"""Columns of a table of listed files; paths are decoded and relative to the root."""
 
 _CHANGE_DATA = "_change_data"
 _TEMPORARY_NAME_LENGTH = len(".0123456789abcdef.tmp")
 
 
-class _Listed(Protocol):
-    @property
-    def path(self) -> str: ...
-    @property
-    def size_bytes(self) -> int: ...
-    @property
-    def modified_ms(self) -> int: ...
+def is_entered(
+    partition_columns: Sequence[str], *, others: Sequence[str] = ()
+) -> Callable[[str], bool]:
+    """What tells whether a directory, relative to the root, may hold files that VACUUM looks at.
+
+    Args:
+        partition_columns: physical names.
+        others: as for `is_vacuumed`.
+    """
+    is_ours = is_vacuumed(partition_columns, others=others)
+    # It is the directories around a file that matter, and not its own name.
+    return lambda directory: is_ours(f"{directory}/x")
 
 
 def is_vacuumed(
@@ -85,29 +82,6 @@ def _is_own_temporary_file(name: str) -> bool:
         and name.endswith(".tmp")
         and all(each in "0123456789abcdef" for each in name[1:-4])
     )
-
-
-def listed_files(
-    listing: Iterable[_Listed], is_ours: Callable[[str], bool], *, before_ms: int
-) -> Any:
-    """The listed files that are old enough, as a `pa.Table` of LISTED_FILE_SCHEMA.
-
-    Args:
-        listing: every object under the root.
-        is_ours: as `is_vacuumed` gives it.
-        before_ms: files that were modified at this time or later, in milliseconds since the epoch,
-            are left out: a writer may be about to commit them.
-    """
-    paths: list[str] = []
-    sizes: list[int] = []
-    times: list[int] = []
-    for each in listing:
-        if each.modified_ms < before_ms and is_ours(each.path):
-            paths.append(each.path)
-            sizes.append(each.size_bytes)
-            times.append(each.modified_ms)
-    columns = [string_column(paths), integer_column(sizes), integer_column(times)]
-    return pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)
 
 
 class ReferencedFiles:
@@ -176,8 +150,3 @@ def deletion_vector_paths(vectors: Any) -> Iterator[str]:
         if key[0] != "i" and key not in seen:
             seen.add(key)
             yield deletion_vector_path(DeletionVectorDescriptor(**fields))
-
-
-def unreferenced_files(listed: Any, referenced: ReferencedFiles) -> Any:
-    """The listed files (a `pa.Table`) that the table does not need."""
-    return listed.filter(pc.invert(referenced.mask(listed["path"])))

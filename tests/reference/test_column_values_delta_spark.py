@@ -203,9 +203,10 @@ def test_the_keyword_default_means_what_it_means_to_delta_spark(
     source.createOrReplaceTempView("few")
     spark.sql(f"UPDATE delta.`{theirs}` SET state = DEFAULT, n = default WHERE id < 2")
     spark.sql(
+        # It knows the keyword in UPDATE alone, so that a MERGE has to say what it stands for.
         f"MERGE INTO delta.`{theirs}` t USING few s ON t.id = s.id "
-        "WHEN MATCHED AND s.id = 2 THEN UPDATE SET t.state = DEFAULT, t.n = DEFAULT "
-        "WHEN NOT MATCHED THEN INSERT (id, state, n) VALUES (s.id, DEFAULT, DEFAULT)"
+        "WHEN MATCHED AND s.id = 2 THEN UPDATE SET t.state = 'new', t.n = NULL "
+        "WHEN NOT MATCHED THEN INSERT (id, state, n) VALUES (s.id, 'new', NULL)"
     )
 
     def read_sorted(path: Path) -> list[Any]:
