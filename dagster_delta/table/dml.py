@@ -96,7 +96,8 @@ class RowChangeMethods(ABC):
         Args:
             set: Spark SQL by column: `{"price": "price * 1.1"}`. All of it is computed from the row
                 as it was and cast to the column's type; `a.b` is a field of a struct. Text needs
-                quotes of its own: `{"state": "'open'"}`.
+                quotes of its own: `{"state": "'open'"}`. `DEFAULT` is the column's default, or
+                null.
             where: Spark SQL; rows for which it is true are changed. None changes every row.
             engine: as for `delete`.
             idempotency: as for `delete`.

@@ -17,7 +17,8 @@ class MergeBuilder:
     A row of the table that matches a row of the source gets what the first `when_matched` clause
     whose condition is true says; one that matches none, what the first `when_not_matched_by_source`
     clause says. A row of the source that matches none is inserted by the first `when_not_matched`
-    clause. Where no clause applies, nothing happens. Conditions and values are Spark SQL.
+    clause. Where no clause applies, nothing happens. Conditions and values are Spark SQL, and the
+    value `DEFAULT` is the column's default, or null.
     """
 
     def __init__(self, execute: Callable[[tuple[ClauseText, ...]], CommitResult]) -> None:
