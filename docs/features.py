@@ -284,7 +284,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "Tables that stay readable as Iceberg (V1, V2)",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_tables_that_stay_readable_as_iceberg_are_written_by_both",
-        None,
+        "tests/reference/test_table_features_delta_spark.py::"
+        "test_spark_writes_tables_that_stay_readable_as_iceberg",
     ),
     Operation(
         "Dagster IO manager: a retried step never doubles an append",

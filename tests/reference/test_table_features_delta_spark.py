@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
@@ -129,3 +130,25 @@ def test_tables_that_stay_readable_as_iceberg_are_written_by_both(
         DeltaTable(uri).append(new, schema_mode="merge")
         delta_spark.sql(f"INSERT INTO delta.`{uri}` VALUES (8, 'y', null, map('a', 2))")
         assert ids_by_us(uri) == [1, 2, 3, 4, 8] == ids_by_spark(delta_spark, uri)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_spark_writes_tables_that_stay_readable_as_iceberg(
+    delta_spark: SparkSession, tmp_path: Path, version: int
+) -> None:
+    uri = str(tmp_path)
+    properties = {f"delta.enableIcebergCompatV{version}": True}
+    table = DeltaTable.create(uri, ROWS.schema, partition_by=["p"], properties=properties)
+    frame = delta_spark.createDataFrame(ROWS)
+    table.append(frame)
+    table.merge(
+        frame.selectExpr("id + 2 AS id", "'z' AS p"), "t.id = s.id"
+    ).when_matched_update_all().when_not_matched_insert_all().execute()
+    table.delete("id = 1", engine="spark")
+    # Iceberg takes the values of partitions and the ids of columns from the files.
+    for path in DeltaTable(uri).snapshot().scan().files()["path"].to_pylist():
+        schema = pq.read_schema(tmp_path / path)
+        assert all(b"PARQUET:field_id" in each.metadata for each in schema)
+        assert len(schema) == len(ROWS.schema)
+    delta_spark.sql(f"INSERT INTO delta.`{uri}` VALUES (9, 'y')")
+    assert ids_by_us(uri) == [2, 3, 4, 5, 9] == ids_by_spark(delta_spark, uri)
