@@ -2,7 +2,8 @@
 
 A run first tells what a change will do, and then what it did: the plan as Markdown, the schemas
 side by side, the assets downstream that read the columns. Rows stay what they are, so that the
-asset is observed and not materialised.
+asset is observed and not materialised: automation downstream rests. The Columns tab of the UI,
+which looks at materialisations and definitions alone, follows with the next materialisation.
 """
 
 # No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
