@@ -17,6 +17,7 @@ from dagster_delta.engines.sql.types import is_primitive, sql_type_name
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.column_change_states import (
     OWN_KEYS,
+    check_changed_default,
     dependent_conditions,
     published_configuration,
 )
@@ -30,7 +31,6 @@ from dagster_delta.evolution.column_paths import (
     quote_path,
     to_path,
 )
-from dagster_delta.evolution.default_values import check_default_values
 from dagster_delta.evolution.dependants import is_identity, is_mentioned
 from dagster_delta.evolution.property_changes import set_properties
 from dagster_delta.evolution.schema_history import compare_schemas
@@ -48,7 +48,7 @@ from dagster_delta.protocol.column_mapping import (
     assign_column_mapping,
     field_id,
 )
-from dagster_delta.protocol.column_values import DEFAULT_KEY, GENERATION_KEY
+from dagster_delta.protocol.column_values import GENERATION_KEY
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -408,17 +408,7 @@ def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator
                 why = f"it gives {found} then, not {column.data_type}"
                 raise _does_not_fit(name, generation, why)
             yield name, f"{quote_path((column.name,))} <=> ({generation})"
-    _check_default(old.field(change.path[0]), change)
-
-
-def _check_default(source: StructField, change: ColumnChange) -> None:
-    default = source.metadata.get(DEFAULT_KEY)
-    if isinstance(default, str):
-        after = StructField(source.name, change.shadow.data_type, metadata={DEFAULT_KEY: default})
-        try:
-            check_default_values([after])
-        except InvalidArgument as error:
-            raise _does_not_fit(f"the default of {source.name}", default, error.message) from error
+    check_changed_default(old, change)
 
 
 def _check_fits(name: str, sql: str, schema: StructType) -> DataType | None:
@@ -426,7 +416,9 @@ def _check_fits(name: str, sql: str, schema: StructType) -> DataType | None:
         expression = parse_expression(sql, schema)
         expression.check_embeddable()
     except DeltaError as error:
-        raise _does_not_fit(name, sql, error.message) from error
+        # Every writer checks it meanwhile, whatever its engine.
+        why = error.message.removesuffix(": use the Spark engine")
+        raise _does_not_fit(name, sql, why) from error
     return expression.data_type
 
 

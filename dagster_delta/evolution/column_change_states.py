@@ -15,8 +15,10 @@ from dataclasses import replace
 
 import msgspec
 
-from dagster_delta.errors import SchemaChangeRefused
+from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
+from dagster_delta.evolution.default_values import check_default_values
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, is_mentioned
 from dagster_delta.protocol.actions import AddFile, Metadata
 from dagster_delta.protocol.column_change import (
@@ -32,6 +34,7 @@ from dagster_delta.protocol.column_mapping import (
     PHYSICAL_NAME_KEY,
     physical_name,
 )
+from dagster_delta.protocol.column_values import DEFAULT_KEY
 from dagster_delta.protocol.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
@@ -39,6 +42,7 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 __all__ = [
     "OWN_KEYS",
     "cancelled_configuration",
+    "check_changed_default",
     "check_unaltered",
     "dependent_conditions",
     "published_clustering",
@@ -106,7 +110,7 @@ def check_unaltered(configuration: TableConfiguration, change: ColumnChange) -> 
     Raises:
         SchemaChangeRefused: somebody altered or dropped it, or put a new constraint on it.
     """
-    found = _alteration(configuration, change)
+    found = _alteration(configuration, change) or _unfit_default(configuration, change)
     if found is not None:
         raise SchemaChangeRefused(
             f"column {dotted(change.path)} {found} while its type was being changed; cancel the "
@@ -115,22 +119,66 @@ def check_unaltered(configuration: TableConfiguration, change: ColumnChange) -> 
         )
 
 
-def refuse_altering_changing_column(planned: TableConfiguration) -> None:
+def refuse_altering_changing_column(
+    current: TableConfiguration, planned: TableConfiguration
+) -> None:
     """Make sure that a schema change leaves the column alone whose type is being changed.
 
     Args:
-        planned: protocol and metadata as they would be.
+        current: protocol and metadata in force.
+        planned: as they would be.
 
     Raises:
         SchemaChangeRefused: it does not.
     """
     change = ColumnChange.of(planned)
-    if change is not None and _alteration(planned, change) is not None:
+    if change is None:
+        return
+    is_other = _facets(change.source(current.schema)) != _facets(change.source(planned.schema))
+    if is_other or _alteration(planned, change) is not None:
         raise SchemaChangeRefused(
             f"the type of column {dotted(change.path)} is being changed, and until that is done "
             "nothing else about the column can be; resume the change or cancel it first",
             column=dotted(change.path),
         )
+
+
+def _facets(source: StructField | None) -> tuple[object, ...]:
+    """What a column is, but for its comment."""
+    if source is None:
+        return ()
+    said = {key: each for key, each in source.metadata.items() if key != "comment"}
+    return source.name, source.data_type, source.nullable, said
+
+
+def _unfit_default(configuration: TableConfiguration, change: ColumnChange) -> str | None:
+    """Whether others gave the column a default meanwhile that is no value of the new type."""
+    try:
+        check_changed_default(configuration.schema, change)
+    except SchemaChangeRefused as error:
+        return f"got a default that does not go with the new type ({error.message})"
+    return None
+
+
+def check_changed_default(schema: StructType, change: ColumnChange) -> None:
+    """Make sure that the column's default, if it has one, is a value of the new type.
+
+    Raises:
+        SchemaChangeRefused: it is not.
+    """
+    source = change.source(schema)
+    default = None if source is None else source.metadata.get(DEFAULT_KEY)
+    if source is None or not isinstance(default, str):
+        return
+    after = StructField(source.name, change.shadow.data_type, metadata={DEFAULT_KEY: default})
+    try:
+        check_default_values([after])
+    except InvalidArgument as error:
+        raise SchemaChangeRefused(
+            f"the default of {source.name} ({default}) does not go with the new type: "
+            f"{error.message}; drop it first and add it again after the change",
+            column=source.name,
+        ) from error
 
 
 def _alteration(configuration: TableConfiguration, change: ColumnChange) -> str | None:
@@ -142,6 +190,11 @@ def _alteration(configuration: TableConfiguration, change: ColumnChange) -> str 
         return f"was renamed to {source.name}"
     if not _same_but_for(source.data_type, change.shadow.data_type, change.path[1:]):
         return "was altered"
+    if change.cast is not None:
+        try:
+            _ = parse_expression(change.cast, configuration.schema).typed
+        except DeltaError as error:
+            return f"is converted by a cast that does not fit any more ({error.message})"
     known = {name for name, _ in change.checks}
     added = [
         name for name, _ in dependent_conditions(configuration, change.path) if name not in known

@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.column_change_states import refuse_altering_changing_column
 from dagster_delta.evolution.column_rules import check_column_names
 from dagster_delta.evolution.required_protocol import (
     dependent_features,
@@ -109,6 +110,8 @@ def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDr
             "to a new table without it"
         )
     prepared = prepare(configuration)
+    if feature.name == "columnMapping":
+        refuse_altering_changing_column(configuration, prepared)
     final = TableConfiguration(
         downgrade_protocol(configuration.protocol, feature.name), prepared.metadata
     )

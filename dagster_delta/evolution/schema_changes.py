@@ -161,7 +161,7 @@ def plan_schema_changes(
         _APPLY[type(action)](draft, action)
     if has_rows:
         keep_defaults_in_log(draft, moment or dt.datetime.now(dt.UTC))
-    _check_result(draft)
+    _check_result(configuration, draft)
     fills = draft.fills if existing_rows == "rewrite" else {}
     _note_costs(draft, fills)
     return SchemaChangePlan(
@@ -194,8 +194,8 @@ def plan_dropped_feature(
     return SchemaChangePlan(configuration, drop.final, (step,), frees_files_of_feature=rewrites)
 
 
-def _check_result(draft: SchemaDraft) -> None:
-    refuse_altering_changing_column(draft.configuration)
+def _check_result(current: TableConfiguration, draft: SchemaDraft) -> None:
+    refuse_altering_changing_column(current, draft.configuration)
     check_iceberg_compat(draft.configuration)
     defaults = [draft.schema.field(name) for name in draft.defaults]
     if defaults:

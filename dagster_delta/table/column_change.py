@@ -244,6 +244,7 @@ class ColumnChangeJob:
             # The others were done before this one began.
             return CommitResult(snapshot.version, {}, snapshot, skipped=True)
         change = self._require(snapshot)
+        check_unaltered(snapshot.configuration, change)
         snapshot = self._reorganise(snapshot, change)
         for _ in range(_MAX_LOST_RACES):
             snapshot = self._fill(snapshot, change)

@@ -558,7 +558,14 @@ def test_a_plan_writes_nothing() -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["DROP COLUMN v", "RENAME COLUMN v TO w", "ADD CONSTRAINT c CHECK (v <> 'x')"],
+    [
+        "DROP COLUMN v",
+        "RENAME COLUMN v TO w",
+        "ADD CONSTRAINT c CHECK (v <> 'x')",
+        "ALTER v SET NOT NULL",
+        "ALTER v SET DEFAULT '5'",
+        "DROP FEATURE columnMapping",
+    ],
 )
 def test_nobody_alters_the_column_meanwhile_but_may_alter_others(statement: str) -> None:
     store = MemoryStore()
@@ -568,6 +575,53 @@ def test_nobody_alters_the_column_meanwhile_but_may_alter_others(statement: str)
     opened(store).alter("ADD COLUMN note STRING")
     opened(store).resume_column_change()
     assert read(opened(store))[0] == {"id": 1, "v": 1, "note": None}
+
+
+def begun(store: MemoryStore, **request: Any) -> DeltaTable:
+    """A table whose change is prepared, and no more."""
+    from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
+    from dagster_delta.table.column_change import begin_column_change
+
+    table = make(store)
+    wanted = ColumnChangeRequest("v", "INT", **request)
+    begin_column_change(store, table.snapshot(), wanted, clock=lambda: 1)
+    return opened(store)
+
+
+@pytest.mark.parametrize("statement", ["RENAME COLUMN id TO ident", "DROP COLUMN id"])
+def test_nobody_alters_what_the_cast_looks_at(statement: str) -> None:
+    store = MemoryStore()
+    table = begun(store, cast="CAST(v AS INT) + id")
+    with pytest.raises(SchemaChangeRefused, match="type of column v is being changed"):
+        table.alter(statement)
+    table.append(texts(7))
+    table.resume_column_change()
+    assert read(table)[-1] == {"id": 7, "v": 14}
+
+
+def test_what_others_do_to_the_column_hinders_the_change_and_no_writer() -> None:
+    store = MemoryStore()
+    snapshot = begun(store, cast="CAST(v AS INT) + id").snapshot()
+    renamed = snapshot.metadata.schema_string.replace('"id"', '"ident"')
+    foreign = Transaction(store, snapshot)
+    metadata = msgspec.structs.replace(snapshot.metadata, schema_string=renamed)
+    foreign.stage_configuration(TableConfiguration(snapshot.protocol, metadata))
+    foreign.commit("RENAME COLUMN")
+    opened(store).append(texts(7).rename_columns(["ident", "v"]))
+    with pytest.raises(SchemaChangeRefused, match=r"cast .*there is no column id.*cancel"):
+        opened(store).resume_column_change()
+    opened(store).cancel_column_change()
+    assert opened(store).snapshot().scan(where="ident = 7").to_arrow()["v"].to_pylist() == ["7"]
+
+
+def test_a_column_that_is_written_anew_ends_the_change_by_name() -> None:
+    store = MemoryStore()
+    table = begun(store)
+    table.overwrite(pa.table({"v": [1.5]}), schema_mode="overwrite")
+    with pytest.raises(SchemaChangeRefused, match=r"column v was dropped or replaced.*cancel"):
+        table.resume_column_change()
+    table.cancel_column_change()
+    assert table.snapshot().scan().to_arrow()["v"].to_pylist() == [1.5]
 
 
 def test_the_feed_does_not_run_across_the_change_and_runs_on_either_side() -> None:

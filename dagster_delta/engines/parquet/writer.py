@@ -28,6 +28,7 @@ from dagster_delta.engines.engine import Clock, WriteResult, WriteSpec
 from dagster_delta.engines.parquet.encodings import ColumnEncodings, choose_encodings
 from dagster_delta.engines.parquet.file import EncodedRowGroup, FileFormat, FileInWriting
 from dagster_delta.engines.partition_split import PartitionColumn, PartitionKey, split_by_partition
+from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.column_change import COLUMN_CHANGE_KEY, untagged
 from dagster_delta.protocol.partition_values import encode_path, partition_directory
@@ -448,7 +449,12 @@ def _shadow_column(spec: WriteSpec) -> ShadowColumn | None:
         return None
     from dagster_delta.engines.shadow_column import ShadowColumn
 
-    return ShadowColumn.of(spec.configuration)
+    try:
+        return ShadowColumn.of(spec.configuration)
+    except (SchemaMismatch, InvalidArgument, UnsupportedExpression):
+        # Others have altered what the change looks at. That is the change's trouble and not the
+        # writer's: a file without the shadow is told by its tags.
+        return None
 
 
 def _worker_count() -> int:
