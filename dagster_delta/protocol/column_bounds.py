@@ -5,6 +5,8 @@ Spec: Per-file Statistics; Partition Value Serialization.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +15,29 @@ import pyarrow.compute as pc
 
 from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_type
-from dagster_delta.protocol.arrow_values import TRUE, integer_scalar, null_scalar
+from dagster_delta.protocol.arrow_values import (
+    FALSE,
+    TRUE,
+    array_of,
+    every,
+    integer_scalar,
+    null_scalar,
+    scalar_of,
+)
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 
-__all__ = ["ColumnBounds", "bounds_of_partition_values", "bounds_of_statistics"]
+__all__ = [
+    "LAST_CHARACTER",
+    "STRING_PREFIX_LENGTH",
+    "ArrowLogic",
+    "ColumnBounds",
+    "Sides",
+    "bounds_of_partition_values",
+    "bounds_of_statistics",
+    "keeps_order",
+    "next_prefix",
+    "value_ranges",
+]
 
 _INTEGERS = ("byte", "short", "integer", "long")
 _DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
@@ -29,8 +50,46 @@ _LAST_MICROSECOND = 2**63 - 1 - _MILLISECOND
 
 # delta-spark keeps 32 characters of a string and marks a cut maximum by a 33rd, greater one. The
 # specification only promises the cut, so a maximum of 32 or more may be followed by anything.
-_STRING_PREFIX_LENGTH = 32
-_LAST_CHARACTER = "\U0010ffff"
+STRING_PREFIX_LENGTH = 32
+LAST_CHARACTER = "\U0010ffff"
+
+# More values than this are looked for as ranges, so that cost stays flat for long IN lists.
+_MAX_IN_RANGES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Where values of a column may lie beside one value; truth values, one per file."""
+
+    below: Any
+    at_most: Any
+    equal: Any
+    at_least: Any
+    above: Any
+
+
+class ArrowLogic:
+    """Truth values of files as pa.BooleanArrays without nulls.
+
+    Args:
+        count: number of files.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.yes = every(True, count)
+        self.no = every(False, count)
+
+    def both(self, left: Any, right: Any) -> Any:
+        """Where both are true."""
+        return pc.and_(left, right)
+
+    def either(self, left: Any, right: Any) -> Any:
+        """Where one is true."""
+        return pc.or_(left, right)
+
+    def negated(self, value: Any) -> Any:
+        """Where it is false."""
+        return pc.invert(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +109,59 @@ class ColumnBounds:
     maximum_covers_nan: bool = True
     """False where NaN may hide above `maximum`."""
 
+    def sides(self, value: object, data_type: DataType) -> Sides | None:
+        """Where values may lie beside a value, both taken as `data_type`.
+
+        None where nothing is known. Raises as `scalar_of` does.
+        """
+        known = self.widened(data_type)
+        if known is None:
+            return None
+        scalar = scalar_of(value, data_type)
+        below = _possible(pc.less(known.minimum, scalar))
+        at_most = _possible(pc.less_equal(known.minimum, scalar))
+        at_least = _possible(pc.greater_equal(known.maximum, scalar))
+        above = _possible(pc.greater(known.maximum, scalar))
+        equal = pc.and_(at_most, at_least)
+        if not known.maximum_covers_nan:
+            # NaN is the greatest value, and a maximum that ignores it says nothing about it.
+            at_least = above = every(True, len(known.minimum))
+        return Sides(below, at_most, equal, at_least, above)
+
+    def membership(self, values: Sequence[object], data_type: DataType) -> tuple[Any, Any] | None:
+        """Where values may be in a list, and where they may be outside it.
+
+        All are taken as `data_type`; None where nothing is known. Raises as `array_of` does.
+        """
+        known = self.widened(data_type)
+        if known is None:
+            return None
+        listed = pc.unique(array_of(values, data_type))
+        listed = listed.take(pc.sort_indices(listed))
+        inside = every(False, len(known.minimum))
+        for first, last in value_ranges(listed):
+            touches = _possible(pc.less_equal(known.minimum, last))
+            touches = pc.and_(touches, _possible(pc.greater_equal(known.maximum, first)))
+            inside = pc.or_(inside, touches)
+        if not known.maximum_covers_nan:
+            return inside, every(True, len(inside))
+        same = pc.equal(known.minimum, known.maximum)
+        only_listed = pc.and_(same, pc.is_in(known.minimum, value_set=listed))
+        return inside, pc.invert(pc.fill_null(only_listed, FALSE))
+
+    def prefix(self, prefix: str) -> tuple[Any, Any]:
+        """Where strings may begin with a prefix, and where they may not. Raises nothing."""
+        inside = _possible(pc.greater_equal(self.maximum, scalar_of(prefix, self.data_type)))
+        following = next_prefix(prefix)
+        if following is not None:
+            bound = scalar_of(following, self.data_type)
+            inside = pc.and_(inside, _possible(pc.less(self.minimum, bound)))
+        surely = pc.and_(
+            pc.starts_with(self.minimum, pattern=prefix),
+            pc.starts_with(self.maximum, pattern=prefix),
+        )
+        return inside, pc.invert(pc.fill_null(surely, FALSE))
+
     def widened(self, data_type: DataType) -> ColumnBounds | None:
         """The bounds as values of a wider type, or None where order could suffer.
 
@@ -60,7 +172,7 @@ class ColumnBounds:
             return None  # a type without order
         if data_type == self.data_type:
             return self
-        if not _keeps_order(self.data_type, data_type):
+        if not keeps_order(self.data_type, data_type):
             return None
         target = to_arrow_type(data_type)
         try:
@@ -167,15 +279,42 @@ def _upper_bound(maximum: Any, data_type: DataType) -> Any:
         return pc.max_element_wise(maximum, _as_float(maximum))
     if name == "string":
         length = pc.utf8_length(maximum).cast(pa.int64())
-        may_be_cut = pc.greater_equal(length, integer_scalar(_STRING_PREFIX_LENGTH))
+        may_be_cut = pc.greater_equal(length, integer_scalar(STRING_PREFIX_LENGTH))
         if pc.any(may_be_cut).as_py():
-            last, nothing = string_column([_LAST_CHARACTER, ""])
+            last, nothing = string_column([LAST_CHARACTER, ""])
             longer = pc.binary_join_element_wise(maximum, last, nothing)
             return pc.if_else(may_be_cut, longer, maximum)
     return maximum
 
 
-def _keeps_order(source: DataType, target: DataType) -> bool:
+def value_ranges(values: Any) -> Iterator[tuple[Any, Any]]:
+    """First and last of each run of sorted values, of which there are few however many values.
+
+    Args:
+        values: a sequence, ascending and not empty.
+    """
+    size = math.ceil(len(values) / _MAX_IN_RANGES)
+    for start in range(0, len(values), size):
+        yield values[start], values[min(start + size, len(values)) - 1]
+
+
+def next_prefix(prefix: str) -> str | None:
+    """The smallest string above every string that begins with `prefix`; None if there is none."""
+    for end in range(len(prefix), 0, -1):
+        following = ord(prefix[end - 1]) + 1
+        if 0xD800 <= following <= 0xDFFF:
+            following = 0xE000  # surrogates are no characters, and UTF-8 order skips them
+        if following <= 0x10FFFF:
+            return prefix[: end - 1] + chr(following)
+    return None
+
+
+def _possible(comparison: Any) -> Any:
+    """A comparison with an unknown bound is possible."""
+    return pc.fill_null(comparison, TRUE)
+
+
+def keeps_order(source: DataType, target: DataType) -> bool:
     """Whether the cast between two different types is exact enough to keep values in order."""
     before, after = _name(source), _name(target)
     if isinstance(target, DecimalType):

@@ -9,23 +9,24 @@ Spec: Per-file Statistics.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import pyarrow.compute as pc
 
-from dagster_delta.protocol.arrow_values import FALSE, TRUE, array_of, every, scalar_of
-from dagster_delta.protocol.column_bounds import ColumnBounds
+from dagster_delta.protocol.column_bounds import ArrowLogic, ColumnBounds, Sides
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 
 __all__ = [
     "And",
+    "Bounds",
     "Comparison",
     "Constant",
     "In",
     "IsNull",
     "IsTrue",
+    "Logic",
     "Not",
     "Or",
     "Outcomes",
@@ -33,6 +34,7 @@ __all__ = [
     "StartsWith",
     "Unknown",
     "may_match",
+    "outcomes_under",
     "possible_outcomes",
     "referenced_columns",
 ]
@@ -132,7 +134,8 @@ Predicate: TypeAlias = (
 class Outcomes:
     """Per file, the results a predicate may have in some row of it.
 
-    Each is a pyarrow BooleanArray without nulls; false means that it surely does not happen.
+    Each is a truth value of the logic, without nulls: a pyarrow BooleanArray where files are looked
+    at here. False means that it surely does not happen.
     """
 
     true: Any
@@ -143,6 +146,52 @@ class Outcomes:
     def only_true(self) -> Any:
         """Files in which every row satisfies the predicate: pa.BooleanArray."""
         return pc.invert(pc.or_(self.false, self.null))
+
+
+class Logic(Protocol):
+    """How truth values of many files are combined, wherever they are."""
+
+    yes: Any
+    """True of every file."""
+    no: Any
+    """False of every file."""
+
+    def both(self, left: Any, right: Any) -> Any:
+        """Where both are true."""
+
+    def either(self, left: Any, right: Any) -> Any:
+        """Where one is true."""
+
+    def negated(self, value: Any) -> Any:
+        """Where it is false."""
+
+
+class Bounds(Protocol):
+    """What is known of one column, in truth values of the logic. What may be true, is."""
+
+    @property
+    def may_hold_null(self) -> Any:
+        """False where no row is null."""
+
+    @property
+    def may_hold_value(self) -> Any:
+        """False where every row is null."""
+
+    @property
+    def data_type(self) -> DataType:
+        """Type of the column."""
+
+    def sides(self, value: object, data_type: DataType) -> Sides | None:
+        """Where values of the column may lie beside a value, both taken as `data_type`.
+
+        None where nothing is known.
+        """
+
+    def membership(self, values: Sequence[object], data_type: DataType) -> tuple[Any, Any] | None:
+        """Where values may be in a list, and where they may be outside it; None as above."""
+
+    def prefix(self, prefix: str) -> tuple[Any, Any]:
+        """Where strings may begin with a prefix, and where they may not."""
 
 
 def may_match(predicate: Predicate, bounds: Mapping[ColumnPath, ColumnBounds], count: int) -> Any:
@@ -167,7 +216,23 @@ def possible_outcomes(
 
     Args and Raises as for `may_match`.
     """
-    return _Evaluation(bounds, count).outcomes(predicate)
+    return outcomes_under(predicate, bounds, ArrowLogic(count))
+
+
+def outcomes_under(
+    predicate: Predicate, bounds: Mapping[ColumnPath, Bounds], logic: Logic
+) -> Outcomes:
+    """The same in truth values of a logic.
+
+    Args:
+        predicate: the filter.
+        bounds: per column path as the predicate spells it; a column without an entry is unknown.
+        logic: of the bounds.
+
+    Raises:
+        Nothing.
+    """
+    return _Evaluation(bounds, logic).outcomes(predicate)
 
 
 def referenced_columns(predicate: Predicate) -> frozenset[ColumnPath]:
@@ -192,17 +257,15 @@ def _columns(predicate: Predicate) -> Iterator[ColumnPath]:
 
 _STRING = PrimitiveType("string")
 
-# More values than this are looked for as ranges, so that cost stays flat for long IN lists.
-_MAX_IN_RANGES = 64
-
 
 class _Evaluation:
     """One predicate against one set of bounds."""
 
-    def __init__(self, bounds: Mapping[ColumnPath, ColumnBounds], count: int) -> None:
+    def __init__(self, bounds: Mapping[ColumnPath, Bounds], logic: Logic) -> None:
         self._bounds = bounds
-        self._yes = every(True, count)
-        self._no = every(False, count)
+        self._logic = logic
+        self._yes = logic.yes
+        self._no = logic.no
 
     def outcomes(self, predicate: Predicate) -> Outcomes:
         match predicate:
@@ -224,7 +287,7 @@ class _Evaluation:
                 return Outcomes(inner.false, inner.true, inner.null)
             case IsTrue(child):
                 inner = self.outcomes(child)
-                return Outcomes(inner.true, pc.or_(inner.false, inner.null), self._no)
+                return Outcomes(inner.true, self._logic.either(inner.false, inner.null), self._no)
             case And(children):
                 return self._conjunction(children)
             case Or(children):
@@ -242,47 +305,39 @@ class _Evaluation:
         )
 
     def _conjunction(self, children: tuple[Predicate, ...]) -> Outcomes:
+        both, either = self._logic.both, self._logic.either
         result = self._constant(value=True)
         for each in children:
             right = self.outcomes(each)
-            true = pc.and_(result.true, right.true)
-            null = pc.or_(
-                pc.and_(result.null, pc.or_(right.true, right.null)),
-                pc.and_(right.null, result.true),
+            null = either(
+                both(result.null, either(right.true, right.null)), both(right.null, result.true)
             )
-            result = Outcomes(true, pc.or_(result.false, right.false), null)
+            result = Outcomes(
+                both(result.true, right.true), either(result.false, right.false), null
+            )
         return result
 
     def _comparison(self, node: Comparison) -> Outcomes:
         known = self._bounds.get(node.column)
         if known is None:
             return Outcomes(self._yes, self._yes, self._yes)
-        widened = None if _is_nan(node.value) else known.widened(node.data_type)
-        if widened is None:
+        sides = None if _is_nan(node.value) else known.sides(node.value, node.data_type)
+        if sides is None:
             return self._undecided(known, node.operator == "<=>")
-        value = scalar_of(node.value, node.data_type)
-        below = _possible(pc.less(widened.minimum, value))
-        at_most = _possible(pc.less_equal(widened.minimum, value))
-        at_least = _possible(pc.greater_equal(widened.maximum, value))
-        above = _possible(pc.greater(widened.maximum, value))
-        equal = pc.and_(at_most, at_least)
-        if not widened.maximum_covers_nan:
-            # NaN is the greatest value, and a maximum that ignores it says nothing about it.
-            at_least, above = self._yes, self._yes
-        different = pc.or_(below, above)
+        different = self._logic.either(sides.below, sides.above)
         match node.operator:
             case "=" | "<=>":
-                true, false = equal, different
+                true, false = sides.equal, different
             case "<>":
-                true, false = different, equal
+                true, false = different, sides.equal
             case "<":
-                true, false = below, at_least
+                true, false = sides.below, sides.at_least
             case "<=":
-                true, false = at_most, above
+                true, false = sides.at_most, sides.above
             case ">":
-                true, false = above, at_most
+                true, false = sides.above, sides.at_most
             case ">=":
-                true, false = at_least, below
+                true, false = sides.at_least, sides.below
         return self._among_values(known, true, false, null_safe=node.operator == "<=>")
 
     def _membership(self, node: In) -> Outcomes:
@@ -291,29 +346,17 @@ class _Evaluation:
             return Outcomes(self._yes, self._no if node.has_null else self._yes, self._yes)
         if not node.values:
             outcomes = self._among_values(known, self._no, self._yes)
-        elif any(map(_is_nan, node.values)) or (widened := known.widened(node.data_type)) is None:
+        elif (
+            any(map(_is_nan, node.values))
+            or (found := known.membership(node.values, node.data_type)) is None
+        ):
             outcomes = self._undecided(known)
         else:
-            values = pc.unique(array_of(node.values, node.data_type))
-            values = values.take(pc.sort_indices(values))
-            outcomes = self._among_values(
-                known, self._overlaps(widened, values), _may_differ(widened, values)
-            )
+            outcomes = self._among_values(known, *found)
         if not node.has_null:
             return outcomes
-        null = pc.or_(outcomes.null, outcomes.false)
+        null = self._logic.either(outcomes.null, outcomes.false)
         return Outcomes(outcomes.true, self._no, null)
-
-    def _overlaps(self, known: ColumnBounds, values: Any) -> Any:
-        """Files whose range touches one of the sorted values, or one of their ranges."""
-        size = math.ceil(len(values) / _MAX_IN_RANGES)
-        result = self._no
-        for start in range(0, len(values), size):
-            first, last = values[start], values[min(start + size, len(values)) - 1]
-            touches = _possible(pc.less_equal(known.minimum, last))
-            touches = pc.and_(touches, _possible(pc.greater_equal(known.maximum, first)))
-            result = pc.or_(result, touches)
-        return result
 
     def _prefix(self, node: StartsWith) -> Outcomes:
         known = self._bounds.get(node.column)
@@ -321,56 +364,21 @@ class _Evaluation:
             return Outcomes(self._yes, self._yes, self._yes)
         if known.data_type != _STRING:
             return self._undecided(known)
-        inside = _possible(pc.greater_equal(known.maximum, scalar_of(node.prefix, _STRING)))
-        following = _next_prefix(node.prefix)
-        if following is not None:
-            bound = scalar_of(following, _STRING)
-            inside = pc.and_(inside, _possible(pc.less(known.minimum, bound)))
-        surely = pc.and_(
-            pc.starts_with(known.minimum, pattern=node.prefix),
-            pc.starts_with(known.maximum, pattern=node.prefix),
-        )
-        outside = pc.invert(pc.fill_null(surely, FALSE))
-        return self._among_values(known, inside, outside)
+        return self._among_values(known, *known.prefix(node.prefix))
 
     def _among_values(
-        self, known: ColumnBounds, true: Any, false: Any, *, null_safe: bool = False
+        self, known: Bounds, true: Any, false: Any, *, null_safe: bool = False
     ) -> Outcomes:
         """Outcomes where `true` and `false` are about values that are not null."""
-        true = pc.and_(true, known.may_hold_value)
-        false = pc.and_(false, known.may_hold_value)
+        true = self._logic.both(true, known.may_hold_value)
+        false = self._logic.both(false, known.may_hold_value)
         if null_safe:
-            return Outcomes(true, pc.or_(false, known.may_hold_null), self._no)
+            return Outcomes(true, self._logic.either(false, known.may_hold_null), self._no)
         return Outcomes(true, false, known.may_hold_null)
 
-    def _undecided(self, known: ColumnBounds, null_safe: bool = False) -> Outcomes:
+    def _undecided(self, known: Bounds, null_safe: bool = False) -> Outcomes:
         return self._among_values(known, self._yes, self._yes, null_safe=null_safe)
-
-
-def _may_differ(known: ColumnBounds, values: Any) -> Any:
-    """Files that may hold a value outside the list: all but those with one value, in the list."""
-    if not known.maximum_covers_nan:
-        return every(True, len(known.minimum))
-    same = pc.equal(known.minimum, known.maximum)
-    listed = pc.is_in(known.minimum, value_set=values)
-    return pc.invert(pc.fill_null(pc.and_(same, listed), FALSE))
-
-
-def _possible(comparison: Any) -> Any:
-    """A comparison with an unknown bound is possible."""
-    return pc.fill_null(comparison, TRUE)
 
 
 def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
-
-
-def _next_prefix(prefix: str) -> str | None:
-    """The smallest string above every string that begins with `prefix`; None if there is none."""
-    for end in range(len(prefix), 0, -1):
-        following = ord(prefix[end - 1]) + 1
-        if 0xD800 <= following <= 0xDFFF:
-            following = 0xE000  # surrogates are no characters, and UTF-8 order skips them
-        if following <= 0x10FFFF:
-            return prefix[: end - 1] + chr(following)
-    return None
