@@ -35,6 +35,7 @@ class ArrowEngine:
     keeps_row_ids = True
     session_is_utc = True
     casts_values = False
+    log_planner = None
 
     def read(self, plan: ReadPlan) -> pa.RecordBatchReader:
         """The rows of the plan as a `pyarrow.RecordBatchReader`, decoded as it is consumed.

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pyroaring import BitMap64
 
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.protocol.checkpoint_reader import CheckpointPart
 from dagster_delta.protocol.column_values import NO_VALUES, ColumnValues
+from dagster_delta.protocol.predicates import Predicate
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore, StoreLocation
@@ -21,9 +23,12 @@ if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
 
 __all__ = [
+    "LARGE_TABLE_FILES",
     "Assignment",
     "Constraint",
     "Engine",
+    "LogPlanner",
+    "LoggedFiles",
     "MatchedRows",
     "ReadPlan",
     "RewriteResult",
@@ -32,6 +37,10 @@ __all__ = [
     "WriteResult",
     "WriteSpec",
 ]
+
+
+LARGE_TABLE_FILES = 2_000_000
+"""Tables with more files than this in their checkpoint are large, unless somebody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,47 @@ class ReadPlan:
         """Logical schema of the result."""
         schema = self.configuration.schema
         return StructType(tuple(schema.field(name) for name in self.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedFiles:
+    """The live files of a version as its log holds them, before any of them is looked at."""
+
+    store: ObjectStore
+    version: int
+    configuration: TableConfiguration
+    parts: tuple[CheckpointPart, ...]
+    """Parquet files of the checkpoint, sidecars included; their adds are live but for `hidden`."""
+    hidden: tuple[str, ...]
+    """Keys of what later commits removed or added again, see `file_key`."""
+    added: Any
+    """pyarrow.Table of LIVE_FILE_SCHEMA: the files that later commits added."""
+
+    @property
+    def num_files(self) -> int:
+        """Number of live files, or a little more."""
+        return sum(part.num_adds for part in self.parts) + int(self.added.num_rows)
+
+
+class LogPlanner(Protocol):
+    """Finds the files of a read in the log of a large table, where the planner has its workers."""
+
+    @property
+    def max_driver_files(self) -> int:
+        """Tables with more files than that are the planner's; the others are planned here."""
+
+    def can_plan(self, logged: LoggedFiles) -> bool:
+        """Whether it is able to read this log."""
+
+    def find_files(self, logged: LoggedFiles, predicate: Predicate) -> Any | None:
+        """The live files that may hold a row which satisfies a predicate, and maybe some more.
+
+        Returns:
+            A `pa.Table` of LIVE_FILE_SCHEMA, or None where they are too many to be brought here.
+
+        Raises:
+            DeltaError: of the log.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +251,10 @@ class RowChangeEngine(Protocol):
     @property
     def session_is_utc(self) -> bool:
         """Whether it reads timestamps without a zone in UTC."""
+
+    @property
+    def log_planner(self) -> LogPlanner | None:
+        """What finds the files of large tables; None where that always happens here."""
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate, file by file; no file without any.

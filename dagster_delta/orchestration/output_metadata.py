@@ -63,17 +63,27 @@ def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str) -> dict[str
         "dagster/storage_kind": "deltalake",
         "dagster/last_updated_timestamp": MetadataValue.timestamp(snapshot.timestamp_ms / 1000),
         "delta/version": snapshot.version,
-        "delta/live_files": snapshot.num_files,
+        **_totals(snapshot),
     }
     if snapshot.metadata.description:
         metadata["delta/description"] = snapshot.metadata.description
-    if snapshot.size_bytes is not None:
-        metadata["dagster/size_bytes"] = snapshot.size_bytes
-    if snapshot.num_records is not None:
-        metadata["dagster/row_count"] = snapshot.num_records
     if snapshot.configuration.partition_columns:
         metadata["delta/partition_columns"] = ", ".join(snapshot.configuration.partition_columns)
     return metadata
+
+
+def _totals(snapshot: Snapshot) -> dict[str, int]:
+    """Files, bytes and rows, as far as the log tells them; what a large table's checksum does not
+    say is left out.
+    """
+    if not snapshot.is_large_and_unread:
+        found = (snapshot.num_files, snapshot.size_bytes, snapshot.num_records)
+    elif snapshot.checksum is not None:
+        found = (snapshot.checksum.num_files, snapshot.checksum.size_bytes, None)
+    else:
+        return {}
+    names = ("delta/live_files", "dagster/size_bytes", "dagster/row_count")
+    return {name: total for name, total in zip(names, found, strict=True) if total is not None}
 
 
 def commit_metadata(written: WrittenAsset) -> dict[str, Any]:
@@ -94,7 +104,8 @@ def commit_metadata(written: WrittenAsset) -> dict[str, Any]:
 
 def rows_by_partition(written: WrittenAsset, selection: PartitionSelection) -> dict[str, int]:
     """Partition key to the rows it holds now; without those keys whose rows nothing tells."""
-    counts = partition_row_counts(written.snapshot, selection)
+    large = written.snapshot.is_large_and_unread
+    counts = {} if large else partition_row_counts(written.snapshot, selection)
     replaced = written.mode == "overwrite" and written.skipped_because is None
     if not counts and replaced and len(selection.keys) == 1:
         rows = written.metrics.get("numOutputRows")

@@ -31,7 +31,7 @@ from dagster_delta.protocol.commit_file import LenientDomainMetadata, LenientMet
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.parquet_reader import open_parquet_reader
 
-__all__ = ["ADD_SOURCES", "REMOVE_SOURCES", "CheckpointPart", "TableActions"]
+__all__ = ["ADD_SOURCES", "REMOVE_SOURCES", "CheckpointPart", "TableActions", "conform"]
 
 ADD_SOURCES: Mapping[str, str] = {
     "path": "path",
@@ -192,6 +192,20 @@ class CheckpointPart:
     def _num_actions(self, kind: str) -> int | None:
         # Number of rows of a kind as the footer counts them; None where it does not.
         return self._num_valid(self._leaf_indices[f"{kind}.{_MARKERS[kind]}"])
+
+    @property
+    def num_adds(self) -> int:
+        """Number of adds, or of rows where the footer does not tell."""
+        known = self.num_values("add", "path")
+        return self.num_rows if known is None else known
+
+    def num_values(self, *path: str) -> int | None:
+        """Number of rows with a value at the path of a leaf column; None where the footer does not
+        tell.
+        """
+        if not self.has(*path):
+            return 0
+        return self._num_valid(self._leaf_indices[".".join(path)])
 
     def _num_valid(self, index: int) -> int | None:
         total = 0

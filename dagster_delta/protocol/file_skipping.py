@@ -25,7 +25,7 @@ from dagster_delta.protocol.schema import DataType, StructType
 from dagster_delta.protocol.statistics import StatisticsColumn
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
-__all__ = ["LoadStatistics", "SkippedFiles", "skip_files"]
+__all__ = ["LoadStatistics", "SkippedFiles", "skip_files", "skipping_columns"]
 
 LoadStatistics: TypeAlias = Callable[[Sequence[StatisticsColumn]], Any]
 """Gives the statistics table of all files for some columns, row for row with the files."""
@@ -73,7 +73,7 @@ def skip_files(
     undecided = pc.and_(outcomes.true, pc.invert(outcomes.only_true))
     if not pc.any(undecided).as_py():
         return SkippedFiles(outcomes.true, outcomes.only_true, is_decided=True)
-    columns = _statistics_columns(sorted(paths - partitioned), configuration)
+    columns = skipping_columns(predicate, configuration)
     if not columns:
         return SkippedFiles(outcomes.true, outcomes.only_true, is_decided=False)
     statistics = load_statistics(list(columns.values()))
@@ -101,12 +101,18 @@ def _map_values(maps: Any, key: str) -> Any:
     return pc.map_lookup(maps, string_column([key])[0], "last")
 
 
-def _statistics_columns(
-    paths: Sequence[tuple[str, ...]], configuration: TableConfiguration
+def skipping_columns(
+    predicate: Predicate, configuration: TableConfiguration
 ) -> dict[tuple[str, ...], StatisticsColumn]:
-    """The leaves that statistics may know something about, by logical path."""
+    """The leaves that statistics may know something about, by logical path.
+
+    Args:
+        predicate: over logical paths.
+        configuration: of the version that the files belong to.
+    """
+    partitioned = {(name,) for name in configuration.partition_columns}
     columns = {}
-    for path in paths:
+    for path in sorted(referenced_columns(predicate) - partitioned):
         level: DataType = configuration.schema
         physical = []
         for name in path:

@@ -20,6 +20,7 @@ from dagster_delta.protocol.arrow_columns import string_column
 
 __all__ = [
     "DELETION_VECTOR_TYPE",
+    "KEY_SEPARATOR",
     "LIVE_FILE_SCHEMA",
     "TOMBSTONE_SCHEMA",
     "FileActions",
@@ -76,7 +77,8 @@ TOMBSTONE_SCHEMA = pa.schema(
 
 _ABSOLUTE = re.compile("file:/+")
 # No path of a file contains it, so that a key can be taken apart again.
-_KEY_SEPARATOR = "\0"
+KEY_SEPARATOR = "\0"
+"""Stands between path and deletion vector in a key."""
 
 
 class FileActions(Protocol):
@@ -120,7 +122,7 @@ def file_key(
     if storage_type is None:
         return path
     at = "" if offset is None else f"@{offset}"
-    return f"{path}{_KEY_SEPARATOR}{storage_type}{inline}{at}"
+    return f"{path}{KEY_SEPARATOR}{storage_type}{inline}{at}"
 
 
 def reconcile_tail(tails: Sequence[FileActions]) -> ReconciledTail:
@@ -167,7 +169,7 @@ def keys_of(paths: Any, deletion_vectors: Any) -> Any:
         pc.coalesce(at, ""),
         "",
     )
-    keys = pc.binary_join_element_wise(paths, vector_id, _KEY_SEPARATOR)
+    keys = pc.binary_join_element_wise(paths, vector_id, KEY_SEPARATOR)
     return pc.if_else(pc.is_valid(storage_type), keys, paths)
 
 
@@ -184,7 +186,7 @@ def rows_to_keep(
     """
     if not hidden_keys or len(paths) == 0:
         return None
-    hidden_paths = string_column([key.partition(_KEY_SEPARATOR)[0] for key in hidden_keys])
+    hidden_paths = string_column([key.partition(KEY_SEPARATOR)[0] for key in hidden_keys])
     touched = pc.is_in(_canonical_paths(paths), value_set=hidden_paths).combine_chunks()
     if not touched.true_count:
         return None

@@ -151,6 +151,21 @@ class LogState:
         """Number of live files."""
         return self._reconciled().num_files
 
+    def unread_parts(self) -> tuple[CheckpointPart, ...]:
+        """The files of the checkpoint, if nobody has looked for live files in them yet."""
+        with self._lock:
+            base, _ = self._load()
+            return base.parts if self._files is None and base.masks is None else ()
+
+    def replayed_tail(self) -> tuple[tuple[str, ...], Any]:
+        """What the commits after the checkpoint say: keys of files that they remove or add again,
+        and the files they leave added, a `pa.Table` of LIVE_FILE_SCHEMA.
+        """
+        with self._lock:
+            _, tails = self._load()
+            tail = reconcile_tail(tails)
+            return tail.keys, add_columns(_commits(tails), tail.live_adds)
+
     def live_files(self, names: Sequence[str]) -> Any:
         """A `pa.Table` with these columns of LIVE_FILE_SCHEMA, in the same row order always."""
         with self._lock:

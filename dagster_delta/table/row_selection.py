@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from dagster_delta.engines.engine import ReadPlan, RowChangeEngine
+from dagster_delta.engines.engine import LogPlanner, ReadPlan, RowChangeEngine
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.arrow_columns import map_column, string_column
 from dagster_delta.protocol.conflict_checker import ReadScope
@@ -22,6 +22,7 @@ from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.predicates import Predicate
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.table.large_tables import CandidateFiles, candidate_files, large_log
 
 if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
@@ -63,8 +64,8 @@ def select_rows(
         UnsupportedExpression, InvalidArgument: of the predicate.
         DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of log or file.
     """
-    files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
     if where is None:
+        files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
         return SelectedRows(files, {}, ReadScope(whole_table=True))
     from dagster_delta.engines.sql.generated_filters import with_generated_filters
 
@@ -72,7 +73,8 @@ def select_rows(
     predicate = with_generated_filters(
         where.to_predicate(session_is_utc=session_is_utc), configuration
     )
-    skipped = skip_files(predicate, configuration, files["partition_values"], snapshot.statistics)
+    candidates = _candidates(snapshot, predicate, engine.log_planner)
+    files, skipped = candidates.files, candidates.skipped
     whole = files.filter(pc.and_(skipped.may_match, skipped.only_matches))
     unsure = files.filter(pc.and_(skipped.may_match, pc.invert(skipped.only_matches)))
     rows: dict[str, BitMap64] = {}
@@ -84,6 +86,21 @@ def select_rows(
     paths = frozenset(selected["path"].to_pylist())
     return SelectedRows(
         selected, rows, ReadScope(may_hold=may_hold_matches(predicate, configuration), paths=paths)
+    )
+
+
+def _candidates(
+    snapshot: Snapshot, predicate: Predicate, planner: LogPlanner | None
+) -> CandidateFiles:
+    logged = large_log(snapshot, planner)
+    if logged is not None and planner is not None:
+        found = candidate_files(logged, planner, predicate)
+        if found is not None:
+            return found
+    files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
+    values = files["partition_values"]
+    return CandidateFiles(
+        files, skip_files(predicate, snapshot.configuration, values, snapshot.statistics)
     )
 
 

@@ -16,14 +16,16 @@ from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.arrow_values import every, integer_scalar
 from dagster_delta.protocol.file_skipping import SkippedFiles, skip_files
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
-from dagster_delta.protocol.predicates import Predicate
+from dagster_delta.protocol.predicates import Constant, Predicate
 from dagster_delta.protocol.row_tracking import tracked_configuration
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.table.large_tables import candidate_files, large_log
 from dagster_delta.table.row_frames import RowFrames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from dagster_delta.engines.spark.engine import SparkEngine
     from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.table.snapshot import Snapshot
 
@@ -129,11 +131,41 @@ class Scan(RowFrames):
         """
         from dagster_delta.engines.spark.engine import SparkEngine
 
-        skipped = self._skipped
-        if self.where is not None and self.where.depends_on_time_zone and not is_in_utc(spark):
-            skipped = self._skip(self.where.to_predicate(session_is_utc=False))
-        rows = SparkEngine(spark).read(self._plan(LIVE_FILE_SCHEMA.names, skipped))
+        engine = SparkEngine(spark)
+        rows = self._planned_by_spark(engine, self._spark_predicate(spark))
+        if rows is None:
+            skipped = self._skipped
+            if self._is_zoned_elsewhere(spark):
+                skipped = self._skip(self._spark_predicate(spark))
+            rows = engine.read(self._plan(LIVE_FILE_SCHEMA.names, skipped))
         return rows.toDF(*self.schema.names) if self.row_ids else rows
+
+    def _is_zoned_elsewhere(self, spark: SparkSession | None) -> bool:
+        return self.where is not None and self.where.depends_on_time_zone and not is_in_utc(spark)
+
+    def _spark_predicate(self, spark: SparkSession | None) -> Predicate | None:
+        if self.where is None:
+            return None
+        return self.where.to_predicate(session_is_utc=not self._is_zoned_elsewhere(spark))
+
+    def _planned_by_spark(
+        self, engine: SparkEngine, predicate: Predicate | None
+    ) -> DataFrame | None:
+        """The rows of a table whose log Spark reads; None where the log is read here."""
+        planner = engine.log_planner
+        logged = large_log(self.snapshot, planner)
+        if logged is None:
+            return None
+        derived = None if predicate is None else self._derived(predicate)
+        found = candidate_files(logged, planner, derived)
+        if found is not None:
+            files = found.files.filter(found.skipped.may_match)
+            return engine.read(self._plan_of(files, is_decided=found.skipped.is_decided))
+        if self.row_ids:
+            # They are numbered on from the first row of each file, which the driver has to know.
+            return None
+        plan = self._plan_of(logged.added.slice(0, 0), is_decided=predicate is None)
+        return planner.read_files(plan, logged, derived or Constant(value=True))
 
     def count(self) -> int:
         """Number of rows, from the log alone where it knows; rows that deletion vectors hide are
@@ -168,18 +200,23 @@ class Scan(RowFrames):
         if predicate is None:
             all_files = every(True, self.snapshot.num_files)
             return SkippedFiles(all_files, all_files, is_decided=True)
+        values = self.snapshot.live_files(["partition_values"])["partition_values"]
+        derived, configuration = self._derived(predicate), self.snapshot.configuration
+        return skip_files(derived, configuration, values, self.snapshot.statistics)
+
+    def _derived(self, predicate: Predicate) -> Predicate:
         from dagster_delta.engines.sql.generated_filters import with_generated_filters
 
-        configuration = self.snapshot.configuration
-        values = self.snapshot.live_files(["partition_values"])["partition_values"]
-        derived = with_generated_filters(predicate, configuration)
-        return skip_files(derived, configuration, values, self.snapshot.statistics)
+        return with_generated_filters(predicate, self.snapshot.configuration)
 
     def _files(self, names: Sequence[str], skipped: SkippedFiles) -> Any:
         files = self.snapshot.live_files(names)
         return files if pc.all(skipped.may_match).as_py() else files.filter(skipped.may_match)
 
     def _plan(self, names: Sequence[str], skipped: SkippedFiles) -> ReadPlan:
+        return self._plan_of(self._files(names, skipped), is_decided=skipped.is_decided)
+
+    def _plan_of(self, files: Any, *, is_decided: bool) -> ReadPlan:
         configuration, columns = self.snapshot.configuration, self.columns
         if self.row_ids:
             configuration = tracked_configuration(configuration)
@@ -188,9 +225,9 @@ class Scan(RowFrames):
             store=self.snapshot.store,
             version=self.snapshot.version,
             configuration=configuration,
-            files=self._files(names, skipped),
+            files=files,
             columns=columns,
-            where=None if skipped.is_decided else self.where,
+            where=None if is_decided else self.where,
         )
 
 

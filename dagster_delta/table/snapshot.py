@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.engines.engine import LARGE_TABLE_FILES, LoggedFiles
 from dagster_delta.errors import InvalidArgument, MissingMetadata, MissingProtocol
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.arrow_columns import string_column
@@ -207,6 +208,32 @@ class Snapshot:
         names = LIVE_FILE_SCHEMA.names if columns is None else columns
         with located(self.store, self.version):
             return self._state.live_files(names)
+
+    @property
+    def is_large_and_unread(self) -> bool:
+        """Whether there are so many files that they are not worth reading for a few totals."""
+        with located(self.store, self.version):
+            parts = self._state.unread_parts()
+            return sum(part.num_adds for part in parts) > LARGE_TABLE_FILES
+
+    def logged_files(self, *, more_than: int) -> LoggedFiles | None:
+        """The log of a large table, for an engine that looks for live files by itself.
+
+        Args:
+            more_than: number of files that makes a table large.
+
+        Returns:
+            None where the table is smaller, or its files are known already.
+
+        Raises:
+            InvalidTable, StorageFailure: of the log.
+        """
+        with located(self.store, self.version):
+            parts = self._state.unread_parts()
+            if sum(part.num_adds for part in parts) <= more_than:
+                return None
+            hidden, added = self._state.replayed_tail()
+        return LoggedFiles(self.store, self.version, self.configuration, parts, hidden, added)
 
     def statistics(self, columns: Sequence[StatisticsColumn]) -> Any:
         """What the statistics say about some columns, row for row with `live_files`.

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from dagster_delta import delta_sink, register_delta_log
 from dagster_delta.engines.spark.engine import SparkEngine
+from dagster_delta.engines.spark.log_planner import MAX_COLLECTED_FILES, MAX_DRIVER_FILES
 from dagster_delta.engines.spark.schema import to_spark_schema
 from dagster_delta.engines.spark.session import is_connect
 from dagster_delta.errors import ConstraintViolation, InvalidCast
@@ -209,3 +211,23 @@ def test_rows_change_over_connect(
         **dict.fromkeys(range(28, 34), "new"),
     }
     assert table.changes(3).to_arrow().num_rows == 2 * 2 + 4 + 4
+
+
+@pytest.mark.parametrize("collected", ["100", "0"], ids=["files_come", "files_stay"])
+def test_a_log_is_replayed_by_the_server(
+    tmp_path: Path, connect_session: SparkSession, collected: str
+) -> None:
+    table = table_with_vectors(str(tmp_path / "t"), [40, 50, 60], [{1, 2}, set(), {7}])
+    table.checkpoint()
+    table.append(pa.table({"id": range(100, 110), "p": ["later"] * 10}))
+    table.delete("p = 'file 1'")
+    connect_session.conf.set(MAX_DRIVER_FILES, "0")
+    connect_session.conf.set(MAX_COLLECTED_FILES, collected)
+    try:
+        for where in (None, "id > 45", "p = 'file 0'"):
+            scan = DeltaTable(table.uri).snapshot().scan(where=where)
+            found = scan.to_spark(connect_session).toArrow()
+            assert rows_of(found) == rows_of(scan.to_arrow())
+    finally:
+        connect_session.conf.unset(MAX_DRIVER_FILES)
+        connect_session.conf.unset(MAX_COLLECTED_FILES)

@@ -22,6 +22,8 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from dagster_delta.engines.spark.log_planner import SparkLogPlanner
+
 __all__ = ["SparkEngine", "check_reachable"]
 
 
@@ -95,6 +97,13 @@ class SparkEngine:
 
         check_reachable(plan.store)
         return record_inserts(self.session, plan, spec)
+
+    @property
+    def log_planner(self) -> SparkLogPlanner:
+        """What finds the files of large tables. Raises InvalidArgument without a session."""
+        from dagster_delta.engines.spark.log_planner import SparkLogPlanner
+
+        return SparkLogPlanner(self.session)
 
     @property
     def session_is_utc(self) -> bool:

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
     from dagster_delta.engines.sql.expressions import SqlExpression
 
-__all__ = ["FILE_KEY", "ROW_INDEX", "read_frame"]
+__all__ = ["FILE_KEY", "ROW_INDEX", "read_frame", "read_listed_files"]
 
 FILE_KEY = "__delta_file_key"
 """Column of a read with positions: the key of the row's file, see `keys_of_files`."""
@@ -108,6 +108,18 @@ def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = 
     return rows if with_positions else rows.drop(FILE_KEY, ROW_INDEX)
 
 
+def read_listed_files(session: SparkSession, plan: ReadPlan, files: DataFrame) -> DataFrame:
+    """The same of files that stand in a DataFrame, read by the Arrow engine where they stand.
+
+    Args:
+        session: a classic or Connect session.
+        plan: what to read; its files are not looked at.
+        files: of `FILE_SCHEMA`, one task per partition.
+    """
+    reader = _FrameReader(session, plan, with_positions=False)
+    return reader.result(reader.read_spread(files))
+
+
 @dataclass(frozen=True, slots=True)
 class _PartitionSource:
     """Where the partition columns of some files come from."""
@@ -140,7 +152,10 @@ class _FrameReader:
             parts.append(self._read_by_arrow(files.by_arrow))
         if not parts:
             return self.session.createDataFrame([], self._schema(self.plan.schema))
-        rows = reduce(lambda left, right: left.union(right), parts)
+        return self.result(reduce(lambda left, right: left.union(right), parts))
+
+    def result(self, rows: DataFrame) -> DataFrame:
+        """The rows that the filter leaves, with the columns asked for."""
         if self.plan.where is not None:
             rows = rows.where(self.plan.where.sql)
         results = [self._result_column(each) for each in self.plan.schema]
@@ -362,6 +377,12 @@ class _FrameReader:
 
     def _read_by_arrow(self, files: Any) -> DataFrame:
         """Files that the Arrow engine reads on the executors."""
+        keys = keys_of_files(files, self.plan.store).tolist() if self.with_positions else None
+        named = frame_of(self.session, encode_files(files, keys), FILE_SCHEMA)
+        return self.read_spread(named.repartition(min(files.num_rows, _MAX_ARROW_TASKS)))
+
+    def read_spread(self, files: DataFrame) -> DataFrame:
+        """Files of `FILE_SCHEMA`, read where they stand; all rows of the needed columns."""
         plan = self.plan
         task = ReadTask(
             location=plan.store.location,
@@ -371,10 +392,7 @@ class _FrameReader:
             where=self._early_filter(),
             with_positions=self.with_positions,
         )
-        keys = keys_of_files(files, plan.store).tolist() if self.with_positions else None
-        named = frame_of(self.session, encode_files(files, keys), FILE_SCHEMA)
-        spread = named.repartition(min(files.num_rows, _MAX_ARROW_TASKS))
-        return spread.mapInArrow(task, self._schema(StructType(self._needed_fields)))
+        return files.mapInArrow(task, self._schema(StructType(self._needed_fields)))
 
     def _early_filter(self) -> SqlExpression | None:
         """The filter, where the Arrow engine reads it as this session does: it saves rows."""

@@ -1,0 +1,246 @@
+"""Planning a read of a table with millions of files, on the cluster and on the driver.
+
+    python -m benchmarks.planning_scale --rounds 1
+
+The log is synthetic: a classic checkpoint in parts of a million files each, statistics as JSON, and
+a few commits after it. Only the data files that the queries need are there. Timed is all from
+opening the table to the rows counted, in a session that runs already. The memory is that of the
+driver's Python process; its JVM has a heap of 4 GB. The table stays in the temporary directory for
+the next run. The JARs of delta-spark come from Maven, see tests/reference/jars.py.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from benchmarks.harness import Case, Peer, main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PART_FILES = 1_000_000
+TAIL_COMMITS = 5
+PARTITION_FILES = 1_000
+ROWS_PER_FILE = 10
+NEEDLE = 123_457
+HEAP = "4g"
+
+_MAP = pa.map_(pa.string(), pa.string())
+_FIRST_DAY = dt.date(1990, 1, 1)
+_FIELDS = [("id", "long"), ("value", "double"), ("day", "date")]
+_PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+_SCHEMA = {
+    "type": "struct",
+    "fields": [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in _FIELDS
+    ],
+}
+_METADATA: dict[str, Any] = {
+    "id": "7d8ee24b-1d1c-4a5e-a0a0-000000000000",
+    "format": {"provider": "parquet", "options": {}},
+    "schemaString": json.dumps(_SCHEMA),
+    "partitionColumns": ["day"],
+    "configuration": {},
+    "createdTime": 1_700_000_000_000,
+}
+_TABLE_ACTIONS = pa.schema(
+    [
+        (
+            "protocol",
+            pa.struct([("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32())]),
+        ),
+        (
+            "metaData",
+            pa.struct(
+                [
+                    ("id", pa.string()),
+                    ("format", pa.struct([("provider", pa.string()), ("options", _MAP)])),
+                    ("schemaString", pa.string()),
+                    ("partitionColumns", pa.list_(pa.string())),
+                    ("configuration", _MAP),
+                    ("createdTime", pa.int64()),
+                ]
+            ),
+        ),
+    ]
+)
+
+
+def _day(number: int) -> str:
+    return (_FIRST_DAY + dt.timedelta(number // PARTITION_FILES)).isoformat()
+
+
+def _text(numbers: Any) -> Any:
+    return pa.array(numbers).cast(pa.string())
+
+
+def _joined(*parts: Any) -> Any:
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def _adds(first: int, last: int) -> Any:
+    """A `pa.StructArray` of adds."""
+    numbers = np.arange(first, last)
+    # From no generator but the number of the part, so that the needle's path is known.
+    random = np.random.default_rng(first).bytes(16 * len(numbers)).hex()
+    names = pa.array([random[at : at + 32] for at in range(0, len(random), 32)])
+    days = pa.array([_day(at) for at in range(first, last)])
+    low, high = _text(numbers * ROWS_PER_FILE), _text(numbers * ROWS_PER_FILE + ROWS_PER_FILE - 1)
+    stats = _joined(
+        f'{{"numRecords":{ROWS_PER_FILE},"minValues":{{"id":', low, ',"value":', low,
+        '.5},"maxValues":{"id":', high, ',"value":', high, '.5},"nullCount":{"id":0,"value":0}}',
+    )  # fmt: skip
+    offsets = pa.array(np.arange(len(numbers) + 1, dtype=np.int32))
+    keys = pa.repeat(pa.scalar("day"), len(numbers))
+    columns = {
+        "path": _joined("day=", days, "/part-", names, "-c000.snappy.parquet"),
+        "partitionValues": pa.MapArray.from_arrays(offsets, keys, days),
+        "size": pa.array(numbers % 5_000 + 100_000),
+        "modificationTime": pa.array(numbers + 1_700_000_000_000),
+        "dataChange": pa.repeat(pa.scalar(True), len(numbers)),
+        "stats": stats,
+    }
+    return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _prepare(directory: Path, size: int) -> None:
+    table = Path(tempfile.gettempdir()) / f"delta-planning-scale-{size}"
+    if not (table / "_delta_log" / "_last_checkpoint").exists():
+        _write_table(table, size)
+    (directory / "table").symlink_to(table)
+
+
+def _write_table(table: Path, size: int) -> None:
+    log = table / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    lines = [_PROTOCOL, {"metaData": _METADATA}]
+    (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, lines)))
+    (log / f"{1:020}.json").write_text(json.dumps({"commitInfo": {"operation": "WRITE"}}))
+    num_parts = -(-size // PART_FILES)
+    for part in range(num_parts):
+        first, last = part * PART_FILES, min(size, (part + 1) * PART_FILES)
+        adds = _adds(first, last)
+        if first <= NEEDLE < last:
+            _link_partition(table, adds.slice(NEEDLE // PARTITION_FILES * PARTITION_FILES - first))
+        name = f"{1:020}.checkpoint.{part + 1:010}.{num_parts:010}.parquet"
+        pq.write_table(_with_table_actions(adds, part == 0), log / name, row_group_size=PART_FILES)
+    for version in range(2, 2 + TAIL_COMMITS):
+        first = size + version * PART_FILES
+        lines = [{"commitInfo": {"operation": "WRITE"}}]
+        lines += [{"add": {**each, "partitionValues": dict(each["partitionValues"])}}
+                  for each in _adds(first, first + 100).to_pylist()]  # fmt: skip
+        removed = _adds(0, 10).field("path")[version].as_py()
+        lines.append({"remove": {"path": removed, "deletionTimestamp": 1, "dataChange": True}})
+        (log / f"{version:020}.json").write_text("\n".join(map(json.dumps, lines)))
+    hint = {"version": 1, "size": size + 2, "parts": num_parts, "numOfAddFiles": size}
+    (log / "_last_checkpoint").write_text(json.dumps(hint))
+
+
+def _with_table_actions(adds: Any, is_first: bool) -> Any:
+    rows = (
+        [{"protocol": _PROTOCOL["protocol"]}, {"metaData": _pairs(_METADATA)}] if is_first else []
+    )
+    actions = pa.Table.from_pylist(rows, _TABLE_ACTIONS)
+    files = pa.table({"add": adds})
+    return pa.concat_tables([actions, files], promote_options="default")
+
+
+def _pairs(metadata: dict[str, Any]) -> dict[str, Any]:
+    # Arrow takes maps as lists of pairs.
+    return {**metadata, "format": {"provider": "parquet", "options": []}, "configuration": []}
+
+
+def _link_partition(table: Path, adds: Any) -> None:
+    """The data files of the needle's partition: one file under many names, but for the needle."""
+    source = table / "data.parquet"
+    _write_rows(source, 0)
+    paths = adds.field("path").slice(0, PARTITION_FILES).to_pylist()
+    for number, path in enumerate(paths):
+        target = table / path
+        target.parent.mkdir(exist_ok=True)
+        if number == NEEDLE % PARTITION_FILES:
+            _write_rows(target, NEEDLE * ROWS_PER_FILE)
+        else:
+            os.link(source, target)
+
+
+def _write_rows(path: Path, first: int) -> None:
+    ids = np.arange(first, first + ROWS_PER_FILE)
+    pq.write_table(pa.table({"id": ids, "value": ids + 0.5}), path)
+
+
+def _session(conf: dict[str, str]) -> SparkSession:
+    from dagster_delta.engines.spark.session import local_spark_session
+
+    spark = local_spark_session("benchmark", {"spark.driver.memory": HEAP, **conf})
+    spark.range(10).count()
+    return spark
+
+
+def _ours(where: str, max_driver_files: int) -> Peer:
+    def peer(directory: Path, size: int) -> Callable[[], object]:
+        from dagster_delta import DeltaTable
+
+        spark = _session({"spark.dagster_delta.maxDriverFiles": str(max_driver_files)})
+
+        def run() -> object:
+            scan = DeltaTable(str(directory / "table")).snapshot().scan(where=where)
+            return scan.to_spark(spark).count()
+
+        return run
+
+    return peer
+
+
+def _delta_spark(where: str) -> Peer:
+    def peer(directory: Path, size: int) -> Callable[[], object]:
+        from tests.reference.jars import resolve_jars
+
+        jars, why = resolve_jars()
+        if not jars:
+            raise SystemExit(why)
+        catalog = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        spark = _session(
+            {
+                "spark.jars": ",".join(jars),
+                "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+                "spark.sql.catalog.spark_catalog": catalog,
+            }
+        )
+        path = str(directory / "table")
+        return lambda: spark.read.format("delta").load(path).where(where).count()
+
+    return peer
+
+
+_ONE_ROW = f"id = {NEEDLE * ROWS_PER_FILE + 3}"
+_ONE_DAY = f"day = DATE '{_day(NEEDLE)}'"
+_ALWAYS_HERE = 10**12
+
+
+def _case(title: str, where: str, size: int, other: str) -> Case:
+    others = {"the driver": _ours(where, _ALWAYS_HERE), "delta-spark": _delta_spark(where)}
+    peers = {"Spark": _ours(where, 0), other: others[other]}
+    return Case(f"{title} in {{size}} files", size, _prepare, peers, rounds=1)
+
+
+CASES = {
+    "needle": _case("one row", _ONE_ROW, 10_000_000, "the driver"),
+    "partition": _case("one day", _ONE_DAY, 10_000_000, "the driver"),
+    "delta_spark_needle": _case("one row", _ONE_ROW, 2_000_000, "delta-spark"),
+    "delta_spark_partition": _case("one day", _ONE_DAY, 2_000_000, "delta-spark"),
+}
+
+if __spec__ is not None:
+    main(__name__, __spec__.name, CASES)

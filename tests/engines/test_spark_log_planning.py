@@ -1,0 +1,529 @@
+"""A log that Spark replays and prunes gives the files and rows that the driver finds by itself."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from dagster_delta import DeltaTable
+from dagster_delta.engines.spark import log_files, log_planner
+from dagster_delta.engines.spark.log_planner import (
+    MAX_COLLECTED_FILES,
+    MAX_DRIVER_FILES,
+    SparkLogPlanner,
+)
+from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.checkpoint_reader import CheckpointPart
+from dagster_delta.protocol.checkpoint_structs import statistics_columns
+from dagster_delta.protocol.deletion_vectors import encode_inline
+from dagster_delta.protocol.file_skipping import skip_files
+from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.statistics import parse_statistics_json
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.table.large_tables import candidate_files
+from dagster_delta.table.post_commit import write_checkpoint
+from dagster_delta.table.snapshot import Snapshot
+from tests.golden.answers import NAMES, answer, rows_of, table_path
+from tests.table.logs import ADD_TYPE, CHECKPOINT_TYPES, checkpoint_bytes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Hadoop's own checksum beside this checkpoint is that of another file, and Spark goes by it.
+MISSUMMED = "golden__checkpoint"
+CHECKPOINTED = [
+    name
+    for name in NAMES
+    if name != MISSUMMED
+    and answer(name)["expected_error"] is None
+    and any(Path(table_path(name), "_delta_log").glob("*.checkpoint*"))
+]
+
+
+@pytest.fixture
+def planned(spark: SparkSession) -> Iterator[SparkSession]:
+    """The shared session, in which every log with a checkpoint is Spark's, far away from UTC."""
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    spark.conf.set(MAX_DRIVER_FILES, "0")
+    spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    spark.conf.unset(MAX_DRIVER_FILES)
+    spark.conf.unset(MAX_COLLECTED_FILES)
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is not allowed to decode any file of a checkpoint."""
+
+    def refuse(part: CheckpointPart, *_: object) -> Any:
+        raise AssertionError(f"files of {part.path} are read on the driver")
+
+    for name in ("add_rows", "read_adds", "read_removes", "read_parsed_statistics"):
+        monkeypatch.setattr(CheckpointPart, name, refuse)
+
+
+def listed(files: pa.Table) -> list[str]:
+    return sorted(json.dumps(row, default=str, sort_keys=True) for row in files.to_pylist())
+
+
+# -- golden tables ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CHECKPOINTED)
+@pytest.mark.usefixtures("golden_tables")
+def test_a_golden_log_replayed_by_spark_has_the_same_files(
+    name: str, planned: SparkSession
+) -> None:
+    planner = SparkLogPlanner(planned)
+    logged = Snapshot.load(DeltaTable(table_path(name)).store).logged_files(more_than=0)
+    if logged is None:
+        return  # nothing but a manifest in JSON
+    assert planner.can_plan(logged)
+    found = planner.find_files(
+        logged, parse_expression("true", logged.configuration.schema).to_predicate()
+    )
+    assert listed(found) == listed(DeltaTable(table_path(name)).snapshot().live_files())
+
+
+# -- predicates ---------------------------------------------------------------------------------
+
+FIELDS = [
+    ("p", "string"),
+    ("q", "date"),
+    ("i", "integer"),
+    ("l", "long"),
+    ("f", "float"),
+    ("x", "double"),
+    ("m", "decimal(9,2)"),
+    ("s", "string"),
+    ("d", "date"),
+    ("t", "timestamp"),
+    ("n", "timestamp_ntz"),
+    ("b", "boolean"),
+]
+UTC = dt.UTC
+
+
+def moment(number: int) -> dt.datetime:
+    return dt.datetime(2024, 3, 10, 1) + dt.timedelta(minutes=37 * number, microseconds=1234)
+
+
+VALUES: dict[str, Callable[[int], Any]] = {
+    "p": lambda n: "abcd"[n % 4],
+    "q": lambda n: dt.date(2024, 2, 27) + dt.timedelta(n % 5),
+    "i": lambda n: n - 50,
+    "l": lambda n: (n - 50) * 10**15,
+    "f": lambda n: (n - 50) / 10,
+    "x": lambda n: (n - 50) * 1.1e7,
+    "m": lambda n: Decimal(n - 50) / 4,
+    "s": lambda n: chr(97 + n % 26) * (1 + n % 40),
+    "d": lambda n: dt.date(2024, 1, 1) + dt.timedelta(n),
+    "t": moment,
+    "n": moment,
+    "b": lambda n: n % 2 == 0,
+}
+
+
+def spelled(name: str, value: Any) -> Any:
+    """A bound as writers spell it in JSON: cut down where they cut."""
+    match value:
+        case dt.datetime():
+            return value.isoformat(timespec="milliseconds") + ("Z" if name == "t" else "")
+        case dt.date():
+            return value.isoformat()
+        case Decimal():
+            return float(value)
+        case str():
+            return value[:32]
+    return value
+
+
+def statistics(random_: random.Random) -> str | None:
+    if random_.random() < 0.1:
+        return random_.choice([None, "", '{"numRecords":3,"maxValues":{"i":1', "[]"])
+    stats: dict[str, Any] = {"numRecords": 10, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    for name, _ in FIELDS[2:]:
+        low = random_.randrange(100)
+        high = min(99, low + random_.choice([0, 0, 1, 5, 30]))
+        nulls = random_.choice([0, 0, 3, 10, None])
+        if nulls is not None:
+            stats["nullCount"][name] = nulls
+        if nulls != 10 and random_.random() < 0.9:
+            ends = sorted([VALUES[name](low), VALUES[name](high)])
+            stats["minValues"][name] = spelled(name, ends[0])
+            stats["maxValues"][name] = spelled(name, ends[1])
+    return json.dumps(stats)
+
+
+def add(number: int, random_: random.Random, **fields: Any) -> dict[str, Any]:
+    p = random_.choice([*"abcd", None, ""])
+    q = random_.choice([None, VALUES["q"](random_.randrange(5)).isoformat()])
+    return {
+        "add": {
+            "path": f"p={p}/part-{number:05}.parquet",
+            "partitionValues": {"p": p, "q": q},
+            "size": 1000 + number,
+            "modificationTime": number,
+            "dataChange": True,
+            "stats": statistics(random_),
+            **fields,
+        }
+    }
+
+
+def vector(number: int) -> dict[str, Any]:
+    return {
+        "storageType": "u",
+        "pathOrInlineDv": f"ab^-aqEH.-t@S}}K{{vb[*k^{number % 7}",
+        "offset": 4,
+        "sizeInBytes": 40,
+        "cardinality": 6,
+    }
+
+
+def of_key(action: dict[str, Any]) -> dict[str, Any]:
+    named = {name: action["add"].get(name) for name in ("path", "deletionVector")}
+    return {"remove": {**{k: v for k, v in named.items() if v}, "dataChange": True}}
+
+
+def put(table: DeltaTable, version: int, actions: Sequence[dict[str, Any]]) -> None:
+    lines = "\n".join(json.dumps(each) for each in ({"commitInfo": {}}, *actions))
+    table.store.put_if_absent(commit_path(version), lines.encode())
+
+
+def sidecars_of(table: DeltaTable, adds: Sequence[dict[str, Any]], *, manifest: str) -> None:
+    """A V2 checkpoint of version 1 whose files stand in two sidecars, one of them with fewer
+    columns."""
+    snapshot = table.snapshot(version=1)
+    short = pa.struct([each for each in ADD_TYPE if each.name not in ("tags", "baseRowId")])
+    named = []
+    for number, (chosen, kind) in enumerate([(adds[::2], ADD_TYPE), (adds[1::2], short)]):
+        data = checkpoint_bytes(chosen, {"add": kind})
+        table.store.put(f"_delta_log/_sidecars/{number}.parquet", data)
+        named.append({"sidecar": {"path": f"{number}.parquet", "sizeInBytes": len(data), "modificationTime": 1}})  # fmt: skip
+    first = [json.loads(line) for line in table.store.read(commit_path(0)).splitlines()]
+    rest = [each for each in first if "protocol" in each or "metaData" in each]
+    assert snapshot.version == 1
+    path = f"_delta_log/{1:020}.checkpoint.00000000-0000-4000-8000-000000000000.{manifest}"
+    if manifest == "json":
+        lines = [{"checkpointMetadata": {"version": 1}}, *rest, *named]
+        table.store.put(path, "\n".join(map(json.dumps, lines)).encode())
+    else:
+        kinds = {k: v for k, v in CHECKPOINT_TYPES.items() if k in ("metaData", "protocol", "sidecar")}  # fmt: skip
+        table.store.put(path, checkpoint_bytes([*rest, *named], kinds))
+
+
+LAYOUTS = ["json", "parsed", "both", "parts", "sidecars", "sidecars_by_json"]
+
+
+def logged_table(path: Path, layout: str, number: int = 300) -> DeltaTable:
+    """A table without data files: a checkpoint at version 1, then removes and adds."""
+    random_ = random.Random(17)
+    fields = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in FIELDS
+    ]
+    properties = {
+        "delta.checkpoint.writeStatsAsStruct": "false" if layout == "json" else "true",
+        "delta.checkpoint.writeStatsAsJson": "false" if layout == "parsed" else "true",
+        "delta.enableDeletionVectors": "true",
+    }
+    if layout.startswith("sidecars"):
+        properties["delta.checkpointPolicy"] = "v2"
+    from dagster_delta.protocol.schema import StructType
+
+    schema = StructType.from_json(json.dumps({"type": "struct", "fields": fields}))
+    table = DeltaTable.create(str(path), schema, partition_by=["p", "q"], properties=properties)
+    adds = [
+        add(at, random_, **({"deletionVector": vector(at)} if at % 5 == 0 else {}))
+        for at in range(number)
+    ]
+    put(table, 1, adds)
+    if layout.startswith("sidecars"):
+        sidecars_of(table, adds, manifest="json" if layout.endswith("json") else "parquet")
+    else:
+        snapshot = table.snapshot(version=1)
+        per_part = number // 3 if layout == "parts" else 10**6
+        write_checkpoint(snapshot, now_ms=0, max_actions_per_part=per_part)
+    again = {"add": {**adds[7]["add"], "modificationTime": 99}}
+    with_vector = {"add": {**adds[8]["add"], "deletionVector": vector(3)}}
+    other_vector = {"add": {**adds[10]["add"], "deletionVector": vector(11)}}
+    put(table, 2, [of_key(adds[3]), of_key(adds[5]), again, of_key(adds[8]), with_vector])
+    put(table, 3, [of_key(adds[10]), other_vector, add(number, random_), add(number + 1, random_)])
+    put(table, 4, [of_key(add(number, random.Random(1))), of_key(again)])
+    return DeltaTable(str(path))
+
+
+def literal(name: str, value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).upper()
+        case dt.datetime():
+            return f"TIMESTAMP{'_NTZ' if name == 'n' else ''} '{value}{'' if name == 'n' else 'Z'}'"
+        case dt.date():
+            return f"DATE '{value}'"
+        case str():
+            return f"'{value}'"
+        case float():
+            return f"CAST({value!r} AS {'FLOAT' if name == 'f' else 'DOUBLE'})"
+    return str(value)
+
+
+NAMES_OF_COLUMNS = [name for name, _ in FIELDS]
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> str:
+    name = draw(st.sampled_from(NAMES_OF_COLUMNS))
+
+    def value() -> str:
+        return literal(name, VALUES[name](draw(st.integers(0, 99))))
+
+    kinds = ["compare", "compare", "in", "null", "between", "like", "day", "wider"]
+    match draw(st.sampled_from(kinds)):
+        case "in":
+            values = [value() for _ in range(draw(st.integers(1, 4)))]
+            return f"{name} IN ({', '.join(values)}{draw(st.sampled_from(['', ', NULL']))})"
+        case "null":
+            return f"{name} IS {draw(st.sampled_from(['', 'NOT ']))}NULL"
+        case "between":
+            return f"{name} BETWEEN {value()} AND {value()}"
+        case "like" if name in ("p", "s"):
+            return f"{name} LIKE '{chr(97 + draw(st.integers(0, 25)))}%'"
+        case "day" if name in ("t", "n"):
+            return f"CAST({name} AS DATE) = DATE '2024-03-1{draw(st.integers(0, 3))}'"
+        case "wider" if name in ("i", "l"):
+            return f"{name} > {draw(st.integers(-50, 50))}.5D"
+    operator = draw(st.sampled_from(["=", "<>", "<", "<=", ">", ">=", "<=>"]))
+    return f"{name} {operator} {value()}"
+
+
+PREDICATES = st.recursive(
+    comparisons(),
+    lambda inner: st.one_of(
+        inner.map(lambda each: f"NOT ({each})"),
+        st.tuples(inner, st.sampled_from(["AND", "OR"]), inner).map(
+            lambda each: f"({each[0]}) {each[1]} ({each[2]})"
+        ),
+        inner.map(lambda each: f"coalesce({each}, FALSE)"),
+    ),
+    max_leaves=4,
+)
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DeltaTable]:
+    root = tmp_path_factory.mktemp("layouts")
+    return {layout: logged_table(root / layout, layout) for layout in LAYOUTS}
+
+
+def assert_same_files(found: pa.Table, wanted: pa.Table, layout: TableConfiguration) -> None:
+    found, wanted = found.sort_by("path"), wanted.sort_by("path")
+    assert listed(found.drop_columns("stats")) == listed(wanted.drop_columns("stats"))
+    # What stands there as columns alone is spelled by Spark, which writes 1.21E8 for 121000000.0.
+    columns = statistics_columns(layout)
+    assert parse_statistics_json(found["stats"], columns).equals(
+        parse_statistics_json(wanted["stats"], columns)
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_files_that_the_driver_finds(
+    layout: str, layouts: dict[str, DeltaTable], planned: SparkSession
+) -> None:
+    table = DeltaTable(layouts[layout].uri)
+    planner = SparkLogPlanner(planned)
+    for where in (None, "p = 'a'", "q = DATE '2024-02-28' AND l > 0", "t > TIMESTAMP '2024-03-11'"):
+        scan = table.snapshot().scan(where=where)
+        logged = Snapshot.load(table.store).logged_files(more_than=0)
+        assert logged is not None
+        predicate = parse_expression(where or "true", logged.configuration.schema).to_predicate()
+        found = candidate_files(logged, planner, predicate)
+        assert found is not None
+        kept = found.files.filter(found.skipped.may_match)
+        assert_same_files(kept, scan.files(), logged.configuration)
+        # What is left for the driver to drop is among what was added since the checkpoint.
+        assert found.files.num_rows <= kept.num_rows + logged.added.num_rows, where
+
+
+@pytest.mark.parametrize("layout", ["json", "parsed"])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(wheres=st.lists(PREDICATES, min_size=25, max_size=25))
+def test_no_file_that_may_match_is_dropped(
+    wheres: list[str], layout: str, layouts: dict[str, DeltaTable], planned: SparkSession
+) -> None:
+    snapshot = layouts[layout].snapshot(version=1)
+    logged = Snapshot.load(layouts[layout].store, version=1).logged_files(more_than=0)
+    assert logged is not None
+    predicates = [
+        parse_expression(where, snapshot.schema).to_predicate(session_is_utc=False)
+        for where in wheres
+    ]
+    (kind,) = log_files._kinds(logged.parts)
+    reader = log_files._CheckpointReader(planned, logged, kind)
+    functions = reader._functions
+
+    def condition(predicate: Any) -> Any:
+        found = [each for each in reader.conditions(predicate) if each is not True]
+        columns = [functions.lit(each) if each is False else each for each in found]
+        return reduce(lambda left, right: left & right, columns, functions.lit(True))
+
+    asked = [condition(each).alias(f"c{at}") for at, each in enumerate(predicates)]
+    answers = reader.adds().select(functions.col("add.path").alias("path"), *asked).toArrow()
+    answers = answers.sort_by("path")
+    files = snapshot.live_files()
+    order = pa.compute.sort_indices(files["path"])
+    for at, (where, predicate) in enumerate(zip(wheres, predicates, strict=True)):
+        skipped = skip_files(
+            predicate, snapshot.configuration, files["partition_values"], snapshot.statistics
+        )
+        here, there = skipped.may_match.take(order), answers[f"c{at}"].combine_chunks()
+        assert there.null_count == 0
+        lost = pa.compute.and_(here, pa.compute.invert(there))
+        assert not lost.true_count, where
+        if "NOT" not in where and "<>" not in where:
+            assert here.equals(there), where
+
+
+# -- rows ---------------------------------------------------------------------------------------
+
+
+def rows_between(first: int, last: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": range(first, last),
+            "p": ["xyz"[at % 3] if at % 7 else None for at in range(first, last)],
+            "t": [moment(at).replace(tzinfo=UTC) for at in range(first, last)],
+        }
+    )
+
+
+@pytest.fixture
+def living(tmp_path: Path) -> DeltaTable:
+    """Partitions, deletion vectors before and after the checkpoint, and files removed again."""
+    table = DeltaTable(str(tmp_path / "a table"), must_exist=False)
+    properties = {"delta.enableDeletionVectors": "true", "delta.checkpointInterval": "1000"}
+    table.append(rows_between(0, 60), partition_by=["p"], properties=properties)
+    table.append(rows_between(60, 120))
+    table.delete("id % 10 = 3")
+    table.checkpoint()
+    table.delete("id IN (5, 64) OR p = 'z' AND id >= 60")
+    table.append(rows_between(120, 150))
+    table.delete("id = 149")
+    return DeltaTable(table.uri)
+
+
+WHERES = [None, "p = 'x'", "id BETWEEN 61 AND 64", "p IS NULL OR id > 140", "id < 0", "id % 2 = 0"]  # fmt: skip
+
+
+@pytest.mark.parametrize("collected", ["100", "0"], ids=["files_come", "files_stay"])
+@pytest.mark.usefixtures("unread")
+def test_rows_are_the_same_and_no_file_of_the_checkpoint_is_decoded_here(
+    living: DeltaTable, planned: SparkSession, monkeypatch: pytest.MonkeyPatch, collected: str
+) -> None:
+    planned.conf.set(MAX_COLLECTED_FILES, collected)
+    brought: list[int] = []
+    original = log_planner._as_live_files
+
+    def counted(rows: pa.Table) -> pa.Table:
+        brought.append(rows.num_rows)
+        return original(rows)
+
+    monkeypatch.setattr(log_planner, "_as_live_files", counted)
+    found = {
+        where: rows_of(living.snapshot().scan(where=where).to_spark(planned).toArrow())
+        for where in WHERES
+    }
+    monkeypatch.undo()
+    for where in WHERES:
+        assert found[where] == rows_of(living.snapshot().scan(where=where).to_arrow()), where
+    # One more than allowed tells that they are too many.
+    assert max(brought) <= int(collected) + 1
+
+
+def test_a_projection_of_files_that_stay(living: DeltaTable, planned: SparkSession) -> None:
+    planned.conf.set(MAX_COLLECTED_FILES, "0")
+    scan = living.snapshot().scan(columns=["p"], where="id > 100")
+    assert rows_of(scan.to_spark(planned).toArrow()) == rows_of(scan.to_arrow())
+    assert living.snapshot().scan().to_spark(planned).count() == living.snapshot().scan().count()
+
+
+@pytest.mark.usefixtures("unread")
+def test_appends_and_deletes_by_predicate_decode_no_file_of_the_checkpoint(
+    living: DeltaTable, planned: SparkSession
+) -> None:
+    frame = planned.createDataFrame(rows_between(150, 160))
+    living.append(frame, idempotency=("job", 1))
+    assert living.append(frame, idempotency=("job", 1)).skipped
+    result = living.delete("id = 61", engine="spark")
+    assert result.metrics["numDeletedRows"] == 1
+    left = DeltaTable(living.uri).snapshot().scan(where="id IN (61, 66, 155)").to_spark(planned)
+    assert sorted(row["id"] for row in left.collect()) == [66, 155]
+
+
+def test_row_ids_are_those_of_the_driver(tmp_path: Path, planned: SparkSession) -> None:
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    table.append(rows_between(0, 20), properties={"delta.enableRowTracking": "true"})
+    table.append(rows_between(20, 40))
+    table.checkpoint()
+    wanted = rows_of(DeltaTable(table.uri).snapshot().scan(row_ids=True).to_arrow())
+    for collected in ("100", "0"):
+        planned.conf.set(MAX_COLLECTED_FILES, collected)
+        scan = DeltaTable(table.uri).snapshot().scan(row_ids=True)
+        assert rows_of(scan.to_spark(planned).toArrow()) == wanted
+
+
+def test_a_small_table_is_planned_here(
+    living: DeltaTable, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> Any:
+        raise AssertionError("Spark reads the log")
+
+    monkeypatch.setattr(SparkLogPlanner, "find_files", refuse)
+    assert living.snapshot().scan(where="id = 66").to_spark(spark).count() == 1
+
+
+def test_a_setting_that_is_no_number_is_named(living: DeltaTable, planned: SparkSession) -> None:
+    planned.conf.set(MAX_DRIVER_FILES, "many")
+    with pytest.raises(InvalidArgument, match=r"maxDriverFiles is a number of files, not 'many'"):
+        living.snapshot().scan().to_spark(planned)
+
+
+def test_inline_vectors_reach_the_executors(tmp_path: Path, planned: SparkSession) -> None:
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    table.append(pa.table({"id": range(100)}), properties={"delta.enableDeletionVectors": "true"})
+    [live] = table.snapshot().live_files(["path", "size_bytes", "stats"]).to_pylist()
+    inline = encode_inline(BitMap64(range(90)))
+    action = {
+        "path": live["path"],
+        "partitionValues": {},
+        "size": live["size_bytes"],
+        "modificationTime": 1,
+        "dataChange": True,
+        "stats": live["stats"],
+        "deletionVector": {
+            "storageType": "i",
+            "pathOrInlineDv": inline.path_or_inline_dv,
+            "sizeInBytes": inline.size_in_bytes,
+            "cardinality": inline.cardinality,
+        },
+    }
+    put(table, 1, [{"remove": {"path": live["path"], "dataChange": True}}, {"add": action}])
+    table.refresh()
+    table.checkpoint()
+    planned.conf.set(MAX_COLLECTED_FILES, "0")
+    frame = DeltaTable(table.uri).snapshot().scan().to_spark(planned)
+    assert sorted(row["id"] for row in frame.collect()) == list(range(90, 100))
