@@ -48,6 +48,13 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/engines/test_spark_reading.py::test_both_engines_prune_the_same_plan",
     ),
     Operation(
+        "Tables of many millions of files: log replayed and pruned by Spark, only what is left "
+        "comes to the driver, or stays on the executors",
+        None,
+        "tests/engines/test_spark_log_planning.py::"
+        "test_rows_are_the_same_and_no_file_of_the_checkpoint_is_decoded_here",
+    ),
+    Operation(
         "Deletion vectors: read",
         "tests/reference/test_delta_spark.py::test_deletion_vectors_by_delta_spark_are_read",
         "tests/engines/test_spark_reading.py::test_deleted_rows_are_gone_at_every_density",

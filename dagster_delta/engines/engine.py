@@ -40,7 +40,7 @@ __all__ = [
 
 
 LARGE_TABLE_FILES = 2_000_000
-"""Tables with more files than this in their checkpoint are large, unless somebody says otherwise."""
+"""Tables with more files than this in their checkpoint are large, if nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -468,10 +468,16 @@ def test_appends_and_deletes_by_predicate_decode_no_file_of_the_checkpoint(
     frame = planned.createDataFrame(rows_between(150, 160))
     living.append(frame, idempotency=("job", 1))
     assert living.append(frame, idempotency=("job", 1)).skipped
+    living.update({"id": "id + 1000"}, "id = 70", engine="spark")
     result = living.delete("id = 61", engine="spark")
     assert result.metrics["numDeletedRows"] == 1
-    left = DeltaTable(living.uri).snapshot().scan(where="id IN (61, 66, 155)").to_spark(planned)
-    assert sorted(row["id"] for row in left.collect()) == [66, 155]
+    left = (
+        DeltaTable(living.uri)
+        .snapshot()
+        .scan(where="id IN (61, 66, 70, 155, 1070)")
+        .to_spark(planned)
+    )
+    assert sorted(row["id"] for row in left.collect()) == [66, 155, 1070]
 
 
 def test_row_ids_are_those_of_the_driver(tmp_path: Path, planned: SparkSession) -> None:

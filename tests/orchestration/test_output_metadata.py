@@ -51,6 +51,22 @@ def test_a_write_reports_table_rows_bytes_and_version(lake, events):
     assert metadata["delta/live_files"] == 2
 
 
+def test_an_append_to_a_large_table_reports_what_its_checksum_says(lake, events, monkeypatch):
+    def refuse(part, *_):
+        raise AssertionError(f"files of {part.path} are read for a few totals")
+
+    asset = events(table_of([{"id": 1, "p": "red"}]), metadata={"partition_by": "p"})
+    lake.materialize(asset, mode="append")
+    lake.table().checkpoint()
+    monkeypatch.setattr("dagster_delta.table.snapshot.LARGE_TABLE_FILES", 0)
+    monkeypatch.setattr("dagster_delta.protocol.checkpoint_reader.CheckpointPart.add_rows", refuse)
+    metadata = lake.metadata(lake.materialize(asset, mode="append"))
+    monkeypatch.undo()
+    assert metadata["delta/live_files"] == 2
+    assert metadata["dagster/size_bytes"] == lake.table().snapshot().size_bytes
+    assert "dagster/row_count" not in metadata
+
+
 def test_the_data_version_is_the_version_of_the_table(lake, events):
     for version in range(3):
         result = lake.materialize(events(table_of([{"id": version}])))
