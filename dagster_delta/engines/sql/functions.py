@@ -25,9 +25,11 @@ from dagster_delta.engines.sql.types import (
     BOOLEAN,
     INTEGER,
     STRING,
+    VARIANT,
     VOID,
     sql_type_name,
 )
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 
 __all__ = ["WHITELIST", "canonical_name"]
@@ -45,7 +47,16 @@ def canonical_name(name: str) -> str:
     return _SYNONYMS.get(name, name)
 
 
+def _check_comparable(name: str, arguments: tuple[Typed, ...]) -> None:
+    if any(each.data_type == VARIANT for each in arguments):
+        raise InvalidArgument(
+            f"variants cannot be compared by {name}: take values out of them and compare those, as "
+            "in variant_get(v, '$.field', 'int')"
+        )
+
+
 def _resolve_comparison(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    _check_comparable(name, arguments)
     _, operands = typed_alike(name, arguments)
     return boolean_call(name, operands)
 
@@ -58,6 +69,7 @@ def _sql_comparison(call: Call, operands: Sequence[str]) -> str:
 def _resolve_in(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if len(arguments) < 2:
         raise Refusal("an empty IN list")
+    _check_comparable("IN", arguments)
     _, operands = typed_alike("IN", arguments)
     return boolean_call(name, operands)
 

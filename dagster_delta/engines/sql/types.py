@@ -16,6 +16,7 @@ __all__ = [
     "LONG",
     "STRING",
     "TIMESTAMP",
+    "VARIANT",
     "VOID",
     "common_type",
     "decimal_of_integral",
@@ -33,6 +34,7 @@ INTEGER = PrimitiveType("integer")
 LONG = PrimitiveType("long")
 STRING = PrimitiveType("string")
 TIMESTAMP = PrimitiveType("timestamp")
+VARIANT = PrimitiveType("variant")
 VOID = PrimitiveType("void")
 
 _INTEGRALS = ("byte", "short", "integer", "long")
@@ -59,7 +61,7 @@ def is_numeric(data_type: DataType) -> bool:
 def is_primitive(data_type: DataType) -> bool:
     """Whether values of the type can be computed with at all. Raises nothing."""
     if isinstance(data_type, PrimitiveType):
-        return data_type.name != "variant"
+        return data_type != VARIANT
     return isinstance(data_type, DecimalType)
 
 
