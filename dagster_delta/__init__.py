@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING
 from dagster_delta._version import __version__
 
 if TYPE_CHECKING:
+    from dagster_delta.engines.variants import (
+        variants_from_json,
+        variants_from_python,
+        variants_to_json,
+        variants_to_python,
+    )
     from dagster_delta.errors import DeltaError
     from dagster_delta.evolution.column_definition import Column, Identity
     from dagster_delta.orchestration.asset_checks import delta_asset_checks
@@ -148,6 +154,10 @@ __all__ = [
     "restore_op",
     "sql_column_lineage",
     "vacuum_op",
+    "variants_from_json",
+    "variants_from_python",
+    "variants_to_json",
+    "variants_to_python",
 ]
 
 _HOMES = {
@@ -214,6 +224,10 @@ _HOMES = {
     "restore_op": "orchestration.maintenance_ops",
     "sql_column_lineage": "orchestration.column_lineage",
     "vacuum_op": "orchestration.maintenance_ops",
+    "variants_from_json": "engines.variants",
+    "variants_from_python": "engines.variants",
+    "variants_to_json": "engines.variants",
+    "variants_to_python": "engines.variants",
 }
 
 

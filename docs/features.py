@@ -66,6 +66,18 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/engines/test_spark_reading.py::test_variants_are_read_as_variants",
     ),
     Operation(
+        "Variants: written, changed and checked, in preview tables too",
+        "tests/reference/test_variants_delta_spark.py::test_delta_spark_reads_and_writes_on",
+        "tests/reference/test_variants_delta_spark.py::test_delta_spark_reads_and_writes_on",
+    ),
+    Operation(
+        "Partition columns in the data files too (`materializePartitionColumns`)",
+        "tests/reference/test_table_features_delta_spark.py::"
+        "test_partition_columns_stand_in_the_files_too",
+        "tests/reference/test_table_features_delta_spark.py::"
+        "test_partition_columns_stand_in_the_files_too",
+    ),
+    Operation(
         "Column mapping by name and id, at every depth",
         "tests/reference/test_delta_spark.py::test_delta_spark_reads_what_we_wrote",
         "tests/engines/test_spark_reading.py::"
@@ -409,7 +421,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_automation_fires_on_commits_and_not_on_maintenance",
     ),
     Operation("Defaults that existing rows get at read, no file rewritten", None, None),
-    Operation("Write variants", None, None),
     Operation(
         "Clean the log by its retention: after checkpoints, as delta-spark does, or when asked",
         "tests/reference/test_maintenance_delta_spark.py::"
@@ -509,8 +520,7 @@ Generated from the code by `make docs`; a test keeps it true.
 
 ## Table features
 
-A table is refused, by name and before a byte is written, when it uses a feature that says no.
-"if unused" means that a table which lists the feature without using it is written all the same.
+A table is refused, by name and before a byte is written, when it lists a feature that says no.
 
 | Feature | What it is | Read | Write |
 |---|---|---|---|
@@ -529,7 +539,7 @@ Each yes links to the test that shows it.
 def _feature_row(feature: TableFeature) -> str:
     names = " / ".join(f"`{name}`" for name in (feature.name, *feature.aliases))
     read = "yes" if feature.can_read else "no"
-    write = "yes" if feature.can_write else "if unused" if feature.find_use else "no"
+    write = "yes" if feature.can_write else "no"
     return f"| {names} | {feature.description} | {read} | {write} |"
 
 

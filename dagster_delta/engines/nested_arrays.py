@@ -101,12 +101,14 @@ def rebuild_struct(array: Any, children: list[Any], data_type: Any) -> Any:
 
 
 def rename_nested(array: Any, data_type: Any) -> Any:
-    """The same values as `data_type`, which differs in the names of struct fields at most."""
+    """The same values as `data_type`, which differs in the names of struct fields at most, and in
+    whether the parts of variants are required.
+    """
     if array.type == data_type:
         return array
     if pa.types.is_struct(data_type):
         children = [
-            rename_nested(child, field.type)
+            _without_hidden_nulls(rename_nested(child, field.type), field)
             for child, field in zip(array.flatten(), data_type, strict=True)
         ]
         return rebuild_struct(array, children, data_type)
@@ -122,6 +124,11 @@ def rename_nested(array: Any, data_type: Any) -> Any:
         elements = rename_nested(list_elements(array), data_type.value_type)
         return rebuild_list(array, elements, data_type)
     return array.cast(data_type)
+
+
+def _without_hidden_nulls(child: Any, field: Any) -> Any:
+    # Only what is below a null struct is null there, and the Parquet writer looks at that too.
+    return child if field.nullable or not child.null_count else pc.fill_null(child, b"")
 
 
 def _as_list_of_entries(array: Any) -> Any:

@@ -27,8 +27,14 @@ from dagster_delta.engines.nested_arrays import (
     rebuild_struct,
 )
 from dagster_delta.engines.sql.ansi_cast import failing_values, value_cast
+from dagster_delta.engines.variant_assignment import encoded_variants, variant_cast
 from dagster_delta.errors import ConstraintViolation, InvalidCast, SchemaMismatch
-from dagster_delta.protocol.arrow_schema import to_arrow_schema, to_arrow_type
+from dagster_delta.protocol.arrow_schema import (
+    VARIANT_STORAGE,
+    is_variant_storage,
+    to_arrow_schema,
+    to_arrow_type,
+)
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -176,11 +182,11 @@ def _plan(source: Any, target: DataType, place: _Place) -> _Assign:
 
 
 def _plan_plain(source: Any, target: DataType, place: _Place) -> _Assign:
-    if target == PrimitiveType("variant"):
-        target = _VARIANT
     if pa.types.is_null(source):
         arrow_type = to_arrow_type(target)
         return lambda array: pa.nulls(len(array), arrow_type)
+    if target == PrimitiveType("variant") and is_variant_storage(source):
+        return _plan_variant(source, place)
     match target:
         case StructType() if pa.types.is_struct(source):
             return _plan_struct(source, target, place)
@@ -204,8 +210,9 @@ def _unstorable(source: Any, target: DataType, place: _Place) -> SchemaMismatch:
 
 
 def _plan_value(source: Any, target: DataType, place: _Place) -> _Assign:
+    is_variant = target == PrimitiveType("variant")
     try:
-        cast = value_cast(source, target)
+        cast = variant_cast(source) if is_variant else value_cast(source, target)
     except TypeError as error:
         raise _unstorable(source, target, place) from error
 
@@ -238,6 +245,13 @@ def _plan_struct(source: Any, target: StructType, place: _Place) -> _Assign:
         return rebuild_struct(array, assigned, arrow_type)
 
     return convert
+
+
+def _plan_variant(source: Any, place: _Place) -> _Assign:
+    store = _plan_struct(source, _VARIANT, place)
+    check = encoded_variants(table=place.table, column=place.column)
+    # The children of the plan are plain ones, without the mark of a variant.
+    return lambda array: check(store(array)).cast(VARIANT_STORAGE)
 
 
 def _plan_list(source: Any, target: ArrayType, place: _Place) -> _Assign:

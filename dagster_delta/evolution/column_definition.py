@@ -180,6 +180,13 @@ def _check_default(field: StructField, schema: StructType) -> None:  # noqa: ARG
 
 
 def _check_generated(field: StructField, schema: StructType) -> None:
+    if field.data_type == PrimitiveType("variant"):
+        # What was generated is compared with what the data bring, and variants have no equality.
+        raise InvalidArgument(
+            f"column {field.name} is of type variant, which cannot be generated: use a default, or "
+            "write the values",
+            column=field.name,
+        )
     bases = StructType(tuple(each for each in schema if GENERATION_KEY not in each.metadata))
     expression = _parse(
         field, GENERATION_KEY, bases, "is computed from columns that are not generated themselves"

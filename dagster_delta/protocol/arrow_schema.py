@@ -27,6 +27,8 @@ __all__ = [
     "from_arrow_field",
     "from_arrow_schema",
     "from_arrow_type",
+    "is_marked_variant",
+    "is_variant_storage",
     "to_arrow_field",
     "to_arrow_schema",
     "to_arrow_type",
@@ -35,8 +37,19 @@ __all__ = [
 COMMENT_KEY = b"comment"
 """Key of a column comment in Arrow field metadata."""
 
-VARIANT_STORAGE = pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary())])
-"""A variant as it is stored: its value and its dictionary of names, both encoded."""
+_VARIANT_MARK = {b"variant": b"true"}
+
+VARIANT_STORAGE = pa.struct(
+    [
+        pa.field("value", pa.binary()),
+        # Spark marks its variants the same way, and takes what is marked for one.
+        pa.field("metadata", pa.binary(), metadata=_VARIANT_MARK),
+    ]
+)
+"""A variant as it is stored: its value and its dictionary of names, both encoded.
+
+A mark on `metadata` tells it from a struct of two binaries that happen to have these names.
+"""
 
 _ARROW_TYPES = {
     "string": pa.string(),
@@ -91,7 +104,8 @@ def from_arrow_schema(schema: Any) -> StructType:
     """The Delta schema that takes every value of a pyarrow.Schema.
 
     Types without a counterpart come back as the narrowest one that holds them: `uint32` as `long`,
-    `uint64` as `decimal(20,0)`. Variants come back as their storage struct.
+    `uint64` as `decimal(20,0)`. Structs that are marked as variants come back as such, and variants
+    whose mark was lost as structs.
 
     Raises:
         SchemaMismatch: a column has a type that no Delta type holds; the column is named.
@@ -164,6 +178,22 @@ _PRIMITIVES = {
     pa.null(): "void",
 }
 
+
+def is_variant_storage(arrow_type: Any) -> bool:
+    """Whether values of a pyarrow.DataType can be encoded variants: structs of their two parts."""
+    if not pa.types.is_struct(arrow_type):
+        return False
+    return sorted(each.name for each in arrow_type) == ["metadata", "value"]
+
+
+def is_marked_variant(arrow_type: Any) -> bool:
+    """Whether a pyarrow.DataType is `VARIANT_STORAGE`, or Spark's form of it."""
+    if not is_variant_storage(arrow_type):
+        return False
+    mark = arrow_type.field("metadata").metadata or {}
+    return bool(mark.items() >= _VARIANT_MARK.items())
+
+
 _VARIANT_EXTENSIONS = frozenset({"arrow.parquet.variant", "parquet.variant"})
 
 
@@ -185,6 +215,12 @@ def _from_map(arrow_type: Any, path: tuple[str, ...]) -> DataType:
         from_arrow_type(arrow_type.item_type, (*path, "value")),
         arrow_type.item_field.nullable,
     )
+
+
+def _from_struct(arrow_type: Any, path: tuple[str, ...]) -> DataType:
+    if is_marked_variant(arrow_type):
+        return PrimitiveType("variant")
+    return StructType(tuple(from_arrow_field(child, path) for child in arrow_type))
 
 
 def _from_extension(arrow_type: Any, path: tuple[str, ...]) -> DataType:
@@ -218,10 +254,7 @@ _PARAMETRIC: tuple[
     (pa.types.is_fixed_size_binary, lambda _each, _path: PrimitiveType("binary")),
     (pa.types.is_map, _from_map),
     (_is_list, _from_list),
-    (
-        pa.types.is_struct,
-        lambda each, path: StructType(tuple(from_arrow_field(child, path) for child in each)),
-    ),
+    (pa.types.is_struct, _from_struct),
     (pa.types.is_dictionary, lambda each, path: from_arrow_type(each.value_type, path)),
     (pa.types.is_run_end_encoded, lambda each, path: from_arrow_type(each.value_type, path)),
     (lambda each: isinstance(each, pa.BaseExtensionType), _from_extension),

@@ -5,7 +5,7 @@ Spec: Table Features; Writer Version Requirements; Reader Version Requirements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,14 +18,6 @@ from dagster_delta.errors import (
     UnsupportedWriterVersion,
 )
 from dagster_delta.protocol.actions import Protocol
-from dagster_delta.protocol.schema import (
-    ArrayType,
-    DataType,
-    MapType,
-    PrimitiveType,
-    StructField,
-    walk_fields,
-)
 
 if TYPE_CHECKING:
     from dagster_delta.protocol.table_configuration import TableConfiguration
@@ -34,7 +26,6 @@ __all__ = [
     "TABLE_FEATURES",
     "TABLE_FEATURES_READER_VERSION",
     "TABLE_FEATURES_WRITER_VERSION",
-    "FeatureUse",
     "TableFeature",
     "check_readable",
     "check_writable",
@@ -47,19 +38,6 @@ TABLE_FEATURES_READER_VERSION = 3
 
 TABLE_FEATURES_WRITER_VERSION = 7
 """The writer version whose tables list their writer features, and the highest there is."""
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureUse:
-    """Where a table makes use of a feature that it lists."""
-
-    what: str
-    """The use, as a clause: `column c is generated`."""
-    column: str | None = None
-    """Dotted logical path of the column, where the use is one."""
-
-
-FindUse = Callable[["TableConfiguration"], FeatureUse | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,36 +59,10 @@ class TableFeature:
     can_read: bool = True
     """Whether tables with the feature are read."""
     can_write: bool = True
-    """Whether tables that use the feature are written."""
-    find_use: FindUse | None = None
-    """For a feature that is not written: how to tell a table that uses it from one that merely
-    lists it, which is written all the same. Without it, listing counts as use."""
+    """Whether tables with the feature are written."""
     needs_catalog: bool = False
     """Whether the table belongs to a catalog and cannot be opened by path."""
 
-
-def _where_field(matches: Callable[[StructField], bool], clause: str) -> FindUse:
-    def find(configuration: TableConfiguration) -> FeatureUse | None:
-        for path, field in walk_fields(configuration.schema):
-            if matches(field):
-                column = ".".join(path)
-                return FeatureUse(f"column {column} {clause}", column)
-        return None
-
-    return find
-
-
-def _holds_variant(data_type: DataType) -> bool:
-    match data_type:
-        case ArrayType(element_type):
-            return _holds_variant(element_type)
-        case MapType(key_type, value_type):
-            return _holds_variant(key_type) or _holds_variant(value_type)
-        case _:
-            return data_type == PrimitiveType("variant")
-
-
-_variant_column = _where_field(lambda field: _holds_variant(field.data_type), "holds variants")
 
 TABLE_FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
@@ -217,16 +169,12 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
         description="columns hold semi-structured variants",
         aliases=("variantType-preview",),
         is_reader_feature=True,
-        can_write=False,
-        find_use=_variant_column,
     ),
     TableFeature(
         name="variantShredding",
         description="data files may hold variants split into typed columns",
         aliases=("variantShredding-preview",),
         is_reader_feature=True,
-        can_write=False,
-        find_use=_variant_column,
     ),
     TableFeature(
         name="checkpointProtection",
@@ -240,7 +188,6 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="materializePartitionColumns",
         description="data files hold the partition columns too",
-        can_write=False,
     ),
     TableFeature(
         name="collations",
@@ -384,9 +331,6 @@ def _refusal(
 def check_writable(configuration: TableConfiguration, *, table: str, version: int) -> None:
     """Refuse a table that this library might write wrongly, before anything is written.
 
-    A listed feature that this library does not implement is no obstacle while the table makes no
-    use of it: legacy writer versions imply features that most of their tables never touch.
-
     Args:
         configuration: protocol and metadata of the table.
         table: URI of the table, without credentials, for the message.
@@ -418,27 +362,10 @@ def check_writable(configuration: TableConfiguration, *, table: str, version: in
             table=table,
             version=version,
         )
-    _refuse_unwritable(configuration, table=table, version=version)
-
-
-def _refuse_unwritable(configuration: TableConfiguration, *, table: str, version: int) -> None:
-    names = sorted(effective_features(configuration.protocol))
-    rows = {name: find_feature(name) for name in names}
-    absolute = [
+    unwritable = [
         name
-        for name, row in rows.items()
-        if row is None or (not row.can_write and row.find_use is None)
+        for name in sorted(effective_features(protocol))
+        if (row := find_feature(name)) is None or not row.can_write
     ]
-    if absolute:
-        raise _refusal("write", absolute, table=table, version=version)
-    for name, row in rows.items():
-        if row is None or row.can_write or row.find_use is None:
-            continue
-        if use := row.find_use(configuration):
-            raise UnsupportedFeature(
-                f"{use.what}, and dagster_delta {__version__} does not write tables that use the "
-                f"feature {name}; write the table with an engine that supports it",
-                table=table,
-                version=version,
-                column=use.column,
-            )
+    if unwritable:
+        raise _refusal("write", unwritable, table=table, version=version)

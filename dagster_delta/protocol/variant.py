@@ -6,6 +6,7 @@ Spec: Variant Data Type; Parquet, Variant Binary Encoding (Encoding types).
 from __future__ import annotations
 
 import datetime as dt
+import math
 import struct
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +32,7 @@ from dagster_delta.protocol.variant_binary import (
     unknown_primitive,
 )
 
-__all__ = ["NanosecondTimestamp", "decode_variant", "encode_variant"]
+__all__ = ["NanosecondTimestamp", "SingleFloat", "decode_variant", "encode_variant"]
 
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  of timestamps without a time zone
 _EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -51,12 +52,27 @@ class NanosecondTimestamp:
     """Whether it is an instant; else what a local clock shows."""
 
 
+class SingleFloat(float):
+    """A number of type `float`, which a variant tells from a `double`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, number: float) -> SingleFloat:
+        """The nearest number that a `float` holds; infinite where none is near."""
+        try:
+            (rounded,) = struct.unpack("<f", struct.pack("<f", number))
+        except OverflowError:
+            rounded = math.copysign(math.inf, number)
+        return cls(rounded)
+
+
 def decode_variant(metadata: bytes, value: bytes) -> object:
     """The Python value of a variant.
 
-    Objects are dicts, arrays lists, integers int, `float` and `double` float, decimals `Decimal`;
-    timestamps are aware datetimes in UTC, those without a time zone naive ones, and those with
-    nanoseconds `NanosecondTimestamp`.
+    Objects are dicts, arrays lists, integers int, `double` is float and `float` its subclass
+    `SingleFloat`, decimals are `Decimal`; timestamps are aware datetimes in UTC, those without a
+    time zone naive ones, and those with nanoseconds `NanosecondTimestamp`.
 
     Args:
         metadata: the encoded dictionary of names.
@@ -162,8 +178,13 @@ def _time(content: bytes) -> dt.time:
     return (_EPOCH + time_us * _MICROSECOND).time()
 
 
-def _float(content: bytes) -> float:
-    (number,) = struct.unpack("<f" if len(content) == 4 else "<d", content)
+def _single(content: bytes) -> SingleFloat:
+    (number,) = struct.unpack("<f", content)
+    return SingleFloat(number)
+
+
+def _double(content: bytes) -> float:
+    (number,) = struct.unpack("<d", content)
     return float(number)
 
 
@@ -175,14 +196,14 @@ _PRIMITIVES: dict[int, tuple[int, Callable[[bytes], object]]] = {
     PrimitiveId.INT16: (2, _integer),
     PrimitiveId.INT32: (4, _integer),
     PrimitiveId.INT64: (8, _integer),
-    PrimitiveId.DOUBLE: (8, _float),
+    PrimitiveId.DOUBLE: (8, _double),
     PrimitiveId.DECIMAL4: (5, _decimal),
     PrimitiveId.DECIMAL8: (9, _decimal),
     PrimitiveId.DECIMAL16: (17, _decimal),
     PrimitiveId.DATE: (4, lambda content: _EPOCH_DAY + dt.timedelta(days=_integer(content))),
     PrimitiveId.TIMESTAMP: (8, lambda content: _EPOCH_UTC + _integer(content) * _MICROSECOND),
     PrimitiveId.TIMESTAMP_NTZ: (8, lambda content: _EPOCH + _integer(content) * _MICROSECOND),
-    PrimitiveId.FLOAT: (4, _float),
+    PrimitiveId.FLOAT: (4, _single),
     PrimitiveId.TIME: (8, _time),
     PrimitiveId.TIMESTAMP_NANOS: (8, lambda c: NanosecondTimestamp(_integer(c), is_utc=True)),
     PrimitiveId.TIMESTAMP_NTZ_NANOS: (8, lambda c: NanosecondTimestamp(_integer(c), is_utc=False)),
@@ -227,6 +248,8 @@ def _encode_primitive(value: object) -> bytes:
             return _primitive(PrimitiveId.TRUE if value else PrimitiveId.FALSE)
         case int():
             return _encode_integer(value)
+        case SingleFloat():
+            return _primitive(PrimitiveId.FLOAT, struct.pack("<f", value))
         case float():
             return _primitive(PrimitiveId.DOUBLE, struct.pack("<d", value))
         case str():

@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
 
 __all__ = [
+    "PRIMITIVE_SIZES",
     "VARIANT_NULL",
     "BasicType",
     "PrimitiveId",
@@ -29,6 +30,7 @@ __all__ = [
     "locate_elements",
     "locate_fields",
     "object_fields",
+    "says_sorted",
     "take",
     "unknown_primitive",
 ]
@@ -78,8 +80,7 @@ _SHORT_STRING_BYTES = 64
 _SMALL_COUNT = 256
 _CACHED_DICTIONARIES = 256
 
-# Bytes after the first one; binary and string say their own length.
-_PRIMITIVE_SIZES = {
+PRIMITIVE_SIZES = {
     PrimitiveId.NULL: 0,
     PrimitiveId.TRUE: 0,
     PrimitiveId.FALSE: 0,
@@ -100,6 +101,7 @@ _PRIMITIVE_SIZES = {
     PrimitiveId.TIMESTAMP_NTZ_NANOS: 8,
     PrimitiveId.UUID: 16,
 }
+"""Bytes after the first one; binary and string say their own length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,11 @@ def decode_names(metadata: bytes) -> VariantNames:
         raise damaged_variant("the offsets of its dictionary are out of order")
     # Names may stand twice in a dictionary that is not sorted: either id means the same.
     return VariantNames(names, {name: index for index, name in enumerate(names)})
+
+
+def says_sorted(metadata: bytes) -> bool:
+    """Whether an encoded dictionary claims that its names are sorted and stand there once."""
+    return bool(take(metadata, 0, 1)[0] & _SORTED)
 
 
 def encode_names(names: Sequence[str]) -> bytes:
@@ -306,9 +313,9 @@ def _value_size(data: bytes, position: int) -> int:
         case _:
             if header in (PrimitiveId.BINARY, PrimitiveId.STRING):
                 return 5 + _unsigned(data, position + 1, 4, 1)[0]
-            if header not in _PRIMITIVE_SIZES:
+            if header not in PRIMITIVE_SIZES:
                 raise unknown_primitive(header)
-            return 1 + _PRIMITIVE_SIZES[header]
+            return 1 + PRIMITIVE_SIZES[header]
     offset_size = (header & 3) + 1
     (size,) = _unsigned(data, start + offset_size * count, offset_size, 1)
     return start + offset_size * (count + 1) + size - position

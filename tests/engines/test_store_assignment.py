@@ -31,6 +31,8 @@ LONG = PrimitiveType("long")
 STRING = PrimitiveType("string")
 TIMESTAMP = PrimitiveType("timestamp")
 NTZ = PrimitiveType("timestamp_ntz")
+VARIANT = PrimitiveType("variant")
+EMPTY = b"\x11\x00\x00"  # the dictionary of no names
 UTC = dt.UTC
 
 
@@ -97,7 +99,11 @@ def store(array: pa.Array, target: DataType) -> list[Any]:
         (pa.array([[{"key": "k", "value": 1}], None]), MapType(STRING, INT), [[("k", 1)], None]),
         (pa.array([{"B": 1, "a": 2}, None]), struct(("a", INT), ("b", STRING), ("c", LONG)),
          [{"a": 2, "b": "1", "c": None}, None]),
-        (pa.array([{"metadata": b"m", "value": b"v"}]), PrimitiveType("variant"), [{"value": b"v", "metadata": b"m"}]),
+        (pa.array([{"metadata": EMPTY, "value": b"\x00"}]), VARIANT, [{"value": b"\x00", "metadata": EMPTY}]),
+        (pa.array([None, 7], pa.int64()), VARIANT, [None, {"value": b"\x0c\x07", "metadata": EMPTY}]),
+        (pa.array([0.5], pa.float32()), VARIANT, [{"value": b"\x38\x00\x00\x00\x3f", "metadata": EMPTY}]),
+        (pa.array(["{}"]), VARIANT, [{"value": b"\x09{}", "metadata": EMPTY}]),
+        (pa.nulls(1), VARIANT, [None]),
         (pa.nulls(1), PrimitiveType("void"), [None]),
     ],
 )  # fmt: skip

@@ -18,7 +18,6 @@ from dagster_delta.errors import (
 )
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
 from dagster_delta.protocol.schema import (
-    ArrayType,
     DataType,
     PrimitiveType,
     StructField,
@@ -166,35 +165,13 @@ def test_listed_feature_is_read_as_its_row_says(row: TableFeature) -> None:
 
 
 @pytest.mark.parametrize("row", TABLE_FEATURES, ids=lambda each: each.name)
-def test_listed_but_unused_feature_is_written_as_its_row_says(row: TableFeature) -> None:
+def test_listed_feature_is_written_as_its_row_says(row: TableFeature) -> None:
     configuration = table(listing(row.name, reader=row.is_reader_feature))
-    if row.can_write or row.find_use is not None:
+    if row.can_write:
         check_writable(configuration, table="t", version=0)
     else:
         with pytest.raises(UnsupportedFeature):
             check_writable(configuration, table="t", version=0)
-
-
-USES: dict[str, TableConfiguration] = {
-    "variantType": table(
-        listing("variantType", reader=True), data_type=ArrayType(PrimitiveType("variant"))
-    ),
-    "variantShredding": table(
-        listing("variantShredding-preview", reader=True), data_type=PrimitiveType("variant")
-    ),
-}
-
-
-def test_every_row_with_a_notion_of_use_is_tested() -> None:
-    assert set(USES) == {each.name for each in TABLE_FEATURES if each.find_use is not None}
-
-
-@pytest.mark.parametrize("name", USES)
-def test_used_feature_is_refused_on_write_and_read_all_the_same(name: str) -> None:
-    USES[name].check_readable(table="t", version=0)
-    with pytest.raises(UnsupportedFeature, match=name) as caught:
-        USES[name].check_writable(table="t", version=0)
-    assert caught.value.column in ("c", None)
 
 
 def test_leftover_of_a_feature_that_is_not_supported_is_no_obstacle() -> None:

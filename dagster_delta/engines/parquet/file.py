@@ -15,6 +15,7 @@ from dagster_delta.engines.parquet.encodings import ColumnEncodings
 from dagster_delta.engines.parquet.file_statistics import FileStatistics, StatisticsLayout
 from dagster_delta.engines.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
 from dagster_delta.errors import StorageFailure, UnsupportedFeature
+from dagster_delta.protocol.arrow_schema import is_marked_variant
 from dagster_delta.protocol.column_mapping import physical_arrow_schema
 from dagster_delta.protocol.parquet_reader import decoding_pool
 from dagster_delta.protocol.schema import PrimitiveType, StructType, walk_fields
@@ -245,12 +246,14 @@ def _relax(field: Any) -> Any:
     """The Arrow field as nullable, at every depth.
 
     NOT NULL is checked before; the Parquet writer would also count the hidden children of null
-    structs.
+    structs. Both parts of a variant are required all the same, as readers expect them to be.
     """
     return pa.field(field.name, _relax_type(field.type), True, field.metadata)
 
 
 def _relax_type(arrow_type: Any) -> Any:
+    if is_marked_variant(arrow_type):
+        return pa.struct([each.with_nullable(False) for each in arrow_type])
     if pa.types.is_struct(arrow_type):
         return pa.struct([_relax(each) for each in arrow_type])
     if pa.types.is_map(arrow_type):
