@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -152,3 +154,45 @@ def test_spark_writes_tables_that_stay_readable_as_iceberg(
         assert len(schema) == len(ROWS.schema)
     delta_spark.sql(f"INSERT INTO delta.`{uri}` VALUES (9, 'y')")
     assert ids_by_us(uri) == [2, 3, 4, 5, 9] == ids_by_spark(delta_spark, uri)
+
+
+def test_partition_columns_stand_in_the_files_too(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    theirs, ours = str(tmp_path / "theirs"), str(tmp_path / "ours")
+    feature = "delta.feature.materializePartitionColumns"
+    delta_spark.sql(
+        f"CREATE TABLE delta.`{theirs}` (id INT, p STRING) USING delta PARTITIONED BY (p) "
+        f"TBLPROPERTIES ('{feature}' = 'supported')"
+    )
+    table = DeltaTable.create(
+        ours, ROWS.schema, partition_by=["p"], properties={feature: "supported"}
+    )
+    assert table.protocol().writer_features == ("materializePartitionColumns",)
+    for uri in (theirs, ours):
+        table = DeltaTable(uri)
+        table.append(ROWS)
+        table.append(
+            delta_spark.createDataFrame(ROWS.to_pandas()).selectExpr("CAST(id + 3 AS INT) id", "p")
+        )
+        table.update({"p": "'z'"}, "id = 2")
+        table.update({"p": "'z'"}, "id = 5", engine="spark")
+        table.optimize(where="p = 'x'")
+        delta_spark.sql(f"INSERT INTO delta.`{uri}` VALUES (7, 'z')")
+        assert ids_by_spark(delta_spark, uri) == ids_by_us(uri) == [1, 2, 3, 4, 5, 6, 7]
+        paths = DeltaTable(uri).snapshot().files()["path"].to_pylist()
+        for each in paths:
+            found = pq.ParquetFile(Path(uri) / each).read()
+            assert found.column_names == ["id", "p"]
+            assert set(found["p"].to_pylist()) == {each.split("/")[0].removeprefix("p=")}
+        stats = json.loads(last_add(uri)["stats"])
+        assert "p" not in stats["minValues"], "partition columns have their values in the log"
+        found = deltalake.DeltaTable(uri).to_pyarrow_table()
+        assert sorted(found["p"].to_pylist()) == ["x"] * 4 + ["z"] * 3
+
+
+def last_add(uri: str) -> Any:
+    """The last file that was added before the last commit, which is not ours."""
+    log = Path(uri) / "_delta_log" / f"{DeltaTable(uri).version() - 1:020}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    return next(each["add"] for each in actions if "add" in each)
