@@ -496,6 +496,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_delta_spark_writes_throughout_and_reads_what_a_change_leaves",
     ),
     Operation(
+        "Column changes convert every text that Spark's CAST reads, and every pair of types",
+        "tests/engines/test_text_conversion.py::test_every_text_is_read_as_spark_reads_it",
+        "tests/engines/test_text_conversion.py::test_every_text_is_read_as_spark_reads_it",
+    ),
+    Operation(
         "Column changes are off until the resource and the table's property both say on; tables "
         "that were there before keep what they say",
         "tests/orchestration/test_schema_changes.py::"

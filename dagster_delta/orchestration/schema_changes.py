@@ -57,6 +57,9 @@ def delta_schema_change_job(
     is ended in the middle of a column change leaves a table that anybody reads and writes; another
     run resumes the change or cancels it.
 
+    Who reads the columns is looked for among `assets`: pass all of the code location, and say by
+    `selection` which of them the job is about.
+
     The step is in the pool of its table, where the job has only one, see `delta_table_pool`, and in
     `SCHEMA_CHANGE_POOL` otherwise.
 

@@ -44,7 +44,19 @@ def opaque() -> None:
     """Tells nothing of its columns."""
 
 
-ASSETS = [orders, by_price, ids, opaque]
+@dg.asset(
+    deps=[by_price],
+    metadata={
+        "dagster/column_lineage": dg.TableColumnLineage(
+            {"mean": [dg.TableColumnDep(asset_key=by_price.key, column_name="total")]}
+        )
+    },
+)
+def by_mean() -> None:
+    """Tells of its columns in its definition, and reads what is computed from a price."""
+
+
+ASSETS = [orders, by_price, ids, opaque, by_mean]
 
 
 def run(
@@ -85,6 +97,7 @@ def test_by_default_a_change_is_only_planned_with_those_who_read_the_column(fill
     report = metadata["delta/schema_change"]
     assert "price" in report
     assert "| `by_price` | price |" in report
+    assert "| `by_mean` | by_price.total |" in report
     assert "| `opaque` | (no column lineage) |" in report
     assert "`ids`" not in report
     assert metadata["delta/dry_run"] is True
