@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+
+from dagster_delta import DeltaTable
 
 HEAVY = ("dagster", "pyspark", "duckdb", "polars", "pandas", "sqlglot", "fsspec", "botocore")
 
@@ -50,3 +54,17 @@ def test_the_whole_protocol_loads_nothing_heavy() -> None:
 
 def test_the_package_alone_does_not_even_load_arrow() -> None:
     assert "pyarrow" not in _loaded("import dagster_delta")
+
+
+def test_maintenance_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path, must_exist=False)
+    for _ in range(3):
+        table.append(pa.table({"id": [1, 2]}), properties={"delta.checkpointInterval": "1"})
+    statement = (
+        "from dagster_delta import DeltaTable\n"
+        f"table = DeltaTable({str(tmp_path)!r})\n"
+        "assert table.optimize().metrics['numRemovedFiles'] == 3\n"
+        "assert table.vacuum(0, enforce_retention=False, dry_run=False).num_files == 3\n"
+        "table.clean_log(dry_run=False)"
+    )
+    assert _loaded(statement).isdisjoint({"dagster", "pyspark", "pandas", "polars", "fsspec"})

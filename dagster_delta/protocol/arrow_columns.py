@@ -20,6 +20,7 @@ __all__ = [
     "index_column",
     "integer_column",
     "map_column",
+    "nested_column",
     "slices_where",
     "string_column",
 ]
@@ -78,6 +79,38 @@ def map_column(values: Sequence[Mapping[str, str | None] | None]) -> Any:
     )
     buffers = [_validity(values), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(STRING_MAP, len(values), buffers, children=[entries])
+
+
+def nested_column(values: Sequence[Any], data_type: Any) -> Any:
+    """A `pa.Array` of structs and lists of text, integers, booleans and maps of text.
+
+    Args:
+        values: mappings for structs and maps, sequences for lists, or None.
+        data_type: type of the column.
+    """
+    if pa.types.is_struct(data_type):
+        fields = list(data_type)
+        children = [
+            nested_column(
+                [None if each is None else each.get(field.name) for each in values], field.type
+            )
+            for field in fields
+        ]
+        absent = boolean_column([each is None for each in values])
+        return pa.StructArray.from_arrays(children, fields=fields, mask=absent)
+    if pa.types.is_list(data_type):
+        lists = [each or () for each in values]
+        offsets = array("i", accumulate(map(len, lists), initial=0))
+        held = nested_column(list(chain.from_iterable(lists)), data_type.value_type)
+        buffers = [_validity(values), pa.py_buffer(offsets)]
+        return pa.Array.from_buffers(data_type, len(values), buffers, children=[held])
+    if pa.types.is_map(data_type):
+        return map_column(values)
+    if pa.types.is_boolean(data_type):
+        return boolean_column(values)
+    if pa.types.is_integer(data_type):
+        return integer_column(values, data_type)
+    return string_column(values)
 
 
 def _empty_maps(length: int) -> Any:

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from dagster_delta.protocol.arrow_columns import nested_column
+from dagster_delta.protocol.arrow_values import every
 from dagster_delta.protocol.checkpoint_structs import (
     parsed_partition_values,
     parsed_statistics,
@@ -185,7 +187,7 @@ def _add_column(state: CheckpointState) -> Any:
         "partitionValues": files["partition_values"],
         "size": files["size_bytes"],
         "modificationTime": files["modification_time_ms"],
-        "dataChange": _constant(False, files.num_rows),
+        "dataChange": every(False, files.num_rows),
     }
     if properties.write_stats_as_json:
         columns["stats"] = files["stats"]
@@ -211,7 +213,7 @@ def _remove_column(tombstones: Any) -> Any:
         {
             "path": tombstones["path"],
             "deletionTimestamp": tombstones["deletion_timestamp_ms"],
-            "dataChange": _constant(False, tombstones.num_rows),
+            "dataChange": every(False, tombstones.num_rows),
             "extendedFileMetadata": tombstones["extended_file_metadata"],
             "partitionValues": tombstones["partition_values"],
             "size": tombstones["size_bytes"],
@@ -220,10 +222,6 @@ def _remove_column(tombstones: Any) -> Any:
             "defaultRowCommitVersion": tombstones["default_row_commit_version"],
         }
     )
-
-
-def _constant(value: bool, length: int) -> Any:
-    return pa.repeat(pa.scalar(value, pa.bool_()), length)
 
 
 def _vectors(column: Any) -> Any:
@@ -255,7 +253,7 @@ def _other_actions(state: CheckpointState, *, as_v2: bool) -> Any:
             ("checkpointMetadata", _CHECKPOINT_METADATA, [{"version": state.version}]),
         )
         rows.append(("sidecar", _SIDECAR, []))
-    tables = [pa.table({name: pa.array(values, kind)}) for name, kind, values in rows]
+    tables = [pa.table({name: nested_column(values, kind)}) for name, kind, values in rows]
     return pa.concat_tables(tables, promote_options="default")
 
 
@@ -275,12 +273,12 @@ def _metadata_row(metadata: Metadata) -> dict[str, object]:
         "description": metadata.description,
         "format": {
             "provider": metadata.format.provider,
-            "options": list(metadata.format.options.items()),
+            "options": metadata.format.options,
         },
         "schemaString": metadata.schema_string,
         "partitionColumns": metadata.partition_columns,
         "createdTime": metadata.created_time_ms,
-        "configuration": list(metadata.configuration.items()),
+        "configuration": metadata.configuration,
     }
 
 

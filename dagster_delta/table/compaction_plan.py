@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.arrow_columns import boolean_column
+from dagster_delta.protocol.arrow_values import FALSE, integer_scalar
 
 __all__ = ["FileGroup", "group_by_partition", "in_batches", "pack_small_files"]
 
@@ -60,7 +61,7 @@ def pack_small_files(
         keep_clustered: whether files that a clustering wrote stay as they are.
     """
     purged = _is_purged(files["deletion_vector"], num_records, max_deleted_share)
-    chosen = pc.or_(pc.less(files["size_bytes"], min_size_bytes), purged)
+    chosen = pc.or_(pc.less(files["size_bytes"], integer_scalar(min_size_bytes)), purged)
     if keep_clustered:
         chosen = pc.and_(chosen, pc.is_null(files["clustering_provider"]))
     groups = []
@@ -103,7 +104,7 @@ def _is_purged(vectors: Any, num_records: Any, max_deleted_share: float) -> Any:
     deleted = pc.cast(pc.struct_field(vectors, "cardinality"), pa.float64())
     allowed = pc.multiply(pc.cast(num_records, pa.float64()), max_deleted_share)
     # Where the log does not count the rows, any deletion is too much: nobody can tell better.
-    return pc.fill_null(pc.greater(deleted, pc.fill_null(allowed, 0.0)), False)
+    return pc.fill_null(pc.greater(deleted, pc.fill_null(allowed, 0.0)), FALSE)
 
 
 def _by_partition(files: Any, chosen: Any, purged: Any) -> Iterator[list[_Candidate]]:

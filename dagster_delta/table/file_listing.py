@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.errors import StorageFailure
 from dagster_delta.protocol.arrow_columns import integer_column, string_column
+from dagster_delta.protocol.arrow_values import integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
 
 __all__ = ["LISTED_FILE_SCHEMA", "ListedFiles"]
@@ -80,7 +81,7 @@ class ListedFiles:
             found = self._known.filter(wanted)
         else:
             found = self._looked_up(self.paths.filter(wanted).to_pylist())
-        return found.filter(pc.less(found["modified_ms"], before_ms))
+        return found.filter(pc.less(found["modified_ms"], integer_scalar(before_ms)))
 
     def _looked_up(self, paths: list[str]) -> Any:
         names: list[str] = []

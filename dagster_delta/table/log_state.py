@@ -20,6 +20,7 @@ from dagster_delta.protocol.arrow_columns import (
     slices_where,
     string_column,
 )
+from dagster_delta.protocol.arrow_values import integer_scalar
 from dagster_delta.protocol.checkpoint_reader import CheckpointPart, TableActions
 from dagster_delta.protocol.log_replay import (
     LIVE_FILE_SCHEMA,
@@ -206,7 +207,9 @@ class LogState:
         with self._lock:
             if self._tombstones is None:
                 self._tombstones = self._read_tombstones()
-            since = pc.greater(self._tombstones.column("deletion_timestamp_ms"), removed_after_ms)
+            since = pc.greater(
+                self._tombstones.column("deletion_timestamp_ms"), integer_scalar(removed_after_ms)
+            )
             if not pc.all(since, skip_nulls=False).as_py():
                 # What has expired once needs not be carried on.
                 self._tombstones = self._tombstones.filter(since)

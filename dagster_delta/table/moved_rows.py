@@ -14,6 +14,7 @@ from dagster_delta.engines.arrow_engine import ArrowEngine
 from dagster_delta.engines.engine import WriteResult
 from dagster_delta.engines.row_tracking import keep_row_ids
 from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.arrow_values import integer_scalar
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.table.file_actions import tombstones
@@ -75,7 +76,9 @@ def check_no_row_lost(snapshot: Snapshot, files: Any, written: WriteResult) -> N
         InvalidTable: they hold another number of rows.
     """
     counts = parse_statistics_json(files["stats"], ())["num_records"]
-    deleted = pc.fill_null(pc.struct_field(files["deletion_vector"], "cardinality"), 0)
+    deleted = pc.fill_null(
+        pc.struct_field(files["deletion_vector"], "cardinality"), integer_scalar(0)
+    )
     expected = pc.sum(pc.subtract(counts, deleted), skip_nulls=False).as_py()
     if expected is not None and expected != written.num_rows:
         raise InvalidTable(

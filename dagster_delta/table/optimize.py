@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from dagster_delta.engines.engine import WriteResult, WriteSpec
 from dagster_delta.engines.row_tracking import keep_row_ids
 from dagster_delta.errors import CommitConflict, InvalidArgument
+from dagster_delta.protocol.arrow_columns import index_column
 from dagster_delta.protocol.log_replay import keys_of
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.storage.object_store import ObjectStore
@@ -132,7 +133,7 @@ def optimize_table(
     job = _Optimization(snapshot, options, clock, rewrite, target, _parameters(options))
     job.total_bytes = sum(each.size_bytes for each in groups)
     for batch in in_batches(groups, options.max_commit_bytes):
-        job.run([files.take(list(each.positions)) for each in batch])
+        job.run([files.take(index_column(each.positions)) for each in batch])
     return job.result()
 
 

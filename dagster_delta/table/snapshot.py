@@ -19,6 +19,7 @@ from dagster_delta.errors import InvalidArgument, MissingMetadata, MissingProtoc
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.arrow_values import integer_scalar
 from dagster_delta.protocol.commit_file import decode_commit_info
 from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
@@ -193,7 +194,9 @@ class Snapshot:
         vectors = self.live_files(["deletion_vector"]).column("deletion_vector")
         if vectors.null_count == len(vectors):
             return counts
-        return pc.subtract(counts, pc.fill_null(pc.struct_field(vectors, "cardinality"), 0))
+        return pc.subtract(
+            counts, pc.fill_null(pc.struct_field(vectors, "cardinality"), integer_scalar(0))
+        )
 
     def live_files(self, columns: Sequence[str] | None = None) -> Any:
         """The live files, a `pa.Table` with the columns of LIVE_FILE_SCHEMA in a stable row order.

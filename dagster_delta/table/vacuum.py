@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.errors import CommitConflict, InvalidArgument, StorageFailure
 from dagster_delta.protocol.arrow_columns import string_column
+from dagster_delta.protocol.arrow_values import integer_scalar
 from dagster_delta.protocol.commit_file import decode_commit
 from dagster_delta.protocol.log_replay import DELETION_VECTOR_TYPE
 from dagster_delta.protocol.log_segment import CommitFile
@@ -151,7 +152,7 @@ def _referenced(snapshot: Snapshot, before_ms: int, retention_ms: int) -> Refere
     # The state carries tombstones for the table's own retention and must not lose any, so that a
     # shorter one is applied to what it gives.
     tombstones = snapshot.tombstones(now_ms=before_ms + min(own, retention_ms))
-    is_retained = pc.greater_equal(tombstones["deletion_timestamp_ms"], before_ms)
+    is_retained = pc.greater_equal(tombstones["deletion_timestamp_ms"], integer_scalar(before_ms))
     referenced.add(tombstones.select(columns).filter(is_retained))
     if retention_ms > own:
         for each in _removed_since(snapshot, before_ms):

@@ -15,6 +15,7 @@ from dagster_delta.protocol.arrow_columns import (
     index_column,
     integer_column,
     map_column,
+    nested_column,
     slices_where,
     string_column,
 )
@@ -62,6 +63,34 @@ def test_maps_are_kept(values: list[dict[str, str | None] | None]) -> None:
     pairs = [None if value is None else list(value.items()) for value in values]
     assert column.to_pylist() == pairs
     assert column.type == pa.map_(pa.string(), pa.string())
+
+
+NESTED = pa.struct(
+    [
+        ("text", pa.string()),
+        ("flag", pa.bool_()),
+        ("number", pa.int32()),
+        ("texts", pa.list_(pa.string())),
+        ("inner", pa.struct([("pairs", pa.map_(pa.string(), pa.string()))])),
+    ]
+)
+ROWS = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": TEXTS,
+        "flag": st.none() | st.booleans(),
+        "number": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "texts": st.none() | st.lists(TEXTS, max_size=3),
+        "inner": st.none() | st.fixed_dictionaries({"pairs": st.none() | MAPS}),
+    },
+)
+
+
+@given(st.lists(st.none() | ROWS))
+def test_nested_values_are_kept(values: list[dict[str, object] | None]) -> None:
+    column = nested_column(values, NESTED)
+    column.validate(full=True)
+    assert column.equals(pa.array(values, NESTED))
 
 
 def test_no_column_imports_pandas() -> None:
