@@ -94,7 +94,7 @@ class ArrowEngine:
         return find_matches(plan)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
-        """Write rows anew, in their order. Raises as `RowChangeEngine` says."""
+        """Write rows anew. Raises as `RowChangeEngine` says."""
         from dagster_delta.engines.row_changes.row_rewriting import rewrite_rows
 
         return rewrite_rows(rewrite)

@@ -266,7 +266,7 @@ class RowChangeEngine(Protocol):
         """
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
-        """Write rows anew, row for row in their order.
+        """Write rows anew; those of one file stay in their order.
 
         Rows keep their ids where plan and spec carry them, see `keep_row_ids`.
 

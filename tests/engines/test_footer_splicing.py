@@ -12,6 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagster_delta.engines.parquet.column_splicing import (
+    ColumnBytes,
+    FooterBytes,
+    is_movable,
+    joined_columns,
+)
 from dagster_delta.engines.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
 
 ROWS = 900
@@ -46,7 +52,7 @@ def splice(files: list[bytes]) -> bytes:
     for file in files:
         content = RowGroupBytes.of_file(memoryview(file))
         parts.append((content.footer, len(spliced) - len(MAGIC)))
-        spliced += content.pages
+        spliced += b"".join(content.pages)
     return spliced + spliced_footer(parts)
 
 
@@ -82,3 +88,52 @@ def test_parts_may_have_several_row_groups_or_none() -> None:
     tables = cut([100, 200, 300])
     parts = [encode(tables[:2]), encode([]), encode(tables[2:])]
     assert splice(parts) == encode(tables)
+
+
+def columns_of(file: bytes) -> list[ColumnBytes]:
+    """The columns of the only row group of a file."""
+    metadata = pq.read_metadata(pa.BufferReader(file)).row_group(0)
+    (chunks,) = FooterBytes.parse(RowGroupBytes.of_file(memoryview(file)).footer).row_groups
+    found = []
+    for index, chunk in enumerate(chunks):
+        column = metadata.column(index)
+        start = column.dictionary_page_offset or column.data_page_offset
+        found.append(ColumnBytes(file[start : start + column.total_compressed_size], chunk, start))
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"compression": "zstd", "store_schema": False}, {"use_dictionary": False}],
+    ids=["defaults", "zstd", "plain"],
+)
+def test_columns_encoded_apart_make_the_row_group_of_one_writer(options: dict[str, Any]) -> None:
+    columns = []
+    for name in TABLE.schema.names:
+        sink = io.BytesIO()
+        pq.write_table(TABLE.select([name]), sink, row_group_size=ROWS, **options)
+        columns += columns_of(sink.getvalue())
+    model = RowGroupBytes.of_file(memoryview(encode([], **options))).footer
+    joined = joined_columns(model, columns, ROWS)
+    whole = RowGroupBytes.of_file(memoryview(encode([TABLE], **options)))
+    assert b"".join(joined.pages) == b"".join(whole.pages)
+    assert joined.footer == whole.footer
+    assert joined.read_metadata().row_group(0).num_rows == ROWS
+
+
+def test_chunks_that_speak_of_more_than_their_pages_are_told_apart() -> None:
+    plain = columns_of(encode([TABLE]))
+    assert all(is_movable(each.metadata) for each in plain)
+    indexed = columns_of(encode([TABLE], write_page_index=True))
+    assert not any(is_movable(each.metadata) for each in indexed)
+    filtered = columns_of(encode([TABLE], bloom_filter_options={"id": {}}))
+    assert [is_movable(each.metadata) for each in filtered][:2] == [False, True]
+
+
+def test_the_footer_of_an_open_file_is_found() -> None:
+    file = encode(cut([300, 500]))
+    found = FooterBytes.of_handle(pa.BufferReader(file))
+    assert found == FooterBytes.parse(RowGroupBytes.of_file(memoryview(file)).footer)
+    assert found is not None
+    assert [len(each) for each in found.row_groups] == [8] * 3
+    assert FooterBytes.of_handle(pa.BufferReader(file[:-4] + b"PARE")) is None

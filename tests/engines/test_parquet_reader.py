@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from dagster_delta.engines.parquet import data_file_reader
+from dagster_delta.engines.parquet import data_file_reader, opened_file
 from dagster_delta.engines.parquet import reader as parquet_reader
 from dagster_delta.engines.parquet import writer as parquet_writer
 from dagster_delta.engines.parquet.reader import read_data_file
@@ -447,7 +447,7 @@ def test_a_filter_keeps_exactly_its_rows(
     monkeypatch: pytest.MonkeyPatch, sql: str, keep: Any, columns: list[str], mode: Any
 ) -> None:
     monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 16)
-    monkeypatch.setattr(data_file_reader, "BATCH_ROWS", 5)
+    monkeypatch.setattr(opened_file, "BATCH_ROWS", 5)
     schema = schema_of(FILTERED)
     config = (
         configuration(schema, ["p"])
@@ -469,13 +469,13 @@ def test_row_groups_that_cannot_match_are_not_decoded(monkeypatch: pytest.Monkey
     store = MemoryStore()
     file, config = numbered(store, 100, monkeypatch)
     decoded: list[int] = []
-    original = data_file_reader._OpenedFile.decode
+    original = opened_file.OpenedFile.decode
 
     def recording(self: Any, group: int, columns: list[int]) -> Iterator[Any]:
         decoded.append(group)
         return original(self, group, columns)
 
-    monkeypatch.setattr(data_file_reader._OpenedFile, "decode", recording)
+    monkeypatch.setattr(opened_file.OpenedFile, "decode", recording)
     where = parse_expression("n BETWEEN 31 AND 45", config.schema)
     assert read(store, [file], config, ["n"], where).num_rows == 15
     assert decoded == [3, 4]
@@ -487,13 +487,13 @@ def test_other_columns_are_decoded_only_where_a_row_has_passed(
     store = MemoryStore()
     file, config = numbered(store, 100, monkeypatch)
     decoded: list[tuple[int, list[int]]] = []
-    original = data_file_reader._OpenedFile.decode
+    original = opened_file.OpenedFile.decode
 
     def recording(self: Any, group: int, columns: list[int]) -> Iterator[Any]:
         decoded.append((group, columns))
         return original(self, group, columns)
 
-    monkeypatch.setattr(data_file_reader._OpenedFile, "decode", recording)
+    monkeypatch.setattr(opened_file.OpenedFile, "decode", recording)
     # A remainder says nothing to bounds, so every row group is looked at.
     where = parse_expression("n % 100 = 55", config.schema)
     assert read(store, [file], config, ["s"], where).to_pylist() == [{"s": "row 55"}]
@@ -541,7 +541,7 @@ def many_files(store: MemoryStore, count: int, rows: int) -> tuple[Sequence[AddF
 
 def test_rows_come_in_the_order_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_file_reader, "SPLIT_FILE_BYTES", 1)
-    monkeypatch.setattr(data_file_reader, "BATCH_ROWS", 7)
+    monkeypatch.setattr(opened_file, "BATCH_ROWS", 7)
     monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 20)
     monkeypatch.setattr(parquet_reader, "MAX_BUFFERED_BYTES", 500)
     store = MemoryStore()

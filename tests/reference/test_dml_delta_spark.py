@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
+from dagster_delta.engines.parquet import row_group_copying
 from tests.golden.answers import rows_of
 from tests.reference.changed_tables import (
     ENGINES,
@@ -108,8 +109,15 @@ def test_every_operation_gives_the_rows_and_changes_that_delta_spark_gives(
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("shape", ["partitioned", "partitioned_vectors"])
 def test_without_a_change_data_feed_the_rows_are_the_same(
-    shape: str, engine: str, delta_spark: SparkSession, table_shop: TableShop, tmp_path: Path
+    shape: str,
+    engine: str,
+    delta_spark: SparkSession,
+    table_shop: TableShop,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # As if the files were large: row groups are copied one by one.
+    monkeypatch.setattr(row_group_copying, "SPLIT_FILE_BYTES", 1)
     reference = table_shop.changed(shape, "dml", statements())
     uri = table_shop.copy(shape, tmp_path / "ours", feed=False)
     for _, _, operation in OPERATIONS:

@@ -228,19 +228,19 @@ def test_no_filter_skips_a_file_wrongly(
 def test_a_file_of_other_values_is_not_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dagster_delta.engines.parquet import data_file_reader
+    from dagster_delta.engines.parquet import opened_file
 
     table = DeltaTable.create(str(tmp_path), IDS.schema)
     table.append(IDS)
     table.add_column("c", "INT", default="7", existing_rows="lazy")
     decoded: list[int] = []
-    decode = data_file_reader._OpenedFile.decode
+    decode = opened_file.OpenedFile.decode
 
     def note(self: Any, group: int, columns: list[int]) -> Any:
         decoded.append(group)
         return decode(self, group, columns)
 
-    monkeypatch.setattr(data_file_reader._OpenedFile, "decode", note)
+    monkeypatch.setattr(opened_file.OpenedFile, "decode", note)
     assert table.snapshot().scan(where="c > 7").to_arrow().num_rows == 0
     assert decoded == []
     assert table.snapshot().scan(where="c >= 7").to_arrow().num_rows == 2

@@ -225,17 +225,17 @@ def test_what_the_log_proves_is_deleted_without_reading(properties: dict[str, st
 def test_only_the_columns_of_the_predicate_are_read(
     properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dagster_delta.engines.parquet.data_file_reader import _OpenedFile
+    from dagster_delta.engines.parquet.opened_file import OpenedFile
 
     decoded: list[list[int]] = []
-    decode = _OpenedFile.decode
+    decode = OpenedFile.decode
 
-    def spy(self: _OpenedFile, group: int, parquet_columns: list[int]) -> Any:
+    def spy(self: OpenedFile, group: int, parquet_columns: list[int]) -> Any:
         decoded.append(parquet_columns)
         return decode(self, group, parquet_columns)
 
     table = make(properties)
-    monkeypatch.setattr(_OpenedFile, "decode", spy)
+    monkeypatch.setattr(OpenedFile, "decode", spy)
     table.delete("v LIKE '%5' AND v <> 'v15'")
     assert decoded[:2] == [[1], [1]]
     assert decoded[2:] == ([] if properties else [[0, 1, 2]])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +22,15 @@ from pyroaring import BitMap64
 
 from dagster_delta.engines.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.parquet.file_projection import FileProjection
+from dagster_delta.engines.parquet.opened_file import OpenedFile
 from dagster_delta.engines.parquet.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.row_group_skipping import matching_row_groups
-from dagster_delta.engines.parquet.source import open_parquet, repetitive_columns
+from dagster_delta.engines.parquet.source import open_parquet
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, StorageFailure
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.arrow_values import FALSE
-from dagster_delta.protocol.deletion_vectors import deleted_row_mask
 from dagster_delta.protocol.parquet_reader import decoding_pool
 from dagster_delta.protocol.partition_values import decode_path, parse_partition_column
 from dagster_delta.protocol.row_tracking import carried_columns
@@ -55,13 +55,8 @@ FILE_ORDINAL = "\0file ordinal"
 ROW_INDEX = "\0row index"
 """The int64 column that tells where in its file a row stands, deleted rows counted."""
 
-BATCH_ROWS = 65_536
-"""Rows decoded at once. A multiple of what a container of a deletion vector covers."""
 SPLIT_FILE_BYTES = 16 * 1024 * 1024
 """Files from this size on are shared out among workers by row group."""
-WIDE_ROW_GROUP_BYTES = 16 * 1024 * 1024
-"""Row groups from this size on are decoded by several threads, column by column: a worker that
-reads ahead in one would fill the buffer and wait."""
 
 ROW_ID_COLUMNS = ("base_row_id", "default_row_commit_version")
 """Columns of `LIVE_FILE_SCHEMA` that only a read of row ids needs."""
@@ -170,9 +165,9 @@ class DataFileReader:
             if file.size_bytes < SPLIT_FILE_BYTES:
                 yield partial(self.read, file)
                 continue
-            opened = self._open(file)
+            opened = self.open(file)
             for group in self._row_groups(opened):
-                yield partial(self._read_groups, opened, [group])
+                yield partial(self.read_group, opened, group)
 
     def read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
         """The rows of a file, as `pyarrow.RecordBatch`es of `schema`.
@@ -181,14 +176,16 @@ class DataFileReader:
             DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
             StorageFailure, InvalidArgument (from the filter).
         """
-        opened = self._open(file)
-        yield from self._read_groups(opened, self._row_groups(opened))
+        opened = self.open(file)
+        for group in self._row_groups(opened):
+            yield from self.read_group(opened, group)
 
-    def _open(self, file: DataFile) -> _OpenedFile:
-        with self._naming(file):
+    def open(self, file: DataFile) -> OpenedFile:
+        """The file with its footer and its deletion vector. Raises as `read` does."""
+        with self.naming(file):
             handle = self._store.open_input(file.path)
             parquet = open_parquet(handle)
-            opened = _OpenedFile(
+            opened = OpenedFile(
                 file, handle, parquet.metadata, parquet.schema_arrow, self._is_remote
             )
             vector = file.deletion_vector
@@ -198,7 +195,7 @@ class DataFileReader:
                 opened.left_out = (opened.left_out or BitMap64()) | file.hidden
         return opened
 
-    def _row_groups(self, opened: _OpenedFile) -> list[int]:
+    def _row_groups(self, opened: OpenedFile) -> list[int]:
         if self._predicate is None:
             return list(range(opened.footer.num_row_groups))
         return matching_row_groups(
@@ -209,14 +206,16 @@ class DataFileReader:
             self._configuration.column_mapping_mode,
         )
 
-    def _read_groups(self, opened: _OpenedFile, groups: list[int]) -> Iterator[Any]:
-        read_group = self._read_all if self._where is None else self._read_matching
-        with self._naming(opened.file):
-            for group in groups:
-                if opened.may_hold_wanted(group):
-                    yield from read_group(opened, group)
+    def read_group(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
+        """The rows of one row group of a file that a reader of the same table version has opened.
+        Raises as `read` does.
+        """
+        with self.naming(opened.file):
+            if opened.may_hold_wanted(group):
+                read = self._read_all if self._where is None else self._read_matching
+                yield from read(opened, group)
 
-    def _read_all(self, opened: _OpenedFile, group: int) -> Iterator[Any]:
+    def _read_all(self, opened: OpenedFile, group: int) -> Iterator[Any]:
         position = opened.first_rows[group]
         projection = self._first.projection(opened.arrow_schema)
         for raw in opened.decode(group, projection.parquet_columns):
@@ -227,7 +226,7 @@ class DataFileReader:
                 yield self._located(arrays, opened.file, position, raw.num_rows, wanted, count)
             position += raw.num_rows
 
-    def _read_matching(self, opened: _OpenedFile, group: int) -> Iterator[Any]:
+    def _read_matching(self, opened: OpenedFile, group: int) -> Iterator[Any]:
         selected, first_columns = self._match(opened, group)
         if not selected.true_count:
             return
@@ -258,7 +257,7 @@ class DataFileReader:
         return _batch(arrays, self.schema, count)
 
     def _decode_rest(
-        self, opened: _OpenedFile, group: int, selected: Any
+        self, opened: OpenedFile, group: int, selected: Any
     ) -> Iterator[tuple[list[Any], int]]:
         """The columns besides the filter's, batch by batch: the selected rows of them, and how many
         rows the batch was taken from.
@@ -274,7 +273,7 @@ class DataFileReader:
             arrays = self._rest.arrays(projection, rows, opened.file, count) if count else []
             yield arrays, raw.num_rows
 
-    def _match(self, opened: _OpenedFile, group: int) -> tuple[Any, Any]:
+    def _match(self, opened: OpenedFile, group: int) -> tuple[Any, Any]:
         """Which rows of a row group are wanted and pass the filter.
 
         Returns:
@@ -302,8 +301,8 @@ class DataFileReader:
         return selected, pa.Table.from_batches(batches, self._first.schema)
 
     @contextmanager
-    def _naming(self, file: DataFile) -> Iterator[None]:
-        """Errors from here on name the table and the data file."""
+    def naming(self, file: DataFile) -> Iterator[None]:
+        """Errors from here on name the table and the data file, those of the system included."""
         try:
             yield
         except DeltaError as error:
@@ -434,64 +433,3 @@ class _PartitionColumn:
             )
             scalar = self._scalars[text] = parsed[0]
         return pa.repeat(scalar, count)
-
-
-@dataclass
-class _OpenedFile:
-    """A data file whose footer has been read."""
-
-    file: DataFile
-    handle: Any
-    """`pyarrow.NativeFile`; its reads at a position may come from several threads."""
-    footer: Any
-    """`pyarrow.parquet.FileMetaData`."""
-    arrow_schema: Any
-    """`pyarrow.Schema` of the file."""
-    is_remote: bool
-    """Whether a read costs a round trip."""
-    left_out: BitMap64 | None = None
-    """Indexes of the rows that are deleted or hidden."""
-
-    @cached_property
-    def first_rows(self) -> list[int]:
-        """Index in the file of the first row of each row group, the skipped ones included."""
-        starts = [0]
-        for group in range(self.footer.num_row_groups):
-            starts.append(starts[-1] + self.footer.row_group(group).num_rows)
-        return starts
-
-    def may_hold_wanted(self, group: int) -> bool:
-        """Whether any row of a row group is asked for, a filter aside."""
-        start, end = self.first_rows[group], self.first_rows[group + 1]
-        if self.left_out is not None and self.left_out.range_cardinality(start, end) == end - start:
-            return False
-        selected = self.file.selected
-        return selected is None or selected.range_cardinality(start, end) > 0
-
-    def wanted_rows(self, position: int, count: int) -> Any:
-        """A `pyarrow.BooleanArray` of the rows that are asked for; None for all.
-
-        Args:
-            position: index in the file of the first row.
-            count: number of rows.
-        """
-        wanted = None
-        if self.left_out is not None:
-            wanted = pc.invert(deleted_row_mask(self.left_out, position, count))
-        if self.file.selected is not None:
-            selected = deleted_row_mask(self.file.selected, position, count)
-            wanted = selected if wanted is None else pc.and_(wanted, selected)
-        return None if wanted is None or wanted.true_count == count else wanted
-
-    def decode(self, group: int, parquet_columns: list[int]) -> Iterator[Any]:
-        """Parquet columns of a row group, as `pyarrow.RecordBatch`es."""
-        # A reader of its own: one reader must not decode on two threads.
-        dictionaries = repetitive_columns(self.footer, group, parquet_columns)
-        parquet = open_parquet(
-            self.handle,
-            footer=self.footer,
-            dictionaries=dictionaries,
-            is_remote=self.is_remote,
-        )
-        is_wide = self.footer.row_group(group).total_byte_size >= WIDE_ROW_GROUP_BYTES
-        yield from parquet.iter_batches(BATCH_ROWS, [group], parquet_columns, use_threads=is_wide)

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.nested_arrays import list_elements, map_entries
+from dagster_delta.protocol.parquet_reader import decoding_pool
 
-__all__ = ["ColumnEncodings", "choose_encodings"]
+__all__ = ["PLAIN", "ColumnEncodings", "choose_encodings"]
 
 SAMPLE_ROWS = 64_000
 
@@ -31,6 +32,10 @@ class ColumnEncodings:
     delta_packed: tuple[str, ...]
 
 
+PLAIN = ColumnEncodings((), ())
+"""Every column as it is."""
+
+
 def choose_encodings(rows: pa.Table) -> ColumnEncodings:
     """Encodings for a file that starts with `rows`.
 
@@ -39,7 +44,7 @@ def choose_encodings(rows: pa.Table) -> ColumnEncodings:
     """
     dictionary: list[str] = []
     delta_packed: list[str] = []
-    sample = rows.slice(0, SAMPLE_ROWS).combine_chunks()
+    sample = rows.slice(0, SAMPLE_ROWS).combine_chunks(decoding_pool())
     for name, column in zip(sample.schema.names, sample.columns, strict=True):
         array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
         for path, leaf in _leaves(name, array):
@@ -69,7 +74,10 @@ def _pays_as_dictionary(values: Any) -> bool:
     if pa.types.is_boolean(values.type):
         return False
     count = len(values) - values.null_count
-    return not count or pc.count_distinct(values).as_py() <= max(1, count * _MAX_DISTINCT_SHARE)
+    if not count:
+        return True
+    distinct = pc.count_distinct(values, memory_pool=decoding_pool()).as_py()
+    return bool(distinct <= max(1, count * _MAX_DISTINCT_SHARE))
 
 
 def _is_packable(arrow_type: Any) -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.engine import WriteSpec
 from dagster_delta.engines.nested_arrays import rename_nested
-from dagster_delta.engines.parquet.encodings import ColumnEncodings
+from dagster_delta.engines.parquet.encodings import PLAIN, ColumnEncodings
 from dagster_delta.engines.parquet.file_statistics import FileStatistics, StatisticsLayout
 from dagster_delta.engines.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
 from dagster_delta.errors import StorageFailure, UnsupportedFeature
@@ -22,13 +22,14 @@ from dagster_delta.protocol.schema import PrimitiveType, StructType, walk_fields
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["EncodedRowGroup", "FileFormat", "FileInWriting"]
+__all__ = ["EncodedFile", "EncodedRowGroup", "FileFormat", "FileInWriting", "encode_rows"]
 
 _CODECS = {"none": "none", "uncompressed": "none", "lz4_raw": "lz4"}
 _EXTENSIONS = {"none": "", "gzip": ".gz"}
 _LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
 _MATERIALIZING_FEATURES = ("icebergCompatV1", "icebergCompatV2", "materializePartitionColumns")
 _LENGTH_BYTES = 4
+_LARGE_FILE_BYTES = 1024 * 1024
 _VOID = PrimitiveType("void")
 
 
@@ -97,27 +98,10 @@ class EncodedRowGroup:
         cls, rows: pa.Table, format_: FileFormat, encodings: ColumnEncodings
     ) -> EncodedRowGroup:
         """All `rows`, a `pyarrow.Table` of the file's schema, as one row group."""
-        import pyarrow.parquet as pq
-
         statistics = FileStatistics(format_.statistics)
         statistics.observe(rows)
-        footers: list[Any] = []
-        sink = pa.BufferOutputStream(decoding_pool())
-        with pq.ParquetWriter(
-            sink,
-            format_.arrow_schema,
-            compression=format_.codec,
-            compression_level=format_.compression_level,
-            use_dictionary=list(encodings.dictionary) or False,
-            column_encoding=dict.fromkeys(encodings.delta_packed, "DELTA_BINARY_PACKED"),
-            # Decimals of up to 18 digits as integers: smaller, faster, and what Spark writes.
-            store_decimal_as_integer=True,
-            store_schema=False,
-            metadata_collector=footers,
-        ) as writer:
-            writer.write_table(rows, row_group_size=rows.num_rows)
-        content = RowGroupBytes.of_file(memoryview(sink.getvalue()))
-        return cls(content, footers[0], statistics)
+        encoded = encode_rows(rows, format_, encodings)
+        return cls(RowGroupBytes.of_file(memoryview(encoded.file)), encoded.metadata, statistics)
 
     @classmethod
     def of_bytes(cls, data: pa.Buffer, format_: FileFormat) -> EncodedRowGroup:
@@ -146,8 +130,54 @@ class EncodedRowGroup:
         noted = self.statistics.noted()
         footer = self.content.footer
         lengths = [len(each).to_bytes(_LENGTH_BYTES, "little") for each in (noted, footer)]
-        file = (MAGIC, self.content.pages, footer, lengths[1], MAGIC)
+        file = (MAGIC, *self.content.pages, footer, lengths[1], MAGIC)
         return b"".join((lengths[0], noted, *file))
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedFile:
+    """A Parquet file in memory."""
+
+    file: Any
+    """`pyarrow.Buffer` of all its bytes."""
+    metadata: Any
+    """`pyarrow.parquet.FileMetaData`."""
+
+
+def encode_rows(
+    rows: pa.Table, format_: FileFormat, encodings: ColumnEncodings = PLAIN
+) -> EncodedFile:
+    """A file of one row group.
+
+    Args:
+        rows: a `pyarrow.Table` of all columns of the format's schema, or of some of them.
+        format_: how they are written.
+        encodings: of the columns.
+    """
+    import pyarrow.parquet as pq
+
+    footers: list[Any] = []
+    sink = pa.BufferOutputStream(decoding_pool())
+    with pq.ParquetWriter(
+        sink,
+        rows.schema,
+        compression=format_.codec,
+        compression_level=format_.compression_level,
+        use_dictionary=list(encodings.dictionary) or False,
+        column_encoding=dict.fromkeys(encodings.delta_packed, "DELTA_BINARY_PACKED"),
+        # Decimals of up to 18 digits as integers: smaller, faster, and what Spark writes.
+        store_decimal_as_integer=True,
+        store_schema=False,
+        metadata_collector=footers,
+    ) as writer:
+        if rows.num_rows:
+            writer.write_table(rows, row_group_size=rows.num_rows)
+    file = sink.getvalue()
+    if file.size >= _LARGE_FILE_BYTES:
+        # The writer takes its scratch memory from the pool that the process began with, which keeps
+        # many times what it gave out.
+        pa.default_memory_pool().release_unused()
+    return EncodedFile(file, footers[0])
 
 
 class FileInWriting:
@@ -186,7 +216,8 @@ class FileInWriting:
             self._metadata.append_row_groups(group.metadata)
         self._statistics.take(group.statistics)
         self._footers.append((group.content.footer, self.size_bytes - len(MAGIC)))
-        self._write(group.content.pages)
+        for pages in group.content.pages:
+            self._write(pages)
 
     def close(self) -> tuple[int, str]:
         """Finish the file, which has a row group.

@@ -114,6 +114,13 @@ class StatisticsLayout:
             leaves.append(leaf)
         return cls(tuple(leaves), configuration.supports("deletionVectors"))
 
+    @property
+    def observed_columns(self) -> list[int]:
+        """Index of each top-level column of a file that `FileStatistics.observe` looks at."""
+        return sorted(
+            {each.positions[0] for each in self.leaves if each.is_nested or each.is_float}
+        )
+
 
 class FileStatistics:
     """The statistics of one file, from its batches and its footer."""
@@ -125,13 +132,24 @@ class FileStatistics:
         self._nested = [each for each in layout.leaves if each.is_nested]
         self._nan_columns: set[tuple[int, ...]] = set()
 
-    def observe(self, rows: pa.Table) -> None:
-        """Take note of rows (a pyarrow Table or RecordBatch) that go into the file."""
+    def observe(self, rows: pa.Table, first_column: int = 0) -> None:
+        """Take note of rows that go into the file.
+
+        Args:
+            rows: a pyarrow Table or RecordBatch of the file's columns, or of some that stand side
+                by side.
+            first_column: index in the file of the first of them.
+        """
+        columns = range(first_column, first_column + rows.num_columns)
         for leaf in self._nested:
-            self._null_counts[leaf.positions] += _column_at(rows, leaf.positions).null_count
+            if leaf.positions[0] in columns:
+                values = _column_at(rows, leaf.positions, first_column)
+                self._null_counts[leaf.positions] += values.null_count
         for leaf in self._may_hold_nan:
-            if leaf.positions not in self._nan_columns and _holds_nan(rows, leaf):
-                self._nan_columns.add(leaf.positions)
+            if leaf.positions[0] in columns and leaf.positions not in self._nan_columns:
+                is_nan = pc.is_nan(_column_at(rows, leaf.positions, first_column))
+                if pc.any(is_nan).as_py():
+                    self._nan_columns.add(leaf.positions)
 
     def take(self, other: FileStatistics) -> None:
         """Add what was noted of more rows of the same file."""
@@ -250,14 +268,10 @@ def _is_prefix(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
     return tuple(each.casefold() for each in other[: len(path)]) == folded
 
 
-def _column_at(rows: Any, positions: tuple[int, ...]) -> Any:
-    column = rows.column(positions[0])
+def _column_at(rows: Any, positions: tuple[int, ...], first_column: int) -> Any:
+    column = rows.column(positions[0] - first_column)
     # struct_field makes a child null where its parent is, which is how Spark counts.
     return pc.struct_field(column, list(positions[1:])) if len(positions) > 1 else column
-
-
-def _holds_nan(rows: Any, leaf: _Leaf) -> bool:
-    return bool(pc.any(pc.is_nan(_column_at(rows, leaf.positions))).as_py())
 
 
 def _put(tree: dict[str, Any], path: tuple[str, ...], value: object) -> None:

@@ -92,7 +92,8 @@ def read_ahead(
 
     Args:
         store: what the sources read from.
-        sources: those of a `DataFileReader`, or what was made of them.
+        sources: those of a `DataFileReader`, or what was made of them; what they bring that is no
+            batch comes through as it is, in its place.
         threads: workers; by default one per core, and more where the store is not local.
 
     Raises:
@@ -125,7 +126,7 @@ def _merge_small(batches: Iterable[Any]) -> Iterator[Any]:
     waiting: list[Any] = []
     waiting_rows = 0
     for batch in batches:
-        is_small = batch.num_rows < SMALL_BATCH_ROWS
+        is_small = isinstance(batch, pa.RecordBatch) and batch.num_rows < SMALL_BATCH_ROWS
         if is_small:
             waiting.append(batch)
             waiting_rows += batch.num_rows

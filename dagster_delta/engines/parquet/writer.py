@@ -344,7 +344,7 @@ class _WriteJob:
         self._make_room_for(partition)
         self._run(
             partition,
-            len(group.content.pages),
+            group.content.size_bytes,
             lambda: [group],
             lambda groups: self._append(partition, groups, number),
         )

@@ -25,6 +25,7 @@ from dagster_delta.engines.parquet.data_file_reader import (
 )
 from dagster_delta.engines.parquet.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.row_group_copying import CopiedColumns, RowGroupCopier
 from dagster_delta.engines.parquet.writer import DataFileWriter
 from dagster_delta.engines.row_changes.change_data_files import ChangeDataWriter, ChangeType
 from dagster_delta.engines.row_completion import row_update
@@ -37,7 +38,7 @@ _MATCHES = "\0matches"
 
 
 def rewrite_rows(rewrite: RowRewrite) -> RewriteResult:
-    """Write rows anew, row for row in their order.
+    """Write rows anew; those of one file stay in their order.
 
     Raises:
         SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column.
@@ -51,8 +52,11 @@ def rewrite_rows(rewrite: RowRewrite) -> RewriteResult:
         changes = None
         if rewrite.change_data is not None:
             changes = writers.enter_context(ChangeDataWriter(rewrite.change_data, store))
-        job = _Rewriting(rewrite, data, changes)
-        for batch in _read(rewrite):
+        copier = None
+        if rewrite.keeps_rest and not _is_mixed(rewrite):
+            copier = RowGroupCopier(rewrite.source, rewrite.data)
+        job = _Rewriting(rewrite, data, changes, copier)
+        for batch in _read(rewrite, copier):
             job.take(batch)
         return RewriteResult(
             data.finish().files,
@@ -62,40 +66,47 @@ def rewrite_rows(rewrite: RowRewrite) -> RewriteResult:
         )
 
 
-def _read(rewrite: RowRewrite) -> Iterator[Any]:
+def _is_mixed(rewrite: RowRewrite) -> bool:
+    """Whether both the matches and the rest have to be looked at."""
+    uses_matches = bool(rewrite.assignments) or rewrite.change_data is not None
+    return rewrite.keeps_rest and uses_matches
+
+
+def _read(rewrite: RowRewrite, copier: RowGroupCopier | None) -> Iterator[Any]:
     """The rows that are written or recorded, as batches with a last column that marks the matches.
 
-    Where all of them are matches, or none is, the mark is left out.
+    Where all of them are matches, or none is, the mark is left out. Rows that are only copied may
+    come as `CopiedColumns`.
     """
     source = rewrite.source
     paths = source.files["path"].to_pylist()
     matches = [rewrite.matches.get(path) for path in paths]
-    is_mixed = rewrite.keeps_rest and (bool(rewrite.assignments) or rewrite.change_data is not None)
     reader = DataFileReader(
         source.store,
         source.configuration,
         source.configuration.schema.names,
         expected_vectors=deletion_vectors_of(source.files),
-        with_positions=is_mixed,
+        with_positions=_is_mixed(rewrite),
     )
-    sources = _sources(rewrite, reader, matches, is_mixed=is_mixed)
-    return read_ahead(source.store, sources)
+    return read_ahead(source.store, _sources(rewrite, reader, matches, copier))
 
 
 def _sources(
     rewrite: RowRewrite,
     reader: DataFileReader,
     matches: list[BitMap64 | None],
-    *,
-    is_mixed: bool,
+    copier: RowGroupCopier | None,
 ) -> Iterator[BatchSource]:
+    is_mixed = _is_mixed(rewrite)
     for file in data_files(rewrite.source.files):
         rows = matches[file.ordinal]
         if is_mixed:
             for each in reader.sources([file]):
                 yield partial(_mark, each, rows)
         elif rewrite.keeps_rest and rows is not None:
-            yield from reader.sources([replace(file, hidden=rows)])
+            rest = replace(file, hidden=rows)
+            copied = None if copier is None else copier.sources(rest, reader)
+            yield from copied or reader.sources([rest])
         elif not rewrite.keeps_rest:
             yield from reader.sources([_only(file, rows)])
 
@@ -125,9 +136,15 @@ class _Rewriting:
     """Takes the rows of one rewrite and hands them to the writers."""
 
     def __init__(
-        self, rewrite: RowRewrite, data: DataFileWriter, changes: ChangeDataWriter | None
+        self,
+        rewrite: RowRewrite,
+        data: DataFileWriter,
+        changes: ChangeDataWriter | None,
+        copier: RowGroupCopier | None,
     ) -> None:
         configuration = rewrite.source.configuration
+        self._copier = copier
+        self._copied: list[CopiedColumns] = []
         self.num_changed_rows = 0
         self.num_copied_rows = 0
         self._schema = to_arrow_schema(configuration.schema)
@@ -147,13 +164,23 @@ class _Rewriting:
 
     def take(self, batch: Any) -> None:
         """Write the rows of a batch as `_read` gives it."""
-        if batch.schema.names[-1:] == [_MATCHES]:
+        if isinstance(batch, CopiedColumns):
+            self._take_copied(batch)
+        elif batch.schema.names[-1:] == [_MATCHES]:
             self._take_marked(batch)
         elif self._all_match:
             self._write(self._change(batch))
         else:
             self.num_copied_rows += batch.num_rows
             self._write(batch)
+
+    def _take_copied(self, columns: CopiedColumns) -> None:
+        assert self._copier is not None  # noqa: S101  it made them
+        self._copied.append(columns)
+        if columns.is_last:
+            self.num_copied_rows += columns.num_rows
+            self._data.add_encoded(columns.key, self._copier.join(self._copied))
+            self._copied = []
 
     def _take_marked(self, batch: Any) -> None:
         marks = batch.column(_MATCHES)

@@ -1,0 +1,121 @@
+"""Thrift's compact protocol, as far as Parquet footers need it: walking over values, and numbers.
+
+Spec: Thrift's compact protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["I64", "LIST", "STRUCT", "Cursor", "field_header", "list_header_bytes", "zigzag"]
+
+_TRUE, _FALSE, _BYTE, _I16, _I32, I64, _DOUBLE, _BINARY, LIST, _SET, _MAP, STRUCT = range(1, 13)
+_VARINTS = frozenset({_I16, _I32, I64})
+
+
+class Cursor:
+    """Walks over values of the compact protocol."""
+
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self._data = data
+        self.position = position
+
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """Id and type of each field of the struct here; each is read or skipped by the caller."""
+        field = 0
+        while header := self._byte():
+            delta, kind = header >> 4, header & 0x0F
+            field = field + delta if delta else self.integer()
+            yield field, kind
+
+    def integer(self) -> int:
+        """The integer here."""
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def list_header(self) -> tuple[int, int]:
+        """Number and type of the elements that follow."""
+        header = self._byte()
+        count = header >> 4
+        return (self._varint() if count == 0x0F else count), header & 0x0F
+
+    def skip(self, kind: int) -> None:
+        """Step over a value of a field."""
+        if kind in _VARINTS:
+            self._varint()
+        elif kind == _BINARY:
+            length = self._varint()
+            self.position += length
+        elif kind == STRUCT:
+            for _, each in self.fields():
+                self.skip(each)
+        elif kind in (LIST, _SET):
+            count, element = self.list_header()
+            for _ in range(count):
+                self._skip_element(element)
+        elif kind == _DOUBLE:
+            self.position += 8
+        elif kind == _BYTE:
+            self.position += 1
+        elif kind == _MAP:
+            self._skip_map()
+
+    def _skip_map(self) -> None:
+        count = self._varint()
+        if count:
+            kinds = self._byte()
+            for _ in range(count):
+                self._skip_element(kinds >> 4)
+                self._skip_element(kinds & 0x0F)
+
+    def _skip_element(self, kind: int) -> None:
+        # A truth value is in the header of a field, and takes a byte in a list.
+        if kind in (_TRUE, _FALSE):
+            self.position += 1
+        else:
+            self.skip(kind)
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+
+    def _byte(self) -> int:
+        byte = self._data[self.position]
+        self.position += 1
+        return byte
+
+
+def field_header(delta: int, kind: int) -> bytes:
+    """What stands before a field of a struct.
+
+    Args:
+        delta: by how much its id is greater than that of the field before; 1 to 15.
+        kind: type of the value.
+    """
+    return bytes([delta << 4 | kind])
+
+
+def zigzag(value: int) -> bytes:
+    """An integer, as fields and lists hold it."""
+    return _varint_bytes((value << 1) if value >= 0 else (~value << 1) | 1)
+
+
+def _varint_bytes(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def list_header_bytes(count: int) -> bytes:
+    """What stands before so many structs of a list."""
+    if count < 0x0F:
+        return bytes([count << 4 | STRUCT])
+    return bytes([0xF0 | STRUCT]) + _varint_bytes(count)

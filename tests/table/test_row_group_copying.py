@@ -1,0 +1,290 @@
+"""Rows that leave large files by copy-on-write: what is copied, and what is only moved."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_delta.engines.parquet import data_file_reader, row_group_copying, writer
+from dagster_delta.engines.parquet.opened_file import OpenedFile
+from dagster_delta.protocol.statistics import parse_statistics_json
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.delta_table import DeltaTable
+
+ROWS = 400
+GROUP_ROWS = 100
+_Struct = pa.struct([("a", pa.int64()), ("f", pa.float64())])
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if all files were large, with row groups of a hundred rows, and a column at a time."""
+    monkeypatch.setattr(row_group_copying, "SPLIT_FILE_BYTES", 1)
+    monkeypatch.setattr(data_file_reader, "SPLIT_FILE_BYTES", 1)
+    monkeypatch.setattr(row_group_copying, "PART_BYTES", 1)
+    monkeypatch.setattr(writer, "ROW_GROUP_ROWS", GROUP_ROWS)
+
+
+def rows(start: int = 0, count: int = ROWS) -> pa.Table:
+    """Rows with a NaN in the last row group and nulls of every kind."""
+    ids = range(start, start + count)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "p": pa.array([None if i < start + 3 else "x" for i in ids], pa.string()),
+            "name": pa.array([None if i % 7 == 0 else f"name {i}" for i in ids], pa.string()),
+            "few": pa.array([f"c{i % 3}" for i in ids], pa.string()),
+            "f": pa.array([math.nan if i == 399 else i / 2 for i in ids], pa.float64()),
+            "list": pa.array(
+                [None if i % 5 == 0 else [i, None] for i in ids], pa.list_(pa.int64())
+            ),
+            "s": pa.array([{"a": i, "f": None if i % 2 else 0.5} for i in ids], _Struct),
+            "d": pa.array(range(count), pa.int32()).cast(pa.date32()),
+        }
+    )
+
+
+def make(
+    data: pa.Table | None = None,
+    properties: dict[str, str] | None = None,
+    *,
+    partition_by: tuple[str, ...] = (),
+) -> DeltaTable:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    table.append(rows() if data is None else data, partition_by=partition_by, properties=properties)
+    return table
+
+
+def content(table: DeltaTable) -> list[dict[str, Any]]:
+    found = table.snapshot().scan().to_arrow().to_pylist()
+    return sorted(found, key=lambda row: row["id"])
+
+
+def without_nan(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """NaN equals nothing, not even itself."""
+    return [{**row, "f": "NaN" if row["f"] != row["f"] else row["f"]} for row in data]
+
+
+def files(table: DeltaTable) -> list[Any]:
+    paths = table.snapshot().files()["path"].to_pylist()
+    return [pq.ParquetFile(io.BytesIO(table.store.read(path))) for path in paths]
+
+
+def group_sizes(table: DeltaTable) -> list[int]:
+    metadata = [each.metadata for each in files(table)]
+    return [
+        each.row_group(index).num_rows for each in metadata for index in range(each.num_row_groups)
+    ]
+
+
+def stats(table: DeltaTable) -> list[dict[str, Any]]:
+    return [
+        json.loads(each) for each in table.snapshot().live_files(["stats"])["stats"].to_pylist()
+    ]
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
+    """Row groups that are decoded, with the Parquet columns of each."""
+    found: list[tuple[int, list[int]]] = []
+    decode = OpenedFile.decode
+
+    def spy(self: OpenedFile, group: int, parquet_columns: list[int]) -> Any:
+        found.append((group, parquet_columns))
+        return decode(self, group, parquet_columns)
+
+    monkeypatch.setattr(OpenedFile, "decode", spy)
+    return found
+
+
+def test_rows_leave_every_row_group_in_place() -> None:
+    table = make()
+    result = table.delete("id % 10 = 3")
+    assert result.metrics["numDeletedRows"] == 40
+    assert result.metrics["numCopiedRows"] == 360
+    assert group_sizes(table) == [90] * 4
+    assert table.snapshot().scan().to_arrow()["id"].to_pylist() == [
+        each for each in range(ROWS) if each % 10 != 3
+    ]
+    expected = [row for row in rows().to_pylist() if row["id"] % 10 != 3]
+    assert without_nan(content(table)) == without_nan(expected)
+
+
+def test_statistics_are_those_of_the_rows_that_stay() -> None:
+    table = make()
+    table.delete("id % 10 = 3 OR id < 20")
+    staying = [each % 10 != 3 and each >= 20 for each in range(ROWS)]
+    assert stats(table) == stats(make(rows().filter(pa.array(staying))))
+    assert "f" not in stats(table)[0]["maxValues"]  # NaN is the greatest of all
+
+
+def test_a_row_group_that_loses_no_row_is_moved_byte_for_byte(
+    decoded: list[tuple[int, list[int]]],
+) -> None:
+    table = make()
+    (before,) = files(table)
+    pages = table.store.read(table.snapshot().files()["path"][0].as_py())
+    decoded.clear()
+    table.delete("id = 150")
+    assert group_sizes(table) == [100, 99, 100, 100]
+    after = table.store.read(table.snapshot().files()["path"][0].as_py())
+    for group in (0, 2, 3):
+        first = before.metadata.row_group(group).column(0)
+        last = before.metadata.row_group(group).column(before.metadata.num_columns - 1)
+        start = first.dictionary_page_offset or first.data_page_offset
+        end = last.dictionary_page_offset or last.data_page_offset
+        assert pages[start : end + last.total_compressed_size] in after
+    # What the footer does not tell of the others is looked up: floats, lists, floats in structs.
+    moved = {column for group, columns in decoded if group != 1 for column in columns}
+    assert moved == {4, 5, 6, 7}
+    expected = [row for row in rows().to_pylist() if row["id"] != 150]
+    assert without_nan(content(table)) == without_nan(expected)
+    assert stats(table) == stats(make(rows().filter(pa.array([i != 150 for i in range(ROWS)]))))
+
+
+def test_a_row_group_that_loses_all_rows_is_left_out() -> None:
+    table = make()
+    table.delete("id >= 100 AND id < 200 OR id = 5")
+    assert group_sizes(table) == [99, 100, 100]
+    assert [row["id"] for row in content(table)] == [
+        each for each in range(ROWS) if each != 5 and not 100 <= each < 200
+    ]
+
+
+def test_a_file_that_loses_most_rows_is_put_together_with_others() -> None:
+    table = make()
+    table.delete("id % 4 <> 0")
+    assert group_sizes(table) == [100]
+
+
+def test_large_row_groups_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make()
+    monkeypatch.setattr(row_group_copying, "MAX_ROW_GROUP_BYTES", 1)
+    table.delete("id = 150 OR id = 20")
+    assert sum(group_sizes(table)) == ROWS - 2
+    assert [row["id"] for row in content(table)] == [i for i in range(ROWS) if i not in (20, 150)]
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_columns_with_physical_names_are_copied_and_moved(mode: str) -> None:
+    table = make(properties={"delta.columnMapping.mode": mode})
+    table.alter("ALTER TABLE t RENAME COLUMN name TO renamed")
+    table.delete("id = 150 OR id > 350")
+    assert group_sizes(table) == [100, 99, 100, 51]
+    found = content(table)
+    expected = [row for row in rows().to_pylist() if row["id"] != 150 and row["id"] <= 350]
+    assert [row["renamed"] for row in found] == [row["name"] for row in expected]
+    assert [row["s"] for row in found] == [row["s"] for row in expected]
+
+
+def test_partition_values_of_a_file_are_kept() -> None:
+    table = make(partition_by=("p",))
+    table.delete("id = 2 OR id = 150")
+    found = table.snapshot().scan(where="p IS NULL").to_arrow()["id"].to_pylist()
+    assert found == [0, 1]
+    expected = [row for row in rows().to_pylist() if row["id"] not in (2, 150)]
+    assert without_nan(content(table)) == without_nan(expected)
+
+
+def test_files_from_before_the_table_changed_get_its_columns() -> None:
+    table = make(properties={"delta.enableTypeWidening": "true"})
+    table.alter("ALTER TABLE t ADD COLUMN later STRING")
+    table.alter("ALTER TABLE t ALTER COLUMN d TYPE TIMESTAMP_NTZ")
+    table.delete("id = 150")
+    assert group_sizes(table) == [100, 99, 100, 100]
+    (file,) = files(table)
+    assert file.schema_arrow.field("d").type == pa.timestamp("us")
+    assert file.schema_arrow.field("later").type == pa.string()
+    assert [row["id"] for row in content(table)] == [i for i in range(ROWS) if i != 150]
+
+
+def test_rows_keep_their_ids() -> None:
+    table = make(properties={"delta.enableRowTracking": "true"})
+    table.append(rows(ROWS))
+    table.delete("id = 450 OR id = 20")
+    table.delete("id = 550")
+    found = table.snapshot().scan(columns=["id"], row_ids=True).to_arrow()
+    assert found["id"].to_pylist() == [i for i in range(2 * ROWS) if i not in (20, 450, 550)]
+    assert found["_row_id"].to_pylist() == found["id"].to_pylist()
+
+
+def test_deletion_vectors_of_before_leave_no_row_behind() -> None:
+    table = make(properties={"delta.enableDeletionVectors": "true"})
+    table.delete("id IN (3, 250)")
+    table.set_properties({"delta.enableDeletionVectors": "false"})
+    result = table.delete("id = 150")
+    assert result.metrics["numCopiedRows"] == ROWS - 3
+    assert group_sizes(table) == [99, 99, 99, 100]
+    assert [row["id"] for row in content(table)] == [
+        i for i in range(ROWS) if i not in (3, 150, 250)
+    ]
+
+
+def test_another_codec_is_used_for_row_groups_that_stay_too() -> None:
+    table = make()
+    table.set_properties({"delta.parquet.compression.codec": "snappy"})
+    table.delete("id = 150")
+    (file,) = files(table)
+    codecs = {file.metadata.row_group(each).column(0).compression for each in range(4)}
+    assert codecs == {"SNAPPY"}
+    assert [row["id"] for row in content(table)] == [i for i in range(ROWS) if i != 150]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"write_page_index": True, "store_schema": False},
+        {"bloom_filter_options": {"id": True}, "store_schema": False},
+        {"compression": "none"},
+        {"data_page_version": "2.0", "version": "1.0"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_files_of_other_writers_are_copied(options: dict[str, Any]) -> None:
+    table = make(rows().select(["id", "name", "f"]))
+    path = table.snapshot().files()["path"][0].as_py()
+    sink = io.BytesIO()
+    pq.write_table(rows().select(["id", "name", "f"]), sink, row_group_size=GROUP_ROWS, **options)
+    table.store.put(path, sink.getvalue())
+    table.delete("id = 150")
+    (file,) = files(table)
+    assert group_sizes(table) == [100, 99, 100, 100]
+    column = file.metadata.row_group(0).column(0)
+    assert (column.has_offset_index, column.compression) == (False, "ZSTD")
+    expected = rows().select(["id", "name", "f"]).to_pylist()
+    assert without_nan(content(table)) == without_nan([row for row in expected if row["id"] != 150])
+
+
+def test_the_merge_and_another_reader_agree(tmp_path: Path) -> None:
+    import deltalake
+
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(rows())
+    source = rows(395, 10)
+    table.merge(
+        source, "t.id = s.id"
+    ).when_matched_update_all().when_not_matched_insert_all().execute()
+    assert sorted(group_sizes(table)) == [10, 95, 100, 100, 100]
+    theirs = deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist()
+    assert without_nan(sorted(theirs, key=lambda row: row["id"])) == without_nan(content(table))
+    assert len(theirs) == 405
+
+
+def test_counts_and_bounds_of_moved_row_groups_reach_the_log() -> None:
+    table = make()
+    table.delete("id = 150")
+    live = table.snapshot().live_files(["stats"])
+    parsed = parse_statistics_json(live["stats"], ())
+    assert parsed["num_records"].to_pylist() == [ROWS - 1]
+    (found,) = stats(table)
+    assert found["nullCount"]["list"] == sum(each % 5 == 0 for each in range(ROWS) if each != 150)
+    assert found["nullCount"]["s"] == {"a": 0, "f": 199 + 1}
+    assert msgspec.json.encode(found["maxValues"]["id"]) == b"399"
