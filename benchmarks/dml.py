@@ -68,8 +68,6 @@ def our_delete(name: str) -> Callable[[Path, int], Callable[[], object]]:
 
 def our_update(name: str) -> Callable[[Path, int], Callable[[], object]]:
     def start(directory: Path, size: int) -> Callable[[], object]:
-        import duckdb  # noqa: F401
-
         from dagster_delta import DeltaTable
         from dagster_delta.engines import arrow_engine  # noqa: F401
         from dagster_delta.table import row_operations  # noqa: F401

@@ -355,7 +355,7 @@ def test_the_embedded_engine_has_no_way_out() -> None:
             connection.execute(sql)
 
 
-def test_simple_filters_need_no_sql_engine() -> None:
+def test_simple_filters_and_values_need_no_sql_engine() -> None:
     code = (
         "import sys, pyarrow as pa\n"
         "from dagster_delta.engines.sql.expressions import parse_expression\n"
@@ -363,6 +363,9 @@ def test_simple_filters_need_no_sql_engine() -> None:
         "schema = StructType((StructField('a', PrimitiveType('long')), StructField('s', PrimitiveType('string'))))\n"
         "e = parse_expression(\"a > 1 AND s LIKE 'x%' OR a IN (1, 2) AND s IS NOT NULL\", schema)\n"
         "assert list(e.filter([pa.record_batch({'a': [1, 2], 's': ['y', None]})]))\n"
+        "rows = pa.record_batch({'a': [1, None], 's': ['y', None]})\n"
+        "assert parse_expression('a * 1.5D', schema).evaluate(rows).to_pylist() == [1.5, None]\n"
+        "assert parse_expression(\"'x'\", schema).evaluate(rows).to_pylist() == ['x', 'x']\n"
         "assert not {'duckdb', 'sqlglot', 'polars'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -407,7 +410,16 @@ _FILTERS = st.recursive(
 )
 
 
-@given(st.data(), _FILTERS)
+_NUMBERS = st.recursive(
+    st.sampled_from(["x", "CAST(id AS DOUBLE)", "1.5D", "2e300", "0D"]),
+    lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map(
+        lambda each: f"({each[0]}) {each[1]} ({each[2]})"
+    ),
+    max_leaves=4,
+).map(lambda each: f"x * ({each})")
+
+
+@given(st.data(), _FILTERS | _NUMBERS)
 def test_kernels_and_sql_engine_agree(data: st.DataObject, sql: str) -> None:
     from dagster_delta.engines.sql.duckdb_sql import DuckDbEvaluator
 
@@ -427,7 +439,7 @@ def test_kernels_and_sql_engine_agree(data: st.DataObject, sql: str) -> None:
         (name,): table.column(name) for name in table.column_names
     }
     by_sql = DuckDbEvaluator(expression.typed).evaluate(columns, count)
-    assert expression.evaluate(table).to_pylist() == by_sql.to_pylist()
+    assert repr(expression.evaluate(table).to_pylist()) == repr(by_sql.to_pylist())
 
 
 @pytest.mark.parametrize(

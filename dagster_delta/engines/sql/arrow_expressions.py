@@ -1,6 +1,7 @@
-"""Exact evaluation of the simplest filters by Arrow's own kernels, where they agree with Spark's.
+"""Exact evaluation of the simplest expressions by Arrow's kernels, where they agree with Spark's.
 
-Most filters compare a column with a constant; they need no SQL engine.
+Most filters compare a column with a constant, and many new values are a constant or a number times
+another; they need no SQL engine.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.sql.patterns import Wildcard, like_pieces
-from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed
-from dagster_delta.engines.sql.types import BOOLEAN, STRING, is_integral, is_primitive
+from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed, walk
+from dagster_delta.engines.sql.types import BOOLEAN, DOUBLE, STRING, is_integral, is_primitive
 from dagster_delta.protocol.arrow_schema import to_arrow_type
 from dagster_delta.protocol.arrow_values import FALSE, array_of, null_scalar, scalar_of
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 
-__all__ = ["compile_filter"]
+__all__ = ["compile_filter", "compile_value"]
 
 Columns: TypeAlias = Mapping[tuple[str, ...], Any]
 Mask: TypeAlias = Callable[[Columns], Any]
@@ -34,7 +35,8 @@ _KERNELS = {
     ">=": pc.greater_equal,
 }
 _FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<=>": "<=>"}
-_FLOATS = (PrimitiveType("float"), PrimitiveType("double"))
+_ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
+_FLOATS = (PrimitiveType("float"), DOUBLE)
 
 
 def compile_filter(expression: Typed) -> Mask | None:
@@ -71,6 +73,33 @@ def compile_filter(expression: Typed) -> Mask | None:
             if isinstance(right, Literal):
                 return _comparison(name, left, right)
     return None
+
+
+def compile_value(expression: Typed) -> Callable[[Columns], Any] | None:
+    """A function that computes the value of each row, or None where it takes a SQL engine.
+
+    Raises nothing.
+    """
+    if expression.data_type != DOUBLE:
+        return compile_filter(expression)
+    if not any(isinstance(each, Column) for each in walk(expression)):
+        return None
+    return _double(expression)
+
+
+def _double(node: Typed) -> Callable[[Columns], Any] | None:
+    """Sums and products of doubles, which overflow to infinity here as there."""
+    match node:
+        case Literal(float() as value, data_type):
+            scalar = scalar_of(value, data_type)
+            return lambda _: scalar
+        case Call(name, (left, right), data_type) if name in _ARITHMETIC and data_type == DOUBLE:
+            first, second = _double(left), _double(right)
+            if first is None or second is None:
+                return None
+            kernel = _ARITHMETIC[name]
+            return lambda columns: kernel(first(columns), second(columns))
+    return _operand(node) if node.data_type == DOUBLE else None
 
 
 def _operand(node: Typed) -> Callable[[Columns], Any] | None:

@@ -15,14 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.sql.analysis import analyse
-from dagster_delta.engines.sql.arrow_expressions import compile_filter
+from dagster_delta.engines.sql.arrow_expressions import compile_value
 from dagster_delta.engines.sql.parser import parse_syntax
 from dagster_delta.engines.sql.skipping import depends_on_time_zone, to_predicate
 from dagster_delta.engines.sql.syntax import Name, Opaque, Syntax
 from dagster_delta.engines.sql.tokens import GrammarUnknown, syntax_error, tokenize
-from dagster_delta.engines.sql.typed import Column, Refused, Typed, operands_of, walk
+from dagster_delta.engines.sql.typed import Column, Literal, Refused, Typed, operands_of, walk
 from dagster_delta.engines.sql.types import BOOLEAN, VOID, sql_type_name
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.protocol.arrow_values import scalar_of
 from dagster_delta.protocol.predicates import Predicate
 from dagster_delta.protocol.schema import DataType, StructType
 
@@ -181,6 +182,9 @@ class SqlExpression:
             UnsupportedExpression: as `check_embeddable` does.
         """
         compiled = self._compiled
+        if isinstance(self.typed, Literal) and self.typed.value is not None:
+            constant = scalar_of(self.typed.value, self.typed.data_type)
+            return pa.chunked_array([pa.repeat(constant, batch.num_rows)])
         if compiled is not None:
             result = compiled(self._columns_of(batch))
             return result if isinstance(result, pa.ChunkedArray) else pa.chunked_array([result])
@@ -188,7 +192,7 @@ class SqlExpression:
 
     @cached_property
     def _compiled(self) -> Any:
-        return compile_filter(self.typed)
+        return compile_value(self.typed)
 
     @cached_property
     def _evaluator(self) -> Any:
