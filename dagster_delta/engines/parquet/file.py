@@ -17,7 +17,7 @@ from dagster_delta.engines.parquet.footer_splicing import MAGIC, RowGroupBytes, 
 from dagster_delta.errors import StorageFailure, UnsupportedFeature
 from dagster_delta.protocol.arrow_schema import is_marked_variant
 from dagster_delta.protocol.column_mapping import physical_arrow_schema
-from dagster_delta.protocol.parquet_reader import decoding_pool
+from dagster_delta.protocol.parquet_reader import decoding_pool, release_scratch_memory
 from dagster_delta.protocol.schema import PrimitiveType, StructType, walk_fields
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
@@ -174,9 +174,7 @@ def encode_rows(
             writer.write_table(rows, row_group_size=rows.num_rows)
     file = sink.getvalue()
     if file.size >= _LARGE_FILE_BYTES:
-        # The writer takes its scratch memory from the pool that the process began with, which keeps
-        # many times what it gave out.
-        pa.default_memory_pool().release_unused()
+        release_scratch_memory()
     return EncodedFile(file, footers[0])
 
 

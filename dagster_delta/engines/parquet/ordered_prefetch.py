@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from dagster_delta.protocol.parquet_reader import release_scratch_memory
+
 __all__ = ["BatchSource", "prefetch_in_order"]
 
 BatchSource = Callable[[], Iterable[Any]]
@@ -86,6 +88,7 @@ class _Prefetch:
                         break
             except BaseException as error:  # noqa: BLE001  raised again where it is consumed
                 channel.error = error
+            release_scratch_memory()
             with self._changed:
                 channel.is_done = True
                 self._changed.notify_all()

@@ -15,6 +15,7 @@ import pyarrow as pa
 from dagster_delta.engines.parquet.data_file_reader import DataFile, DataFileReader, data_files
 from dagster_delta.engines.parquet.ordered_prefetch import BatchSource, prefetch_in_order
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.parquet_reader import decoding_pool
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -142,5 +143,5 @@ def _merge_small(batches: Iterable[Any]) -> Iterator[Any]:
 def _merge(batches: list[Any]) -> list[Any]:
     if len(batches) == 1 or not batches[0].num_columns:
         return batches
-    merged: list[Any] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    merged: list[Any] = pa.Table.from_batches(batches).combine_chunks(decoding_pool()).to_batches()
     return merged
