@@ -1,4 +1,5 @@
-"""DELETE, UPDATE and MERGE of one row in a hundred, spread over every file, against `deltalake`.
+"""DELETE, UPDATE and MERGE of one row in a hundred, and MERGE of three in ten, spread over every
+file, against `deltalake`.
 
 The peer rewrites files in every case; ours does where deletion vectors are off.
 """
@@ -27,6 +28,15 @@ def prepare(directory: Path, size: int) -> None:
 
 def prepare_merge(directory: Path, size: int) -> None:
     """The tables, and a source of every hundredth row and as many new ones as a tenth of these."""
+    _prepare_merge(directory, size, "id % 100 = 37")
+
+
+def prepare_large_merge(directory: Path, size: int) -> None:
+    """The same with three of ten rows."""
+    _prepare_merge(directory, size, "id % 10 < 3")
+
+
+def _prepare_merge(directory: Path, size: int, known_rows: str) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -35,7 +45,7 @@ def prepare_merge(directory: Path, size: int) -> None:
 
     prepare(directory, size)
     table = DeltaTable(str(directory / "plain"))
-    known = table.snapshot().scan(where="id % 100 = 37").to_arrow()
+    known = table.snapshot().scan(where=known_rows).to_arrow()
     few = known.slice(0, known.num_rows // 10)
     new = few.set_column(0, "id", pc.add(few["id"], 2 * size))
     pq.write_table(pa.concat_tables([known, new]).combine_chunks(), directory / "source.parquet")
@@ -165,6 +175,20 @@ CASES = {
         ROWS,
         prepare_merge,
         {"ours": our_merge("plain"), "deltalake": their_merge},
+    ),
+    "large_merge": Case(
+        "merge 30 % into {size} rows, deletion vectors",
+        ROWS,
+        prepare_large_merge,
+        {"ours": our_merge("vectors"), "deltalake": their_merge},
+        rounds=2,
+    ),
+    "large_merge_rewrite": Case(
+        "merge 30 % into {size} rows, copy-on-write",
+        ROWS,
+        prepare_large_merge,
+        {"ours": our_merge("plain"), "deltalake": their_merge},
+        rounds=2,
     ),
 }
 

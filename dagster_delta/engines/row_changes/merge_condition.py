@@ -232,10 +232,14 @@ def _equal_to_any(key: JoinKey, known: Any) -> Predicate:
     if data_type in _FLOATS and pc.any(pc.is_nan(known)).as_py():
         return Unknown("NaN as a key")
     try:
-        distinct = pc.unique(known)
+        # Of many keys, the first tell that there are too many to list: a table of all of them takes
+        # more memory than the keys.
+        distinct = pc.unique(known.slice(0, _MAX_LISTED_VALUES + 1))
+        if len(distinct) <= _MAX_LISTED_VALUES:
+            distinct = pc.unique(known)
         if len(distinct) <= _MAX_LISTED_VALUES:
             return In(column, tuple(distinct.to_pylist()), data_type)
-        bounds = pc.min_max(distinct).as_py()
+        bounds = pc.min_max(known).as_py()
     except (ValueError, OverflowError, pa.ArrowNotImplementedError):
         # Dates outside the years of Python's datetime, say.
         return Unknown("keys without bounds")
