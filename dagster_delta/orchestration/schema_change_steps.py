@@ -75,6 +75,7 @@ def _alter(
         existing_rows=config.existing_rows,
         engine=config.engine,
         commit_info=info,
+        on_progress=_rewrite_teller(log),
     )
     if config.dry_run:
         log.info(f"planned, nothing is changed: {config.statement}")
@@ -87,11 +88,18 @@ def _alter(
     return ChangeReport(result.to_markdown(), tuple(columns), config.dry_run)
 
 
+def _rewrite_teller(log: Log) -> Callable[[int, int], None]:
+    return lambda done, of: log.info(f"{done:,} of {of:,} files are written again")
+
+
 def _materialize_defaults(
     table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
 ) -> ChangeReport:
     result = table.materialize_defaults(
-        dry_run=config.dry_run, engine=config.engine, commit_info=info
+        dry_run=config.dry_run,
+        engine=config.engine,
+        commit_info=info,
+        on_progress=_rewrite_teller(log),
     )
     cost = f"{result.plan.affected_files:,} files, {spell_bytes(result.plan.affected_bytes)}"
     if config.dry_run:

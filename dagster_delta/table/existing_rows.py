@@ -6,7 +6,7 @@ Spec: Add File and Remove File (dataChange); Column Invariants; CHECK Constraint
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -140,10 +140,12 @@ class ExistingFiles:
     Args:
         engine: reads and writes rows.
         max_batch_bytes: size of the files that are written again between two notes in the journal.
+        on_progress: told how many files are written again, and how many have to be.
     """
 
     engine: Engine
     max_batch_bytes: int
+    on_progress: Callable[[int, int], None] | None = None
     _journal: RewriteJournal | None = field(default=None, init=False)
     _done: list[JournalEntry] = field(default_factory=list, init=False)
     _moment_ms: int = field(default=0, init=False)
@@ -172,6 +174,9 @@ class ExistingFiles:
         left = pc.invert(pc.is_in(keys, value_set=string_column(sorted(done))))
         for batch in _in_batches(files.filter(left), self.max_batch_bytes):
             self._write_again(snapshot, plan, batch)
+            if self.on_progress is not None:
+                written = sum(len(each.sources) for each in self._done)
+                self.on_progress(written, files.num_rows)
         transaction.stage_readded(
             msgspec.structs.replace(add, data_change=False)
             for each in self._done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 from dagster_delta.errors import InvalidArgument
@@ -39,6 +39,7 @@ class AlterOptions(TypedDict, total=False):
     enable_features: bool
     engine: EngineName | None
     commit_info: Mapping[str, object] | None
+    on_progress: Callable[[int, int], None] | None
 
 
 class SchemaChangeMethods(ABC):
@@ -69,6 +70,7 @@ class SchemaChangeMethods(ABC):
         existing_rows: ExistingRows = "rewrite",
         engine: EngineName | None = None,
         commit_info: Mapping[str, object] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> SchemaChangeResult:
         """Change the table as an `ALTER TABLE` statement says, all of it in one commit.
 
@@ -91,6 +93,7 @@ class SchemaChangeMethods(ABC):
             engine: what reads and writes existing rows, where that is needed: `arrow` (the default)
                 or `spark`.
             commit_info: recorded in the commitInfo beside ours.
+            on_progress: told how many files are written again, and how many have to be.
 
         Raises:
             InvalidArgument: the statement does not parse (the message marks the place) or makes no
@@ -114,6 +117,7 @@ class SchemaChangeMethods(ABC):
             existing_rows=existing_rows,
             engine=engine,
             commit_info=commit_info,
+            on_progress=on_progress,
         )
 
     def add_column(
@@ -144,7 +148,8 @@ class SchemaChangeMethods(ABC):
             after: name of the field that it comes after.
             if_not_exists: whether a column of that name is no error.
             existing_rows: as for `alter`.
-            **options: `dry_run`, `enable_features`, `engine` and `commit_info`, as for `alter`.
+            **options: `dry_run`, `enable_features`, `engine`, `commit_info` and `on_progress`, as
+                for `alter`.
 
         Raises:
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
@@ -408,6 +413,7 @@ class SchemaChangeMethods(ABC):
         existing_rows: ExistingRows = "rewrite",
         engine: EngineName | None = None,
         commit_info: Mapping[str, object] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> SchemaChangeResult:
         from dagster_delta.table.schema_change_operation import SchemaChangeOptions, change_schema
 
@@ -415,7 +421,9 @@ class SchemaChangeMethods(ABC):
             self._store,
             self._existing(),
             actions,
-            SchemaChangeOptions(existing_rows, enable_features, engine, dry_run, commit_info),
+            SchemaChangeOptions(
+                existing_rows, enable_features, engine, dry_run, commit_info, on_progress
+            ),
             clock=now_ms,
         )
         self._adopt(result)

@@ -83,6 +83,7 @@ class SchemaChangeOptions:
     engine: Literal["arrow", "spark"] | None = None
     dry_run: bool = False
     commit_info: Mapping[str, object] | None = None
+    on_progress: Callable[[int, int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,8 @@ def change_schema(
     if len(actions) == 1 and isinstance(actions[0], DropFeature):
         return _drop_feature(store, snapshot, actions[0], options, clock)
     engine = engine_for(None, options.engine)
-    files = ExistingFiles(engine, _BATCH_BYTES[options.engine or "arrow"])
+    batch_bytes = _BATCH_BYTES[options.engine or "arrow"]
+    files = ExistingFiles(engine, batch_bytes, options.on_progress)
     change = _SchemaChange(store, actions, options, clock, RowValidation(engine), files)
     try:
         return change.run(snapshot)

@@ -105,9 +105,12 @@ def test_by_default_a_change_is_only_planned_with_those_who_read_the_column(fill
     assert observed(filled) == []
 
 
-def test_a_statement_is_carried_out_and_the_asset_shows_its_new_columns(filled: Lake) -> None:
+def test_a_statement_is_carried_out_and_the_asset_shows_its_new_columns(
+    filled: Lake, capfd: pytest.CaptureFixture[str]
+) -> None:
     statement = "ADD COLUMN note STRING COMMENT 'by hand', ADD COLUMN vat DOUBLE DEFAULT 0.2"
     run(filled, {"statement": statement, "dry_run": False, "enable_features": True})
+    assert "1 of 1 files are written again" in capfd.readouterr().err
     rows = table_of(filled).snapshot().scan().to_arrow().to_pylist()
     assert rows[0] == {"id": 1, "price": "10", "note": None, "vat": 0.2}
     (seen,) = observed(filled)

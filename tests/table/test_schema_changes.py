@@ -236,6 +236,15 @@ def one_file_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_file_a_batch")
+def test_every_batch_of_files_is_told(store: MemoryStore) -> None:
+    table = table_of(store, IDS, MORE)
+    seen: list[tuple[int, int]] = []
+    table.alter("ADD COLUMN c INT DEFAULT 1", on_progress=lambda *each: seen.append(each))
+    table.add_column("d", "INT", on_progress=lambda *each: seen.append(each))
+    assert seen == [(1, 2), (2, 2)]
+
+
+@pytest.mark.usefixtures("one_file_a_batch")
 def test_a_crash_costs_no_file_that_was_written(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
