@@ -32,6 +32,7 @@ from dagster_delta.evolution.column_paths import (
     to_path,
 )
 from dagster_delta.evolution.dependants import is_identity, is_mentioned
+from dagster_delta.evolution.plan_report import configuration_lines
 from dagster_delta.evolution.property_changes import set_properties
 from dagster_delta.evolution.schema_history import compare_schemas
 from dagster_delta.evolution.type_spelling import parse_type
@@ -98,13 +99,17 @@ class ColumnChangePlan:
     change: ColumnChange
     from_type: DataType
     to_type: DataType
+    before: TableConfiguration
+    """Protocol and metadata in force."""
     prepared: TableConfiguration
     """Protocol and metadata that begin it."""
     published: TableConfiguration
     """Protocol and metadata that end it."""
 
     def to_markdown(self) -> str:
-        """The plan for people: what is done, what has to hold, the schema diff. Raises nothing."""
+        """The plan for people: what is done, what has to hold, what the table is given for it, the
+        schema diff. Raises nothing.
+        """
         change = self.change
         old, new = sql_type_name(self.from_type), sql_type_name(self.to_type)
         how = f"`{change.cast}`" if change.cast is not None else f"CAST to {new}"
@@ -115,6 +120,7 @@ class ColumnChangePlan:
             f"- values are converted by {how}; those that cannot be {failing}",
             *self._zone(),
             *(f"- every row has to satisfy {name}: `{sql}`" for name, sql in change.checks),
+            *configuration_lines(self.before, self.published),
             "",
             "```diff",
             *compare_schemas(self.prepared.schema, self.published.schema).lines,
@@ -175,7 +181,12 @@ def plan_column_change(
     # Making it parses the cast and every check, so that what no writer could fill is found now.
     ShadowColumn(change, enabled.schema, source)
     return ColumnChangePlan(
-        change, place.data_type, target, prepared, published_configuration(prepared, change)
+        change,
+        place.data_type,
+        target,
+        configuration,
+        prepared,
+        published_configuration(prepared, change),
     )
 
 

@@ -9,8 +9,9 @@ from dagster_delta.protocol.actions import Protocol
 
 if TYPE_CHECKING:
     from dagster_delta.evolution.schema_changes import SchemaChangePlan
+    from dagster_delta.protocol.table_configuration import TableConfiguration
 
-__all__ = ["plan_to_markdown"]
+__all__ = ["configuration_lines", "plan_to_markdown"]
 
 _EFFECTS = {
     "nothing": "nothing to do",
@@ -37,13 +38,18 @@ def _lines(plan: SchemaChangePlan) -> Iterator[str]:
     yield _cost(plan)
     for check in plan.checks:
         yield f"- every existing row has to satisfy {_code(check.name)}: {_code(check.sql)}"
-    yield from _protocol(plan.before.protocol, plan.after.protocol)
-    yield from _properties(plan.before.metadata.configuration, plan.after.metadata.configuration)
+    yield from configuration_lines(plan.before, plan.after)
     if changes := plan.schema_changes:
         yield ""
         yield "```diff"
         yield from changes.lines
         yield "```"
+
+
+def configuration_lines(before: TableConfiguration, after: TableConfiguration) -> Iterator[str]:
+    """What becomes of the protocol and the properties, as items of a list. Raises nothing."""
+    yield from _protocol(before.protocol, after.protocol)
+    yield from _properties(before.metadata.configuration, after.metadata.configuration)
 
 
 def _cost(plan: SchemaChangePlan) -> str:

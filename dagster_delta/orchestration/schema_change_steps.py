@@ -63,6 +63,20 @@ def _check(config: DeltaSchemaChangeConfig) -> None:
                     f"kind {config.kind.name} {verb} `{name}`: "
                     f"{'set it' if kind is config.kind else f'it is for {kind.name}'}"
                 )
+    for kind, names in _OPTIONS.items():
+        for name in names:
+            default = DeltaSchemaChangeConfig.model_fields[name].default
+            if kind is not config.kind and getattr(config, name) != default:
+                raise InvalidArgument(
+                    f"kind {config.kind.name} takes no `{name}`: it is for {kind.name}"
+                )
+
+
+_OPTIONS = {
+    SchemaChangeKind.ALTER: ("existing_rows",),
+    SchemaChangeKind.CHANGE_COLUMN: ("cast", "on_error", "nullable", "position"),
+}
+"""What says more about one kind alone."""
 
 
 def _alter(

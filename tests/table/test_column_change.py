@@ -544,6 +544,15 @@ def test_one_change_of_a_table_at_a_time() -> None:
         opened(store).change_column("id", "INT")
 
 
+def test_a_plan_tells_what_the_table_is_given_for_it() -> None:
+    table = DeltaTable("memory://t", store=MemoryStore(), must_exist=False)
+    table.append(texts(1))
+    plan = table.plan_column_change("v", "INT", enable_features=True).to_markdown()
+    assert "- protocol: reader 1 → 3, writer 2 → 7; lists " in plan
+    assert "`delta.columnMapping.mode = name`" in plan
+    assert "protocol" not in make().plan_column_change("v", "INT").to_markdown()
+
+
 def test_a_plan_tells_whose_time_it_is() -> None:
     assert "those of UTC" in make().plan_column_change("v", "TIMESTAMP").to_markdown()
     assert "UTC" not in make().plan_column_change("v", "DATE").to_markdown()
