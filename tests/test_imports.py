@@ -68,3 +68,17 @@ def test_maintenance_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None
         "table.clean_log(dry_run=False)"
     )
     assert _loaded(statement).isdisjoint({"dagster", "pyspark", "pandas", "polars", "fsspec"})
+
+
+def test_a_partitioned_write_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2], "p": ["a", None]})
+    DeltaTable(tmp_path / "source", must_exist=False).append(rows)
+    DeltaTable(tmp_path / "t", must_exist=False).append(rows, partition_by=["p"])
+    statement = (
+        "from dagster_delta import DeltaTable\n"
+        f"rows = DeltaTable({str(tmp_path / 'source')!r}).snapshot().scan()\n"
+        f"table = DeltaTable({str(tmp_path / 't')!r})\n"
+        "table.append(rows.to_batches())\n"
+        "table.overwrite(rows.to_batches(), where='dynamic')"
+    )
+    assert _loaded(statement).isdisjoint({"dagster", "pyspark", "pandas", "polars", "fsspec"})

@@ -82,7 +82,13 @@ def split_by_partition(
         key = tuple(values[row_codes[rows[0]]] for row_codes, values in encoded)
         # Taking each group on its own, rather than slicing one big take, lets go of the batch: a
         # small partition that waits in memory must not hold all the others there.
-        yield key, batch.take(pa.array(rows))
+        yield key, batch.take(_indexes(rows))
+
+
+def _indexes(rows: Any) -> Any:
+    """The positions as an Arrow array; `pyarrow.array` would import pandas."""
+    positions = np.ascontiguousarray(rows, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
 
 
 def _encode(column: Any, partition_column: PartitionColumn) -> tuple[Any, list[str | None]]:
@@ -99,4 +105,5 @@ def _encode(column: Any, partition_column: PartitionColumn) -> tuple[Any, list[s
     distinct = list(dict.fromkeys(texts))
     code_of = {text: code for code, text in enumerate(distinct)}
     translation = np.array([code_of[text] for text in texts], dtype=np.int64)
-    return translation[dictionary.indices.to_numpy(zero_copy_only=False)], distinct
+    # `to_numpy` would import pandas. There are no nulls among the codes.
+    return translation[np.from_dlpack(dictionary.indices)], distinct

@@ -39,6 +39,10 @@ _UNPARTITIONABLE = frozenset({"variant", "void"})
 _ESCAPED_IN_DIRECTORIES = frozenset("\"#%'*/:=?\\{[]^\x7f" + "".join(map(chr, range(0x20))))
 """What Hive's layout escapes, as Spark does, and NUL, which no file system takes."""
 
+# Python values would have the compute functions import pandas.
+_MIDNIGHT, _SPACE, _UTC, _NOTHING = string_column(["00:00:00", " ", "Z", ""])
+_BOOLEANS = string_column(["true", "false", None])
+
 _SAFE_IN_PATHS = "/!$&'()*+,;=@-._~"
 
 
@@ -55,7 +59,7 @@ def parse_partition_value(
     Raises:
         InvalidTable: the text is no value of the type.
     """
-    values = pa.array([text], pa.string())
+    values = string_column([text])
     return parse_partition_column(values, data_type, column=column)[0].as_py()
 
 
@@ -116,19 +120,20 @@ def _parse_timestamps(values: Any, arrow_type: Any) -> Any:
     if arrow_type.tz is None:
         return pc.cast(pc.replace_substring_regex(values, "Z$", ""), arrow_type)
     is_date = pc.match_substring_regex(values, r"^\d{4}-\d\d-\d\d$")
-    values = pc.if_else(is_date, pc.binary_join_element_wise(values, "00:00:00", " "), values)
+    values = pc.if_else(is_date, pc.binary_join_element_wise(values, _MIDNIGHT, _SPACE), values)
     has_zone = pc.match_substring_regex(values, r"(Z|:\d\d(\.\d+)?[+-]\d\d:?\d\d)$")
     return pc.cast(
-        pc.if_else(has_zone, values, pc.binary_join_element_wise(values, "Z", "")), arrow_type
+        pc.if_else(has_zone, values, pc.binary_join_element_wise(values, _UTC, _NOTHING)),
+        arrow_type,
     )
 
 
 def _parse_booleans(values: Any) -> Any:
     lowered = pc.utf8_lower(values)
-    known = pc.is_in(lowered, pa.array(["true", "false", None]))
+    known = pc.is_in(lowered, _BOOLEANS)
     if not pc.all(known, min_count=0).as_py():
         raise pa.ArrowInvalid("neither true nor false")
-    return pc.equal(lowered, "true")
+    return pc.equal(lowered, _BOOLEANS[0])
 
 
 def _unparseable(distinct: Any, data_type: DataType, column: str | None) -> InvalidTable:

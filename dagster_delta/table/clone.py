@@ -24,6 +24,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.evolution.property_changes import set_properties
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
+from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.conflict_checker import ReadScope
 from dagster_delta.protocol.iceberg_compat import iceberg_compat_version
@@ -69,6 +70,8 @@ _OF_THE_LOG = (
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
 )
+_NO_ID, _SEPARATOR = string_column(["", "\0"])
+
 _CHUNK_BYTES = 8 * 1024 * 1024
 _MAX_WORKERS = 8
 _REUSED_FOR_MS = 24 * 60 * 60 * 1000
@@ -284,10 +287,10 @@ def _difference(files: Any, existing: Snapshot | None) -> tuple[Any, Any]:
 
 def _with_ids(keys: Any, files: Any) -> Any:
     ids = (
-        pc.coalesce(files[name].cast("string"), "")
+        pc.coalesce(files[name].cast("string"), _NO_ID)
         for name in ("base_row_id", "default_row_commit_version")
     )
-    return pc.binary_join_element_wise(keys, *ids, "\0")
+    return pc.binary_join_element_wise(keys, *ids, _SEPARATOR)
 
 
 def _with_row_ids(

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.spark.file_keys import spark_metadata_path, spark_path
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.arrow_columns import nested_column, string_column
 from dagster_delta.protocol.deletion_vectors import deletion_vector_path, encode_z85
 from dagster_delta.protocol.log_replay import DELETION_VECTOR_TYPE
 from dagster_delta.protocol.partition_values import decode_path, encode_path, partition_directory
@@ -189,6 +190,6 @@ def _vector_file_id(path: str) -> uuid.UUID:
 
 def _renamed(files: Any, paths: list[str], vectors: list[dict[str, Any] | None]) -> Any:
     columns = dict(zip(files.column_names, files.columns, strict=True))
-    columns["path"] = pa.chunked_array([pa.array(paths, pa.string())])
-    columns["deletion_vector"] = pa.chunked_array([pa.array(vectors, DELETION_VECTOR_TYPE)])
+    columns["path"] = pa.chunked_array([string_column(paths)])
+    columns["deletion_vector"] = pa.chunked_array([nested_column(vectors, DELETION_VECTOR_TYPE)])
     return pa.Table.from_arrays(list(columns.values()), schema=files.schema)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.protocol.arrow_values import integer_scalar
 from dagster_delta.table.compaction_plan import group_by_partition
 from dagster_delta.table.log_reader import find_segment
 from dagster_delta.table.optimize import MIN_SIZE_SHARE
@@ -83,7 +84,7 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
         small_file_bytes = int(spec.target_file_size_bytes * MIN_SIZE_SHARE)
     files = snapshot.live_files(["size_bytes", "partition_values", "deletion_vector"])
     partitions = group_by_partition(files)
-    small = pc.less(files["size_bytes"], small_file_bytes)
+    small = pc.less(files["size_bytes"], integer_scalar(small_file_bytes))
     vectors = files["deletion_vector"]
     # A snapshot that was moved from commit to commit knows only the checkpoint it began with.
     checkpoint = find_segment(snapshot.store, snapshot.version).checkpoint

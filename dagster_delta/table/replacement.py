@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.actions import AddFile, RemoveFile
+from dagster_delta.protocol.arrow_columns import boolean_column, map_column
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.checkpoint_structs import whole_array
 from dagster_delta.protocol.conflict_checker import ReadScope
@@ -72,7 +73,7 @@ def replace_partitions(
     replaced = {key(each.partition_values) for each in written}
     files = snapshot.live_files(REMOVED_COLUMNS)
     values = files["partition_values"].to_pylist()
-    chosen = pa.array([key(dict(each)) in replaced for each in values], pa.bool_())
+    chosen = boolean_column([key(dict(each)) in replaced for each in values])
     removes = tombstones(files.filter(chosen), now_ms)
     return Replacement(
         removes,
@@ -175,4 +176,4 @@ def _by_partition(
 
 
 def _partition_map(add: AddFile) -> Any:
-    return pa.array([list(add.partition_values.items())], pa.map_(pa.string(), pa.string()))
+    return map_column([add.partition_values])
