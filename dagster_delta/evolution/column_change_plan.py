@@ -106,6 +106,9 @@ class ColumnChangePlan:
     published: TableConfiguration
     """Protocol and metadata that end it."""
 
+    def __str__(self) -> str:
+        return self.to_markdown()
+
     def to_markdown(self) -> str:
         """The plan for people: what is done, what has to hold, what the table is given for it, the
         schema diff. Raises nothing.

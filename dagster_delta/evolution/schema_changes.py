@@ -103,6 +103,9 @@ class SchemaChangePlan:
         """The difference between the two schemas; columns keep their identity when renamed."""
         return compare_schemas(self.before.schema, self.after.schema)
 
+    def __str__(self) -> str:
+        return self.to_markdown()
+
     def to_markdown(self) -> str:
         """The plan for people: steps, what they cost, the protocol and the schema diff."""
         return plan_to_markdown(self)

@@ -93,6 +93,9 @@ class SchemaChangeResult(CommitResult):
     plan: SchemaChangePlan
     """What was done, or would be."""
 
+    def __str__(self) -> str:
+        return self.to_markdown()
+
     def to_markdown(self) -> str:
         """The plan for people: steps, what they cost, the protocol and the schema diff."""
         return self.plan.to_markdown()
