@@ -2,8 +2,8 @@
 
     python -m benchmarks.planning_scale --rounds 1
 
-The log is synthetic: a classic checkpoint in parts of a million files each, statistics as JSON, and
-a few commits after it. Only the data files that the queries need are there. Timed is all from
+The log is synthetic: a classic checkpoint in parts of a million files each, statistics as JSON (or
+as columns too, as this library writes them), and a few commits after it. Only the data files that the queries need are there. Timed is all from
 opening the table to the rows counted, in a session that runs already. The memory is that of the
 driver's Python process; its JVM has a heap of 4 GB. The table stays in the temporary directory for
 the next run. The JARs of delta-spark come from Maven, see tests/reference/jars.py.
@@ -89,7 +89,7 @@ def _joined(*parts: Any) -> Any:
     return pc.binary_join_element_wise(*parts, "")
 
 
-def _adds(first: int, last: int) -> Any:
+def _adds(first: int, last: int, *, parsed: bool = False) -> Any:
     """A `pa.StructArray` of adds."""
     numbers = np.arange(first, last)
     # From no generator but the number of the part, so that the needle's path is known.
@@ -111,17 +111,44 @@ def _adds(first: int, last: int) -> Any:
         "dataChange": pa.repeat(pa.scalar(True), len(numbers)),
         "stats": stats,
     }
+    if parsed:
+        columns["stats_parsed"] = _parsed(numbers)
     return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
 
 
+def _parsed(numbers: Any) -> Any:
+    low, high = numbers * ROWS_PER_FILE, numbers * ROWS_PER_FILE + ROWS_PER_FILE - 1
+    none = np.zeros_like(numbers)
+
+    def struct(first: Any, second: Any) -> Any:
+        return pa.StructArray.from_arrays([pa.array(first), pa.array(second)], ["id", "value"])
+
+    groups = {
+        "numRecords": pa.array(none + ROWS_PER_FILE),
+        "minValues": struct(low, low + 0.5),
+        "maxValues": struct(high, high + 0.5),
+        "nullCount": struct(none, none),
+    }
+    return pa.StructArray.from_arrays(list(groups.values()), names=list(groups))
+
+
 def _prepare(directory: Path, size: int) -> None:
-    table = Path(tempfile.gettempdir()) / f"delta-planning-scale-{size}"
+    _link_table(directory, size, parsed=False)
+
+
+def _prepare_parsed(directory: Path, size: int) -> None:
+    _link_table(directory, size, parsed=True)
+
+
+def _link_table(directory: Path, size: int, *, parsed: bool) -> None:
+    name = f"delta-planning-scale-{size}{'-parsed' if parsed else ''}"
+    table = Path(tempfile.gettempdir()) / name
     if not (table / "_delta_log" / "_last_checkpoint").exists():
-        _write_table(table, size)
+        _write_table(table, size, parsed=parsed)
     (directory / "table").symlink_to(table)
 
 
-def _write_table(table: Path, size: int) -> None:
+def _write_table(table: Path, size: int, *, parsed: bool) -> None:
     log = table / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     lines = [_PROTOCOL, {"metaData": _METADATA}]
@@ -130,7 +157,7 @@ def _write_table(table: Path, size: int) -> None:
     num_parts = -(-size // PART_FILES)
     for part in range(num_parts):
         first, last = part * PART_FILES, min(size, (part + 1) * PART_FILES)
-        adds = _adds(first, last)
+        adds = _adds(first, last, parsed=parsed)
         if first <= NEEDLE < last:
             _link_partition(table, adds.slice(NEEDLE // PARTITION_FILES * PARTITION_FILES - first))
         name = f"{1:020}.checkpoint.{part + 1:010}.{num_parts:010}.parquet"
@@ -229,14 +256,19 @@ _ONE_DAY = f"day = DATE '{_day(NEEDLE)}'"
 _ALWAYS_HERE = 10**12
 
 
-def _case(title: str, where: str, size: int, other: str) -> Case:
+def _case(
+    title: str, where: str, size: int, other: str, prepare: Callable[[Path, int], None] = _prepare
+) -> Case:
     others = {"the driver": _ours(where, _ALWAYS_HERE), "delta-spark": _delta_spark(where)}
     peers = {"Spark": _ours(where, 0), other: others[other]}
-    return Case(f"{title} in {{size}} files", size, _prepare, peers, rounds=1)
+    return Case(f"{title} in {{size}} files", size, prepare, peers, rounds=1)
 
 
 CASES = {
     "needle": _case("one row", _ONE_ROW, 10_000_000, "the driver"),
+    "parsed": _case(
+        "one row by statistics as columns", _ONE_ROW, 10_000_000, "the driver", _prepare_parsed
+    ),
     "partition": _case("one day", _ONE_DAY, 10_000_000, "the driver"),
     "delta_spark_needle": _case("one row", _ONE_ROW, 2_000_000, "delta-spark"),
     "delta_spark_partition": _case("one day", _ONE_DAY, 2_000_000, "delta-spark"),
