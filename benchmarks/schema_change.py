@@ -2,7 +2,8 @@
 
 Widening is compared with itself on a table of 200 rows ("200 rows"): it looks at no row. Both tables
 have one file, so that the log is the same. The default is compared with the way round that a user
-has without it: an UPDATE of every row.
+has without it: an UPDATE of every row. One that rows take when they are read is compared with
+itself on 200 rows, and reading it with reading the default that was written.
 """
 
 from __future__ import annotations
@@ -96,6 +97,47 @@ def add_and_update(directory: Path, size: int) -> Callable[[], object]:
     return change
 
 
+def _add_lazily(source: Path) -> Callable[[], object]:
+    from dagster_delta import DeltaTable
+
+    table = DeltaTable(_copy(source))
+    statement = "ADD COLUMN c STRING DEFAULT 'none'"
+    table.alter(statement, existing_rows="lazy", dry_run=True)
+    return lambda: table.alter(statement, existing_rows="lazy").version
+
+
+def add_lazily_large(directory: Path, size: int) -> Callable[[], object]:
+    return _add_lazily(directory / "large")
+
+
+def add_lazily_small(directory: Path, size: int) -> Callable[[], object]:
+    return _add_lazily(directory / "small")
+
+
+def prepare_reading(directory: Path, size: int) -> None:
+    from dagster_delta import DeltaTable
+
+    for existing in ("lazy", "rewrite"):
+        _write(directory / existing, size)
+        table = DeltaTable(str(directory / existing))
+        table.add_column("c", "STRING", default="'none'", existing_rows=existing)
+
+
+def _read(source: Path) -> Callable[[], object]:
+    from dagster_delta import DeltaTable
+
+    scan = DeltaTable(str(source)).snapshot().scan(where="c = 'none'")
+    return lambda: sum(batch.num_rows for batch in scan.to_batches())
+
+
+def read_lazy(directory: Path, size: int) -> Callable[[], object]:
+    return _read(directory / "lazy")
+
+
+def read_written(directory: Path, size: int) -> Callable[[], object]:
+    return _read(directory / "rewrite")
+
+
 CASES = {
     "widening": Case(
         "Widen a column of 20 million rows",
@@ -109,6 +151,20 @@ CASES = {
         5_000_000,
         prepare_default,
         {"ADD COLUMN … DEFAULT": add_default, "ADD COLUMN, then UPDATE": add_and_update},
+    ),
+    "lazy_default": Case(
+        "Add a column to 20 million rows whose default they take when they are read",
+        20_000_000,
+        prepare_widening,
+        {"20 million rows": add_lazily_large, "200 rows": add_lazily_small},
+        rounds=5,
+    ),
+    "lazy_read": Case(
+        "Read 5 million rows with a filter on such a column",
+        5_000_000,
+        prepare_reading,
+        {"default at read": read_lazy, "default in files": read_written},
+        rounds=5,
     ),
 }
 

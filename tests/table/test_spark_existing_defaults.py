@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.spark import reader
+from dagster_delta.engines.spark import defaulted_files, reader
 from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ def both(table: DeltaTable, spark: SparkSession, where: str | None = None) -> li
     """The rows as both engines read them."""
     scan = table.snapshot().scan(where=where)
     ours = sorted(scan.to_arrow().to_pylist(), key=repr)
-    found = sorted(
-        (each.asDict(recursive=True) for each in scan.to_spark(spark).collect()), key=repr
-    )
+    found = sorted(scan.to_spark(spark).toArrow().to_pylist(), key=repr)
     assert found == ours
     return ours
 
@@ -87,28 +85,40 @@ def test_both_engines_read_the_default_through_all_that_is_done(
     assert table.materialize_defaults().skipped
 
 
-def test_spark_reads_by_itself_what_surely_has_the_column(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def by_arrow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many files each read left to the Arrow engine, where it left any."""
+    counts: list[int] = []
+    read_by_arrow = reader._FrameReader._read_by_arrow
+
+    def note(self: Any, files: Any) -> Any:
+        counts.append(files.num_rows)
+        return read_by_arrow(self, files)
+
+    monkeypatch.setattr(reader._FrameReader, "_read_by_arrow", note)
+    return counts
+
+
+def test_spark_reads_files_by_itself_where_it_is_known_what_they_lack(
+    spark: SparkSession, tmp_path: Path, by_arrow: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = DeltaTable.create(str(tmp_path), ROWS.schema)
     table.append(ROWS)
     table.add_column("c", "INT", default="7", existing_rows="lazy")
     table.append(LATER.select(["id", "p", "c"]))
-    by_arrow: list[int] = []
-    read_by_arrow = reader._FrameReader._read_by_arrow
-
-    def note(self: Any, files: Any) -> Any:
-        by_arrow.append(files.num_rows)
-        return read_by_arrow(self, files)
-
-    monkeypatch.setattr(reader._FrameReader, "_read_by_arrow", note)
-    assert table.snapshot().scan(columns=["id"]).to_spark(spark).count() == 6
+    table.add_column("d", "TIMESTAMP", default="TIMESTAMP '2013-01-02'", existing_rows="lazy")
+    table.append(LATER.select(["id", "p", "c"]))
+    assert len(both(table, spark)) == 8
+    assert both(table, spark, "c = 7 AND d < '2020-01-01'")
     assert by_arrow == []
-    assert table.snapshot().scan(columns=["c"]).to_spark(spark).count() == 6
-    assert by_arrow == [1]
+    monkeypatch.setattr(defaulted_files, "MAX_FOOTERS", 1)
+    assert table.snapshot().scan(columns=["id"]).to_spark(spark).count() == 8
+    assert by_arrow == []
+    assert len(both(table, spark)) == 8
+    assert by_arrow == [2]
     table.optimize()
-    assert table.snapshot().scan(columns=["c"]).to_spark(spark).count() == 6
-    assert by_arrow == [1]
+    assert len(both(table, spark)) == 8
+    assert by_arrow == [2]
 
 
 def test_spark_shows_the_default_across_a_change_feed(spark: SparkSession, tmp_path: Path) -> None:

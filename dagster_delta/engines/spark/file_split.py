@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from dagster_delta.engines.spark.deletion_vectors import CHUNK_BITS, CHUNK_ROWS
 from dagster_delta.engines.spark.file_keys import is_misread_by_spark, spark_path
 from dagster_delta.protocol.partition_values import decode_path
-from dagster_delta.protocol.statistics import StatisticsColumn, parse_statistics_json
+from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -42,21 +42,13 @@ class FileSplit:
     by_arrow: Any
 
 
-def split_files(
-    files: Any,
-    store: ObjectStore,
-    *,
-    native: bool,
-    defaulted: Sequence[StatisticsColumn] = (),
-) -> FileSplit:
+def split_files(files: Any, store: ObjectStore, *, native: bool) -> FileSplit:
     """Assign every file to the way it is read.
 
     Args:
         files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
         store: store of the table.
         native: whether Spark can read the table's files at all.
-        defaulted: the columns that are read and have a default in files that lack them. Spark
-            shows them as null there, so that it reads files that surely have them all.
     """
     paths = np.array(
         [spark_path(store.resolve_uri(decode_path(each))) for each in files["path"].to_pylist()],
@@ -65,7 +57,6 @@ def split_files(
     vectors = _has_vector(files)
     rows = _num_rows(files)
     by_arrow = _misread(paths) if native else np.ones(len(paths), bool)
-    by_arrow |= _may_lack(files, defaulted)
     # Spec: numRecords is there on a file with a deletion vector. Without it the number of chunks
     # is not known, and no row could be told from one that the join missed.
     by_arrow |= vectors & (rows < 0)
@@ -86,17 +77,6 @@ def _has_vector(files: Any) -> NDArray[np.bool_]:
     vectors = files["deletion_vector"].combine_chunks()
     present = pc.and_(pc.is_valid(vectors), pc.is_valid(pc.struct_field(vectors, "storage_type")))
     flags: NDArray[np.bool_] = present.to_numpy(zero_copy_only=False).astype(bool)
-    return flags
-
-
-def _may_lack(files: Any, columns: Sequence[StatisticsColumn]) -> NDArray[np.bool_]:
-    """Whether nothing says that a file has all of the columns: a count of nulls would."""
-    flags = np.zeros(files.num_rows, bool)
-    if columns and files.num_rows:
-        statistics = parse_statistics_json(files["stats"], columns)
-        for index in range(len(columns)):
-            unknown = pc.is_null(statistics[f"null_count.{index}"].combine_chunks())
-            flags |= unknown.to_numpy(zero_copy_only=False)
     return flags
 
 

@@ -10,8 +10,8 @@ Spec: Deletion Vectors; Column Mapping; Partition Value Serialization.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from dagster_delta.engines.spark.columns import (
     physical_read_schema,
     quote,
 )
+from dagster_delta.engines.spark.defaulted_files import FileGroup, groups_by_columns
 from dagster_delta.engines.spark.deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
 from dagster_delta.engines.spark.directories import (
     are_in_directories,
@@ -57,7 +58,10 @@ from dagster_delta.engines.spark.sources import can_open, open_parquet
 from dagster_delta.engines.spark.tasks import FILE_SCHEMA, ReadTask, encode_files
 from dagster_delta.errors import InvalidTable, UnsupportedExpression
 from dagster_delta.protocol.column_mapping import field_id
-from dagster_delta.protocol.existing_defaults import defaulted_columns
+from dagster_delta.protocol.existing_defaults import (
+    existing_default,
+    fields_with_existing_default,
+)
 from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.protocol.row_tracking import carried_columns
 from dagster_delta.protocol.schema import StructField, StructType
@@ -137,19 +141,11 @@ class _FrameReader:
     session: SparkSession
     plan: ReadPlan
     with_positions: bool
+    absent: frozenset[str] = frozenset()
+    """Logical names of the columns that all of the files lack and that have a default in them."""
 
     def read(self) -> DataFrame:
-        plan = self.plan
-        mode = plan.configuration.column_mapping_mode
-        defaulted = defaulted_columns(StructType(self._data_fields), mode)
-        files = split_files(plan.files, plan.store, native=self._is_native(), defaulted=defaulted)
-        parts = []
-        if files.plain.num_rows:
-            parts.append(self._read_plain(files))
-        if files.with_vectors.num_rows:
-            parts.append(self._read_with_vectors(files))
-        if files.by_arrow.num_rows:
-            parts.append(self._read_by_arrow(files.by_arrow))
+        parts = [part for group in self._groups() for part in self._parts_of(group)]
         if not parts:
             return self.session.createDataFrame([], self._schema(self.plan.schema))
         return self.result(reduce(lambda left, right: left.union(right), parts))
@@ -160,6 +156,29 @@ class _FrameReader:
             rows = rows.where(self.plan.where.sql)
         results = [self._result_column(each) for each in self.plan.schema]
         return rows.select(*results, *self._position_names)
+
+    def _groups(self) -> Iterator[FileGroup]:
+        plan, columns = self.plan, StructType(self._data_fields)
+        if any(fields_with_existing_default(columns)):
+            mode = plan.configuration.column_mapping_mode
+            return groups_by_columns(plan.files, plan.store, columns, mode)
+        return iter([FileGroup(plan.files)])
+
+    def _parts_of(self, group: FileGroup) -> Iterator[DataFrame]:
+        if group.by_arrow:
+            return iter([self._read_by_arrow(group.files)])
+        plan = replace(self.plan, files=group.files)
+        return replace(self, plan=plan, absent=group.absent).parts()
+
+    def parts(self) -> Iterator[DataFrame]:
+        """The rows of all files, those included that the filter is for."""
+        files = split_files(self.plan.files, self.plan.store, native=self._is_native())
+        if files.plain.num_rows:
+            yield self._read_plain(files)
+        if files.with_vectors.num_rows:
+            yield self._read_with_vectors(files)
+        if files.by_arrow.num_rows:
+            yield self._read_by_arrow(files.by_arrow)
 
     @property
     def _position_names(self) -> tuple[str, ...]:
@@ -206,7 +225,8 @@ class _FrameReader:
 
     @cached_property
     def _data_fields(self) -> tuple[StructField, ...]:
-        names = set(self.plan.configuration.partition_columns)
+        """Those that are read from files."""
+        names = {*self.plan.configuration.partition_columns, *self.absent}
         return tuple(each for each in self._needed_fields if each.name not in names)
 
     def _is_native(self) -> bool:
@@ -362,13 +382,19 @@ class _FrameReader:
 
     def _logical(self, rows: DataFrame, partitions: dict[str, Column]) -> DataFrame:
         """The needed columns under their logical names, in schema order."""
-        mode = self.plan.configuration.column_mapping_mode
+        mode, functions = self.plan.configuration.column_mapping_mode, self._functions
+        constants = {
+            each.name: partition_literal(existing_default(each), each, functions)
+            for each in self._needed_fields
+            if each.name in self.absent
+        }
+        known = constants | partitions
         return rows.select(
             *[
                 (
-                    partitions[each.name]
-                    if each.name in partitions
-                    else logical_column(each, mode, self._functions)
+                    known[each.name]
+                    if each.name in known
+                    else logical_column(each, mode, functions)
                 ).alias(each.name)
                 for each in self._needed_fields
             ],
