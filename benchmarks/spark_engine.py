@@ -21,7 +21,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dagster_delta.engines.spark.session import local_spark_session
 from dagster_delta.protocol.log_paths import commit_path
@@ -99,6 +99,9 @@ class Workloads:
             "write, 12 partitions": self._writes(["p"]),
             f"{_SMALL_APPENDS} small appends": self._small_appends(),
             f"one of {_MANY_FILES} files": self._one_of_many(),
+            "10,000 files in 1,000 partitions: plan": self._partitions(to_plan),
+            "10,000 files in 1,000 partitions: count one": self._partitions(to_count, "p = 7"),
+            "10,000 files in 1,000 partitions: count all": self._partitions(to_count),
         }
 
     def _reads(
@@ -150,6 +153,44 @@ class Workloads:
 
         return ours, theirs
 
+    def _partitions(
+        self, use: Callable[[DataFrame], object], where: str | None = None
+    ) -> tuple[Run, Run]:
+        """Opening a table of many files without a cache, and planning; all of them are there."""
+
+        def path() -> str:
+            if not Path(self.path("partitions")).exists():
+                self._write_partitions()
+            return "partitions"
+
+        def theirs() -> object:
+            java: Any = self.spark._jvm  # noqa: SLF001 - the only way to the peer's cache
+            java.org.apache.spark.sql.delta.DeltaLog.clearCache()
+            return use(self.theirs(path(), where))
+
+        return lambda: use(self.ours(path(), where)), theirs
+
+    def _write_partitions(self) -> None:
+        table = DeltaTable(self.path("partitions"), must_exist=False)
+        table.append(self.spark.sql("SELECT 0L AS id, 0L AS p"), partition_by=["p"])
+        [live] = table.snapshot().live_files().to_pylist()
+        adds = []
+        for partition, number in itertools.product(range(1000), range(10)):
+            name = f"p={partition}/part-{number:05}-{uuid.uuid4()}-c000.snappy.parquet"
+            path = Path(self.path("partitions"), name)
+            path.parent.mkdir(exist_ok=True)
+            os.link(self.path(f"partitions/{live['path']}"), path)
+            add = {
+                "path": name,
+                "partitionValues": {"p": str(partition)},
+                "size": live["size_bytes"],
+                "modificationTime": live["modification_time_ms"],
+                "dataChange": True,
+                "stats": live["stats"],
+            }
+            adds.append(json.dumps({"add": add}))
+        table.store.put_if_absent(commit_path(1), "\n".join(adds).encode())
+
     def _write_many(self) -> None:
         table = DeltaTable(self.path("many"), must_exist=False)
         table.append(self.spark.range(0, 10, 1, 1))
@@ -184,6 +225,15 @@ def to_hash(frame: DataFrame) -> object:
 
 def to_sum(frame: DataFrame) -> object:
     return frame.selectExpr("SUM(k)").collect()
+
+
+def to_count(frame: DataFrame) -> object:
+    return frame.count()
+
+
+def to_plan(frame: DataFrame) -> object:
+    frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 - planning alone
+    return None
 
 
 def seconds(run: Run) -> float:

@@ -19,6 +19,7 @@ from dagster_delta.engines.spark.session import (
     is_connect,
     is_utc,
     local_spark_session,
+    session_conf,
 )
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.table.delta_table import DeltaTable
@@ -83,6 +84,25 @@ def test_a_local_session_counts_in_utc_and_runs_this_python(spark: SparkSession)
     assert functions_of(spark).__name__ == "pyspark.sql.functions"
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
+
+
+def test_a_setting_that_nobody_has_set_has_the_default_of_spark(spark: SparkSession) -> None:
+    assert session_conf(spark, "spark.sql.sources.parallelPartitionDiscovery.threshold") == "32"
+    assert session_conf(spark, "spark.sql.no.such.setting") is None
+
+
+def test_many_files_are_found_without_a_spark_job(spark: SparkSession, tmp_path: Path) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    for at in range(33):
+        table.append(pa.table({"id": [at]}))
+    context = spark.sparkContext
+    context.setJobGroup("many-files", "the jobs of this test")
+    try:
+        frame = table.snapshot().scan().to_spark(spark)
+        assert context.statusTracker().getJobIdsForGroup("many-files") == []
+        assert frame.count() == 33
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
 
 
 def test_reading_without_any_session_says_what_to_pass(

@@ -203,7 +203,14 @@ def functions_of(value: object) -> ModuleType:
 
 def session_conf(session: SparkSession, name: str) -> str | None:
     """The value of a setting, Spark's own default included, or None where it has none."""
-    value = session.conf.get(name, None)
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        # With a default of the caller's, Spark would not tell its own.
+        value = session.conf.get(name)
+    except (Py4JJavaError, PySparkException):
+        return None
     return None if value is None else str(value)
 
 
