@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyspark
 import pytest
 from pyroaring import BitMap64
 
@@ -89,6 +90,9 @@ def test_a_golden_table_has_the_same_rows_in_both_engines(name: str, spark: Spar
     assert rows_of(frame.toArrow()) == rows_of(snapshot.scan().to_arrow())
 
 
+@pytest.mark.skipif(
+    pyspark.__version__.startswith("4.0."), reason="Spark 4.0 reads no annotated variants"
+)
 @pytest.mark.parametrize("name", SHREDDED)
 @pytest.mark.usefixtures("golden_tables")
 def test_variants_are_read_as_variants(name: str, spark: SparkSession) -> None:

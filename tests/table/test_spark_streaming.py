@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 
 from dagster_delta import DeltaTable, delta_sink, register_delta_log
@@ -19,6 +20,10 @@ from tests.golden.answers import rows_of, table_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+needs_limits = pytest.mark.skipif(
+    pyspark.__version__.split(".") < ["4", "2"], reason="limits of batches need Spark 4.2"
+)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +89,7 @@ def test_a_name_serves_sql_and_time_travel(tmp_path: Path, registered: SparkSess
     assert sorted(row.id for row in then.collect()) == [1, 2]
 
 
+@needs_limits
 def test_batches_are_limited_and_a_restart_goes_on(
     tmp_path: Path, registered: SparkSession
 ) -> None:
@@ -96,6 +102,7 @@ def test_batches_are_limited_and_a_restart_goes_on(
     assert ids_in(target) == list(range(8))
 
 
+@needs_limits
 def test_a_sink_that_fails_before_or_after_its_commit_loses_and_doubles_nothing(
     tmp_path: Path, registered: SparkSession
 ) -> None:
@@ -145,6 +152,7 @@ def deadly(frame, batch_id):
 """
 
 
+@needs_limits
 def test_a_killed_query_that_is_started_again_loses_and_doubles_nothing(
     tmp_path: Path, registered: SparkSession
 ) -> None:
@@ -209,6 +217,7 @@ def test_changes_stream_with_deletion_vectors(tmp_path: Path, registered: SparkS
     assert rows_of(found) == rows_of(expected.rename_columns(found.schema.names))
 
 
+@needs_limits
 def test_a_complete_result_replaces_the_one_before(
     tmp_path: Path, registered: SparkSession
 ) -> None:
