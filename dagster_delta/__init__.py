@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dagster_delta._version import __version__
 
 if TYPE_CHECKING:
+    from dagster_delta.engines.spark.shipping import ship_package
     from dagster_delta.engines.variants import (
         variants_from_json,
         variants_from_python,
@@ -152,6 +153,7 @@ __all__ = [
     "optimize_op",
     "register_delta_log",
     "restore_op",
+    "ship_package",
     "sql_column_lineage",
     "vacuum_op",
     "variants_from_json",
@@ -221,6 +223,7 @@ _HOMES = {
     "observable_delta_asset": "orchestration.observations",
     "optimize_op": "orchestration.maintenance_ops",
     "register_delta_log": "table.streaming.registration",
+    "ship_package": "engines.spark.shipping",
     "restore_op": "orchestration.maintenance_ops",
     "sql_column_lineage": "orchestration.column_lineage",
     "vacuum_op": "orchestration.maintenance_ops",

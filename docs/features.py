@@ -333,9 +333,34 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_session_leaves_an_archive_and_the_next_starts_from_it",
     ),
     Operation(
-        "Dagster IO manager: progress of Spark's stages in the run's log, figures in the UI",
+        "Dagster IO manager: progress of Spark's stages in the run's log, also over Spark Connect; "
+        "figures, the physical plan without secrets and a link to Spark's UI in the metadata",
         None,
-        "tests/orchestration/test_spark_progress.py::test_long_work_is_reported_while_it_lasts",
+        "tests/orchestration/test_spark_progress.py::"
+        "test_a_materialisation_of_a_frame_tells_what_spark_did",
+    ),
+    Operation(
+        "Bytes read, shuffled and spilled by Spark, where it has a UI",
+        None,
+        "tests/engines/test_spark_cluster.py::"
+        "test_the_bytes_of_stages_are_told_where_there_is_a_ui",
+    ),
+    Operation(
+        "Executors that do not have this package: said so, and sent there by `ship_package`",
+        None,
+        "tests/engines/test_spark_cluster.py::"
+        "test_workers_without_the_package_write_once_it_was_sent",
+    ),
+    Operation(
+        "Tasks that are repeated or run twice by speculation: in the commit once",
+        None,
+        "tests/engines/test_spark_cluster.py::"
+        "test_a_task_that_ran_twice_at_once_is_in_the_commit_once",
+    ),
+    Operation(
+        "Spark Connect: reads, writes, changed rows and columns, maintenance, change feed, streams",
+        None,
+        "tests/engines/test_spark_connect.py::test_rows_change_over_connect",
     ),
     Operation(
         "Dagster IO manager: merge, by type or clause by clause, within the partitions of the run",

@@ -81,6 +81,11 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         "cache directory ($XDG_CACHE_HOME or ~/.cache), with which the next one starts in about "
         "half the time.",
     )
+    ship_package: bool = Field(
+        default=False,
+        description="Whether this package is sent to the workers, for clusters that do not have it "
+        "installed. Its dependencies have to be there.",
+    )
 
     @property
     def session(self) -> SparkSession:
@@ -101,6 +106,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         from pyspark.sql import SparkSession
 
         from dagster_delta.engines.spark.session import has_jvm, local_spark_session, start_session
+        from dagster_delta.engines.spark.shipping import ship_package
 
         runs_already = has_jvm()
         # The workers' Python has to have our package, and `python3` may be any; a Connect server
@@ -121,6 +127,8 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             for name, value in settings.items():
                 builder = builder.config(name, value)
             session = start_session(builder, settings, class_archive=self.class_archive)
+        if self.ship_package:
+            ship_package(session)
         if runs_already:
             self._tell_what_takes_no_effect(session)
         return session

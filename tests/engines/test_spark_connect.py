@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from dagster_delta import delta_sink, register_delta_log
+from dagster_delta import Column, Identity, delta_sink, register_delta_log, ship_package
 from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.log_planner import MAX_COLLECTED_FILES, MAX_DRIVER_FILES
 from dagster_delta.engines.spark.schema import to_spark_schema
@@ -231,3 +232,119 @@ def test_a_log_is_replayed_by_the_server(
     finally:
         connect_session.conf.unset(MAX_DRIVER_FILES)
         connect_session.conf.unset(MAX_COLLECTED_FILES)
+
+
+@pytest.fixture
+def active(connect_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """The session of the server, as if it were the only one of this process."""
+    monkeypatch.setattr("dagster_delta.engines.active_spark_session", lambda: connect_session)
+    return connect_session
+
+
+def rows_by_id(table: DeltaTable, *columns: str) -> list[tuple[Any, ...]]:
+    found = table.snapshot().scan(columns=["id", *columns]).to_arrow().to_pylist()
+    return sorted(tuple(row.values()) for row in found)
+
+
+def test_rows_are_replaced_over_connect(tmp_path: Path, active: SparkSession) -> None:
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    rows = active.range(6).selectExpr("id", "id % 3 AS p")
+    table.append(rows, partition_by=["p"])
+    table.overwrite(active.sql("SELECT 10L AS id, 1L AS p"), where="p = 1")
+    table.overwrite(active.sql("SELECT 20L AS id, 2L AS p"), where="dynamic")
+    assert rows_by_id(table) == [(0,), (3,), (10,), (20,)]
+    # What is replaced is read meanwhile.
+    read = table.snapshot().scan().to_spark(active)
+    table.overwrite(read.selectExpr("id + 1 AS id", "p", "'x' AS s"), schema_mode="overwrite")
+    assert rows_by_id(table, "s") == [(1, "x"), (4, "x"), (11, "x"), (21, "x")]
+    once = ("nightly", 1)
+    for _ in range(2):
+        table.append(active.sql("SELECT 30L AS id, 0L AS p, 'y' AS s"), idempotency=once)
+    assert [row for row in rows_by_id(table) if row == (30,)] == [(30,)]
+
+
+def test_values_are_filled_in_over_connect(tmp_path: Path, active: SparkSession) -> None:
+    columns = [
+        Column("id", "BIGINT", identity=Identity(start=5)),
+        Column("v", "INT"),
+        Column("w", "INT", generated_as="v * 2"),
+        Column("s", "STRING", default="'new'"),
+    ]
+    table = DeltaTable.create(str(tmp_path / "t"), columns)
+    table.append(active.sql("SELECT CAST(id AS INT) AS v FROM range(3)").repartition(1))
+    found = table.snapshot().scan(columns=["v", "w", "s"]).to_arrow().to_pylist()
+    assert sorted(tuple(row.values()) for row in found) == [(n, 2 * n, "new") for n in range(3)]
+    numbers = [row[0] for row in rows_by_id(table)]
+    assert len(set(numbers)) == 3
+    assert min(numbers) >= 5
+    table.alter("ADD CONSTRAINT few CHECK (v < 3)")
+    with pytest.raises(ConstraintViolation, match="few"):
+        table.append(active.sql("SELECT 3 AS v"))
+
+
+def test_columns_change_over_connect(tmp_path: Path, active: SparkSession) -> None:
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    for start in (0, 10):
+        frame = active.range(start, start + 3)
+        table.append(frame.selectExpr("id", "CAST(id AS STRING) AS v"))
+    table.alter("ADD COLUMN state STRING DEFAULT 'old'", engine="spark", enable_features=True)
+    table.change_column("v", "DECIMAL(10,2)", engine="spark", enable_features=True)
+    table.alter("RENAME COLUMN v TO price", enable_features=True)
+    expected = [(n, Decimal(n), "old") for n in (0, 1, 2, 10, 11, 12)]
+    assert rows_by_id(table, "price", "state") == expected
+    frame = table.snapshot().scan(where="price > 10.5").to_spark(active)
+    assert sorted(row.id for row in frame.collect()) == [11, 12]
+
+
+@pytest.mark.parametrize("zorder_by", [[], ["v", "id"]])
+def test_files_are_written_together_over_connect(
+    zorder_by: list[str], tmp_path: Path, active: SparkSession
+) -> None:
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    vectors = {"delta.enableDeletionVectors": "true"}
+    for start in (0, 10, 20):
+        frame = active.range(start, start + 10).selectExpr("id", "id % 3 AS v")
+        table.append(frame, properties=vectors)
+    table.delete("id % 10 = 4", engine="spark")
+    before = rows_by_id(table, "v")
+    table.optimize(engine="spark", zorder_by=zorder_by)
+    assert table.snapshot().num_files == 1
+    assert rows_by_id(table, "v") == before
+    assert len(before) == 27
+
+
+def test_changes_and_rows_are_read_by_name_over_connect(
+    tmp_path: Path, active: SparkSession
+) -> None:
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    table.append(active.range(4), properties={"delta.enableChangeDataFeed": "true"})
+    table.delete("id = 2", engine="spark")
+    changes = table.changes(starting_version=0).to_spark(active)
+    assert is_connect(changes)
+    assert sorted((row.id, row._change_type) for row in changes.collect()) == [
+        (0, "insert"),
+        (1, "insert"),
+        (2, "delete"),
+        (2, "insert"),
+        (3, "insert"),
+    ]
+    register_delta_log(active)
+    reader = active.read.format("delta_log")
+    assert sorted(row.id for row in reader.load(table.uri).collect()) == [0, 1, 3]
+    first = reader.option("versionAsOf", 0).load(table.uri)
+    assert first.count() == 4
+
+
+def test_a_connect_session_takes_the_package(tmp_path: Path, active: SparkSession) -> None:
+    ship_package(active)
+    ship_package(active)
+
+    def paths(batches: Any) -> Any:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"path": sys.path})
+
+    rows = active.range(1).coalesce(1).mapInArrow(paths, "path string").collect()
+    assert len([row for row in rows if "/dagster_delta-" in row.path]) == 1
+    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
+    table.append(active.range(3))
+    assert rows_by_id(table) == [(0,), (1,), (2,)]

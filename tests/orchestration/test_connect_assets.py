@@ -5,6 +5,7 @@ one has its own.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import json, sys
 import dagster as dg
 from pyspark.sql import DataFrame
 from dagster_delta import DeltaIOManager, DeltaTable, SparkSessionResource, delta_sql_asset
+from dagster_delta.orchestration.spark_progress import watch_spark
 
 root = sys.argv[1]
 seen = {}
@@ -40,7 +42,48 @@ totals = delta_sql_asset(
     "SELECT parity, sum(id) AS total FROM {numbers} GROUP BY parity",
     {"numbers": numbers},
 )
-spark = SparkSessionResource(remote="local[1]")
+
+
+@dg.asset(metadata={"mode": "append"})
+def added():
+    return spark.session.sql("SELECT 1L AS id")
+
+
+@dg.asset(
+    metadata={
+        "mode": "merge",
+        "merge_config": {"merge_type": "upsert", "predicate": "t.id = s.id"},
+        "schema_mode": "merge",
+    }
+)
+def merged(context):
+    run = len(context.instance.get_run_ids())
+    return spark.session.range(run, run + 2).selectExpr("id", f"{run} AS run")
+
+
+@dg.asset(metadata={"mode": "ignore"})
+def once():
+    return spark.session.range(5)
+
+
+@dg.asset(
+    partitions_def=dg.StaticPartitionsDefinition(["a", "b", "c"]),
+    metadata={"partition_expr": "p"},
+)
+def ranged(context):
+    keys = context.partition_keys
+    rows = spark.session.sql("SELECT explode(array('a', 'b', 'c')) AS p, uuid() AS u")
+    return rows.where(rows.p.isin(keys))
+
+
+class Lines(list):
+    def info(self, line):
+        self.append(line)
+
+
+spark = SparkSessionResource(
+    remote="local[1]", conf={"spark.connect.progress.reportInterval": "100ms"}
+)
 resources = {"io_manager": DeltaIOManager(root_uri=root, spark=spark), "spark": spark}
 assets = [numbers, by_parity]
 for key in ("0", "1", "0"):
@@ -53,6 +96,36 @@ seen["totals"] = sorted(rows["total"].to_pylist())
 (shown,) = done.asset_materializations_for_node("totals")
 lineage = shown.metadata["dagster/column_lineage"].value.deps_by_column
 seen["lineage"] = {column: [dep.column_name for dep in deps] for column, deps in lineage.items()}
+
+(shown,) = done.asset_materializations_for_node("numbers")
+seen["plan"] = shown.metadata["spark/plan"].value
+with dg.DagsterInstance.ephemeral() as instance:
+    for _ in range(2):
+        dg.materialize([added, merged, once], resources=resources, instance=instance)
+
+
+def rows_of(name, *columns):
+    return DeltaTable(f"{root}/public/{name}").snapshot().scan(list(columns) or None).to_arrow().to_pylist()
+
+
+seen["added"] = [row["id"] for row in rows_of("added")]
+seen["merged"] = sorted([row["id"], row["run"]] for row in rows_of("merged"))
+seen["once"] = DeltaTable(f"{root}/public/once").version()
+ends = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
+dg.materialize([ranged], resources=resources, tags=dict(zip(ends, ("a", "c"))))
+before = {row["p"]: row["u"] for row in rows_of("ranged")}
+dg.materialize([ranged], resources=resources, tags=dict(zip(ends, ("a", "b"))))
+after = {row["p"]: row["u"] for row in rows_of("ranged")}
+seen["kept"] = sorted(key for key in before if before[key] == after[key])
+
+lines = Lines()
+nap = "java_method('java.lang.Thread', 'sleep', 400L)"
+frame = spark.session.range(0, 6, 1, 3).selectExpr("id", f"coalesce({nap}, '') AS slept")
+with watch_spark(frame, lines, every_seconds=0.05) as work:
+    frame.toArrow()
+seen["lines"] = lines
+seen["tasks"] = work.metadata["spark/tasks"]
+seen["handlers"] = len(spark.session.client._progress_handlers)
 print("\\n" + json.dumps(seen))
 """
 
@@ -71,4 +144,11 @@ def test_a_connect_session_stores_and_loads_partitions_and_runs_queries(tmp_path
     assert seen["session"].startswith("pyspark.sql.connect")
     assert seen["rows"] == [0, 1, 2, 3]
     assert seen["totals"] == [2, 4]
+    assert "Range (0, 4" in seen["plan"]
+    assert seen["added"] == [1, 1]
+    assert seen["merged"] == [[1, 1], [2, 2], [3, 2]]
+    assert seen["once"] == 0
+    assert seen["kept"] == ["c"]
+    assert any(re.search(r"stage \d+: \d of 3 tasks done", line) for line in seen["lines"])
+    assert (seen["tasks"], seen["handlers"]) == (3, 0)
     assert seen["lineage"] == {"parity": ["parity"], "total": ["id"]}

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import http.server
 import re
+import threading
 
 import dagster as dg
 import pytest
 
+from dagster_delta.orchestration.spark_plan import (
+    MAX_PLAN_CHARACTERS,
+    physical_plan,
+    without_secrets,
+)
 from dagster_delta.orchestration.spark_progress import watch_spark
+from dagster_delta.orchestration.spark_stages import StageBytes, StageMetrics
 from tests.orchestration.conftest import table_of
 
 pytestmark = pytest.mark.spark
@@ -29,6 +37,20 @@ def test_long_work_is_reported_while_it_lasts(spark):
     assert len(lines) == len(set(lines))
     assert (work.metadata["spark/jobs"], work.metadata["spark/tasks"]) == (1, 2)
     assert work.metadata["spark/application_id"] == spark.sparkContext.applicationId
+
+
+def test_bytes_stand_behind_the_tasks_that_moved_them(spark, monkeypatch):
+    def of_stages(self, ids, *, active=False):
+        assert active
+        return [StageBytes(stage_id=each, input_bytes=12_340_000) for each in ids]
+
+    lines = Lines()
+    frame = spark.range(0, 1, 1, 1).selectExpr("id", f"coalesce({SLOW}, '') AS slept")
+    with monkeypatch.context() as patch, watch_spark(frame, lines, every_seconds=0.1):
+        patch.setattr(StageMetrics, "of_stages", of_stages)
+        frame.collect()
+        patch.undo()
+    assert any(re.search(r"0 of 1 tasks done, \d running, 12.3 MB read", x) for x in lines)
 
 
 def test_a_job_group_of_the_user_stays_and_its_older_jobs_do_not_count(spark):
@@ -58,6 +80,68 @@ def test_a_materialisation_of_a_frame_tells_what_spark_did(lake, events, spark):
     (materialisation,) = result.asset_materializations_for_node("events")
     assert materialisation.metadata["spark/tasks"].value >= 2
     assert materialisation.metadata["spark/failed_tasks"] == dg.IntMetadataValue(0)
+    plan = materialisation.metadata["spark/plan"]
+    assert isinstance(plan, dg.MarkdownMetadataValue)
+    assert "Arguments: Range (0, 4, step=1" in plan.value
+    # The session has no UI, which is what tells bytes.
+    assert "spark/input_bytes" not in materialisation.metadata
     other = lake.materialize(events(table_of([{"id": 1}])))
     (materialisation,) = other.asset_materializations_for_node("events")
     assert not any(name.startswith("spark/") for name in materialisation.metadata)
+
+
+def test_a_plan_shows_what_is_read_and_neither_secrets_nor_everything(spark, tmp_path):
+    path = str(tmp_path / "rows")
+    spark.range(3).selectExpr("id", "'x' AS token").write.parquet(path)
+    frame = spark.read.parquet(path).where("token = 'hush' AND id > 1")
+    plan = physical_plan(frame)
+    assert "Scan parquet" in plan
+    assert "id#" in plan
+    assert "hush" not in plan
+    assert "struct<id:bigint,token:string>" in plan
+    wide = physical_plan(spark.range(1).selectExpr(*(f"id AS column_{n}" for n in range(2000))))
+    assert len(wide) < MAX_PLAN_CHARACTERS + 100
+    assert wide.endswith("characters")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3a://user:hush@bucket/t", "s3a://***@bucket/t"),
+        ("abfss://container@a.dfs/t", "abfss://container@a.dfs/t"),
+        ("jdbc:postgresql://h/d?user=me&password=hush&ssl=1", "password=***&ssl=1"),
+        ("abfss://c@a.dfs?sv=2024&sig=hush%2B&se=1", "sig=***&se=1"),
+        ("[fs.s3a.secret.key=hush,fs.s3a.endpoint=e]", "secret.key=***,fs.s3a.endpoint=e]"),
+        ("(api_token#7 = hush)", "(api_token#7 = ***)"),
+        ("[EqualTo(token,hush), GreaterThan(id,1)]", "[EqualTo(token,***), GreaterThan(id,1)]"),
+        ("id AKIAABCDEFGHIJKLMNOP", "id ***"),
+        ("password: 'hush hush', a: 1", "password: ***, a: 1"),
+    ],
+)
+def test_secrets_are_hidden_in_a_plan(text, shown):
+    hidden = without_secrets(text)
+    assert shown in hidden
+    assert "hush" not in hidden
+
+
+def test_a_ui_that_does_not_answer_is_left_alone():
+    asked = []
+
+    class Silent(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_error(403)
+
+        def log_message(self, *arguments):
+            pass
+
+    class Context:
+        applicationId = "app/1"  # noqa: N815 - Spark's name
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Silent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        Context.uiWebUrl = f"http://127.0.0.1:{server.server_port}"
+        for _ in range(4):
+            assert StageMetrics(Context()).of_stages(frozenset([1])) == []
+        server.shutdown()
+    assert asked == ["/api/v1/applications/app%2F1/stages"] * 2

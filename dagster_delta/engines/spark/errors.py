@@ -12,7 +12,7 @@ __all__ = ["executor_failure", "is_missing_file_system", "read_failure", "spark_
 
 _MISSING_MODULE = re.compile(
     r"ModuleNotFoundError: No module named '(?P<module>dagster_delta|pyarrow|msgspec|pyroaring|"
-    r"fsspec|numpy|pandas)[.']"
+    r"fsspec|numpy|pandas|sqlglot|duckdb)[.']"
 )
 _STORAGE_FAILURE = re.compile(r"dagster_delta\.errors\.StorageFailure: (?P<message>[^\n]*)")
 _BAD_VALUE = re.compile(
@@ -33,16 +33,25 @@ def executor_failure(error: Exception, *, table: str) -> DeltaError | None:
     """
     text = str(error)
     if match := _MISSING_MODULE.search(text):
-        module = match["module"]
-        return InvalidArgument(
-            f"the Spark workers cannot import {module}: install dagster-delta-protocol into the "
-            "Python of every worker (spark.pyspark.python says which that is), or ship it with "
-            "spark.addArtifacts(…, pyfile=True)",
-            table=table,
-        )
+        return InvalidArgument(_missing(match["module"]), table=table)
     if match := _STORAGE_FAILURE.search(text):
         return StorageFailure(f"on a Spark executor: {match['message']}", table=table)
     return None
+
+
+def _missing(module: str) -> str:
+    install = "install dagster-delta-protocol into the Python of every worker"
+    if module == "dagster_delta":
+        mend = (
+            f"{install}, or send it there with ship_package(spark), in Dagster with "
+            "SparkSessionResource(ship_package=True)"
+        )
+    else:
+        mend = f"{install}, which brings it; only dagster_delta itself can be sent there"
+    return (
+        f"the Spark workers cannot import {module}: {mend}. Which Python they run is said by "
+        "spark.pyspark.python or the environment variable PYSPARK_PYTHON"
+    )
 
 
 @contextmanager

@@ -1,0 +1,70 @@
+"""Sends this package to the workers of a Spark session that do not have it installed."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import shutil
+import tempfile
+import weakref
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dagster_delta import errors
+from dagster_delta.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ship_package"]
+
+_SHIPPED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+
+
+def ship_package(spark: SparkSession) -> None:
+    """Let the Python workers of a session import this package, by sending it to them.
+
+    What it needs has compiled parts and has to be in their Python already: pyarrow, pandas, msgspec
+    and pyroaring, and for tables in object stores fsspec and what reads the store. For streams from
+    the log the driver of a Connect server needs the package too, installed.
+
+    Args:
+        spark: classic or Connect. Sending to the same session again does nothing.
+
+    Raises:
+        InvalidArgument: the session takes no files.
+    """
+    from pyspark.errors import PySparkException
+
+    if spark in _SHIPPED:
+        return
+    try:
+        spark.addArtifacts(str(_package_file()), pyfile=True)
+    except PySparkException as error:
+        raise InvalidArgument(
+            f"the session takes no files for its workers ({error}): install dagster-delta-protocol "
+            "into their Python instead"
+        ) from error
+    _SHIPPED.add(spark)
+
+
+@cache
+def _package_file() -> Path:
+    """A ZIP file with the modules of the package. It stays until this process ends, because
+    executors that are started later fetch it from here.
+    """
+    package = Path(errors.__file__).parent
+    directory = Path(tempfile.mkdtemp(prefix="dagster-delta-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    modules = sorted(package.rglob("*.py"))
+    content = hashlib.sha256()
+    for each in modules:
+        content.update(each.read_bytes())
+    # Another version of the package under the same name would be refused by the session.
+    target = directory / f"dagster_delta-{content.hexdigest()[:16]}.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
+        for each in modules:
+            file.write(each, each.relative_to(package.parent).as_posix())
+    return target

@@ -1,0 +1,77 @@
+"""How many bytes the stages of a Spark application moved, as the REST interface of its UI says."""
+
+from __future__ import annotations
+
+import urllib.parse
+import urllib.request
+from collections import Counter
+from http.client import HTTPException
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+__all__ = ["StageBytes", "StageMetrics"]
+
+_SECONDS_TO_ANSWER = 4.0
+_MAX_ANSWER_BYTES = 64 << 20
+_MAX_FAILURES = 2
+
+_FAILURES: Counter[str] = Counter()
+"""How often a UI did not answer this process."""
+
+
+class StageBytes(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What one attempt of a stage moved so far, in bytes."""
+
+    stage_id: int
+    """Number of the stage in its application."""
+    input_bytes: int = 0
+    """Read from files, and from what Spark keeps in memory."""
+    output_bytes: int = 0
+    """Written by Spark itself. Files of Delta tables are written by Python, and do not count."""
+    shuffle_read_bytes: int = 0
+    """Taken from other stages."""
+    shuffle_write_bytes: int = 0
+    """Left for other stages."""
+    disk_bytes_spilled: int = 0
+    """Put on disk for lack of memory."""
+
+
+class StageMetrics:
+    """Asks the UI of an application, and stops asking when it does not answer: it may be switched
+    off, out of reach or behind a login.
+    """
+
+    def __init__(self, context: SparkContext) -> None:
+        url = context.uiWebUrl
+        application = urllib.parse.quote(context.applicationId or "", safe="")
+        self._url = (
+            f"{url}/api/v1/applications/{application}/stages"
+            if url is not None and url.startswith(("http://", "https://"))
+            else None
+        )
+        # The driver is no further than this machine: no proxy leads there.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def of_stages(self, ids: frozenset[int], *, active: bool = False) -> list[StageBytes]:
+        """Of every attempt of these stages; empty where nobody answers.
+
+        Args:
+            ids: numbers of the stages.
+            active: only ask for stages that are running.
+        """
+        if self._url is None or not ids or _FAILURES[self._url] >= _MAX_FAILURES:
+            return []
+        try:
+            query = "?status=active" if active else ""
+            with self._opener.open(f"{self._url}{query}", timeout=_SECONDS_TO_ANSWER) as answer:
+                content = answer.read(_MAX_ANSWER_BYTES)
+            stages = msgspec.json.decode(content, type=list[StageBytes])
+        except (OSError, HTTPException, msgspec.DecodeError):
+            # The first answer of a busy driver may take long.
+            _FAILURES[self._url] += 1
+            return []
+        return [each for each in stages if each.stage_id in ids]
