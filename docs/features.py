@@ -287,6 +287,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/reference/test_row_tracking.py::test_ids_stay_through_our_changes_and_delta_sparks",
     ),
     Operation(
+        "The draft of row tracking (`rowIds`), on tables that have it",
+        "tests/table/test_draft_row_ids.py::test_ids_stay_through_every_change",
+        "tests/table/test_draft_row_ids.py::test_spark_keeps_ids_too",
+    ),
+    Operation(
         "Set and unset properties, enable features, raise the protocol of an existing table",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_delta_spark_writes_on_after_each_feature_that_was_enabled",

@@ -67,11 +67,11 @@ class CarriedIds:
         columns = carried_columns(configuration)
         if columns is None:
             return cls(len(configuration.schema), None)
-        return cls(len(configuration.schema) - 2, columns)
+        return cls(len(configuration.schema) - len(columns.names), columns)
 
     @property
     def version_column(self) -> str | None:
-        """The column with the version of the last change; None where rows carry no ids."""
+        """The column with the version of the last change; None where rows carry none."""
         return None if self.columns is None else self.columns.row_commit_version
 
     def of_table(self, rows: Any) -> Any:
@@ -93,8 +93,8 @@ class CarriedIds:
         """A `pyarrow.RecordBatch` of the table's own columns as rows that get new ids."""
         if self.columns is None:
             return rows
-        nothing = pa.nulls(rows.num_rows, pa.int64())
+        nothing = [pa.nulls(rows.num_rows, pa.int64())] * len(self.columns.names)
         fields = [pa.field(name, pa.int64()) for name in self.columns.names]
         return pa.RecordBatch.from_arrays(
-            [*rows.columns, nothing, nothing], schema=pa.schema([*rows.schema, *fields])
+            [*rows.columns, *nothing], schema=pa.schema([*rows.schema, *fields])
         )

@@ -35,6 +35,7 @@ from dagster_delta.protocol.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
 )
 from dagster_delta.protocol.row_tracking import (
+    DRAFT_ROW_ID_COLUMN_KEY,
     ROW_COMMIT_VERSION_COLUMN_KEY,
     ROW_ID_COLUMN_KEY,
     ROW_TRACKING_DOMAIN,
@@ -120,7 +121,7 @@ def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDr
         prepared,
         final,
         files=_FILES.get(feature.name, "none"),
-        forgets_row_ids=feature.name == "rowTracking",
+        forgets_row_ids=feature.name in ("rowTracking", "rowIds"),
         removed_domains=_DOMAINS.get(feature.name, frozenset()),
     )
 
@@ -212,6 +213,7 @@ _PREPARATIONS: dict[str, _Prepare] = {
         ROW_ID_COLUMN_KEY,
         ROW_COMMIT_VERSION_COLUMN_KEY,
     ),
+    "rowIds": _without_properties("delta.enableRowIds", DRAFT_ROW_ID_COLUMN_KEY),
     "domainMetadata": _NOTHING,
     "timestampNtz": _if_unused("timestampNtz", "drop its columns without a time zone first"),
     "typeWidening": _without_field_metadata(

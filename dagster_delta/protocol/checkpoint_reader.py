@@ -30,6 +30,7 @@ from dagster_delta.protocol.arrow_columns import chunks_where
 from dagster_delta.protocol.commit_file import LenientDomainMetadata, LenientMetadata
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.parquet_reader import open_parquet_reader
+from dagster_delta.protocol.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
 
 __all__ = ["ADD_SOURCES", "REMOVE_SOURCES", "CheckpointPart", "TableActions", "conform"]
 
@@ -76,6 +77,7 @@ _MARKERS = {
     "metaData": "id",
     "txn": "appId",
     "domainMetadata": "domain",
+    ROW_ID_MARK: "highWaterMark",
     "sidecar": "path",
 }
 
@@ -424,6 +426,9 @@ def _take_table_action(found: TableActions, kind: str, action: Any) -> None:
         case "domainMetadata":
             domain = msgspec.convert(action, LenientDomainMetadata).strict()
             found.domain_metadata[domain.domain] = domain
+        case "rowIdHighWaterMark":
+            mark = msgspec.convert(action, RowIdHighWaterMark)
+            found.domain_metadata[ROW_ID_MARK] = mark.as_domain()
         case _:
             found.sidecars.append(msgspec.convert(action, SidecarFile))
 

@@ -22,6 +22,7 @@ from dagster_delta.protocol.checkpoint_structs import (
     statistics_columns,
     whole_array,
 )
+from dagster_delta.protocol.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark, is_row_id_mark
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = ["CheckpointState", "EncodedCheckpoint", "encode_checkpoint", "statistics_columns"]
@@ -63,6 +64,7 @@ _TRANSACTION = pa.struct(
 _DOMAIN = pa.struct(
     [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]
 )
+_ROW_ID_MARK = pa.struct([("highWaterMark", pa.int64()), ("preservedRowIds", pa.bool_())])
 _CHECKPOINT_METADATA = pa.struct([("version", pa.int64()), ("tags", _TEXT_MAP)])
 _SIDECAR = pa.struct(
     [
@@ -241,12 +243,16 @@ def _struct(columns: dict[str, Any]) -> Any:
 
 def _other_actions(state: CheckpointState, *, as_v2: bool) -> Any:
     """A pyarrow.Table of every action that is not about a file, one row each."""
+    domains = [each for each in state.domain_metadata if not is_row_id_mark(each)]
     rows: list[tuple[str, Any, list[object]]] = [
         ("protocol", _PROTOCOL, [_protocol_row(state.configuration.protocol)]),
         ("metaData", _METADATA, [_metadata_row(state.configuration.metadata)]),
         ("txn", _TRANSACTION, [_transaction_row(each) for each in state.transactions]),
-        ("domainMetadata", _DOMAIN, [_domain_row(each) for each in state.domain_metadata]),
+        ("domainMetadata", _DOMAIN, [_domain_row(each) for each in domains]),
     ]
+    if len(domains) < len(state.domain_metadata):
+        marks = map(RowIdHighWaterMark.of_domain, filter(is_row_id_mark, state.domain_metadata))
+        rows.append((ROW_ID_MARK, _ROW_ID_MARK, [_mark_row(each) for each in marks]))
     if as_v2:
         rows.insert(
             0,
@@ -288,6 +294,10 @@ def _transaction_row(transaction: SetTransaction) -> dict[str, object]:
         "version": transaction.version,
         "lastUpdated": transaction.last_updated_ms,
     }
+
+
+def _mark_row(mark: RowIdHighWaterMark) -> dict[str, object]:
+    return {"highWaterMark": mark.high_water_mark, "preservedRowIds": mark.preserved_row_ids}
 
 
 def _domain_row(domain: DomainMetadata) -> dict[str, object]:

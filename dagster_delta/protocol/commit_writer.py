@@ -20,6 +20,7 @@ from dagster_delta.protocol.actions import (
     RemoveFile,
     SetTransaction,
 )
+from dagster_delta.protocol.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark, is_row_id_mark
 
 __all__ = [
     "CommitContents",
@@ -88,9 +89,11 @@ def encode_actions(contents: CommitContents) -> bytes:
         lines.append(_ENCODER.encode({"protocol": contents.protocol}))
     if contents.metadata is not None:
         lines.append(_ENCODER.encode({"metaData": contents.metadata}))
+    domains = contents.domain_metadata
     named: tuple[tuple[str, Iterable[msgspec.Struct]], ...] = (
         ("txn", contents.transactions),
-        ("domainMetadata", contents.domain_metadata),
+        ("domainMetadata", [each for each in domains if not is_row_id_mark(each)]),
+        (ROW_ID_MARK, map(RowIdHighWaterMark.of_domain, filter(is_row_id_mark, domains))),
         ("remove", contents.removes),
         ("add", contents.adds),
         ("cdc", contents.change_files),

@@ -41,6 +41,7 @@ from dagster_delta.protocol.log_replay import (
     TOMBSTONE_SCHEMA,
     file_key,
 )
+from dagster_delta.protocol.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
 
 __all__ = [
     "LogTail",
@@ -110,6 +111,7 @@ class _KeyLine(msgspec.Struct, gc=False, rename="camel"):
     meta_data: LenientMetadata | None = None
     txn: SetTransaction | None = None
     domain_metadata: LenientDomainMetadata | None = None
+    row_id_high_water_mark: RowIdHighWaterMark | None = None
 
 
 # A batch of strings holds less than 2 GiB, and statistics may take kilobytes a file.
@@ -180,6 +182,8 @@ def _take_table_actions(tail: LogTail, lines: Sequence[_KeyLine], commit: RawCom
         elif line.domain_metadata is not None:
             domain = line.domain_metadata.strict()
             tail.domain_metadata[domain.domain] = domain
+        elif line.row_id_high_water_mark is not None:
+            tail.domain_metadata[ROW_ID_MARK] = line.row_id_high_water_mark.as_domain()
     if protocols or metadata:
         _take_configuration(tail, protocols, metadata, commit)
 

@@ -14,7 +14,12 @@ from functools import cached_property
 import msgspec
 
 from dagster_delta.protocol.commit_writer import CommitContents, encode_actions
-from dagster_delta.protocol.row_tracking import assign_row_ids, high_water_mark_domain
+from dagster_delta.protocol.row_id_mark import RowIdHighWaterMark, is_row_id_mark
+from dagster_delta.protocol.row_tracking import (
+    assign_row_ids,
+    high_water_mark_domain,
+    parse_high_water_mark,
+)
 
 __all__ = [
     "CHECKPOINT_PROTECTION_KEY",
@@ -51,10 +56,18 @@ class PendingActions:
     contents: CommitContents
     tracks_rows: bool = False
     """Whether files get row ids, as the table supports row tracking."""
+    keeps_draft_row_ids: bool | None = None
+    """On a table with the draft of row tracking, whether rows that it moves or changes keep their
+    ids; None on others."""
     starts_in_commit_timestamps: bool = False
     """Whether it is the first commit with a timestamp of its own."""
     protects_checkpoints: bool = False
     """Whether the checkpoints before it are kept until all of them can go at once."""
+
+    @property
+    def assigns_row_ids(self) -> bool:
+        """Whether files get row ids, in one dialect or the other."""
+        return self.tracks_rows or self.keeps_draft_row_ids is not None
 
     def encode(self, slot: CommitSlot) -> bytes:
         """The lines of the commit below its commitInfo, for one place in the log.
@@ -62,7 +75,7 @@ class PendingActions:
         Raises:
             InvalidTable: rows of a file that does not say how many it has need ids.
         """
-        if self.tracks_rows or self.starts_in_commit_timestamps or self.protects_checkpoints:
+        if self.assigns_row_ids or self.starts_in_commit_timestamps or self.protects_checkpoints:
             return encode_actions(self.settle(slot))
         return self._encoded
 
@@ -74,12 +87,24 @@ class PendingActions:
             configuration = {**contents.metadata.configuration, **own}
             metadata = msgspec.structs.replace(contents.metadata, configuration=configuration)
             contents = replace(contents, metadata=metadata)
-        if self.tracks_rows:
+        if self.assigns_row_ids:
             adds, highest = assign_row_ids(
-                contents.adds, version=slot.version, highest=slot.highest_row_id
+                contents.adds,
+                # The draft keeps no versions of rows.
+                version=slot.version if self.tracks_rows else None,
+                highest=slot.highest_row_id,
             )
             domains = contents.domain_metadata
-            if highest != slot.highest_row_id:
+            if self.keeps_draft_row_ids is not None and adds:
+                # Spec: a mark whenever fresh ids are committed, also where it does not change, and
+                # one at most. A clone brings the one of its source.
+                highest = max(highest, parse_high_water_mark(filter(is_row_id_mark, domains)))
+                domains = tuple(each for each in domains if not is_row_id_mark(each))
+                mark = RowIdHighWaterMark(
+                    high_water_mark=highest, preserved_row_ids=self.keeps_draft_row_ids
+                )
+                domains = (*domains, mark.as_domain())
+            if self.tracks_rows and highest != slot.highest_row_id:
                 domains = (*domains, high_water_mark_domain(highest))
             contents = replace(contents, adds=adds, domain_metadata=domains)
         return contents

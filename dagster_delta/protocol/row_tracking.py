@@ -17,10 +17,12 @@ import msgspec
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.column_mapping import PHYSICAL_NAME_KEY
+from dagster_delta.protocol.row_id_mark import RowIdHighWaterMark, is_row_id_mark
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = [
+    "DRAFT_ROW_ID_COLUMN_KEY",
     "NO_ROW_IDS",
     "ROW_COMMIT_VERSION_COLUMN_KEY",
     "ROW_IDS_KEPT_TAG",
@@ -38,6 +40,8 @@ __all__ = [
 
 ROW_TRACKING_DOMAIN = "delta.rowTracking"
 """Metadata domain that holds the highest row id ever assigned."""
+DRAFT_ROW_ID_COLUMN_KEY = "delta.rowIds.physicalColumnName"
+"""What the draft calls the property that names the column with ids."""
 ROW_ID_COLUMN_KEY = "delta.rowTracking.materializedRowIdColumnName"
 """Property that names the column of data files with ids that rows brought along."""
 ROW_COMMIT_VERSION_COLUMN_KEY = "delta.rowTracking.materializedRowCommitVersionColumnName"
@@ -63,17 +67,20 @@ class MaterializedColumns:
     """Physical names of the columns that carry row ids and versions through a rewrite."""
 
     row_id: str
-    row_commit_version: str
+    row_commit_version: str | None
+    """None in the draft, which keeps no versions."""
 
     @property
-    def names(self) -> tuple[str, str]:
-        """Both names, the id's first."""
-        return self.row_id, self.row_commit_version
+    def names(self) -> tuple[str, ...]:
+        """The names that there are, the id's first."""
+        version = self.row_commit_version
+        return (self.row_id,) if version is None else (self.row_id, version)
 
     def positions_in(self, columns: Sequence[str]) -> tuple[int | None, int | None]:
         """Where the two stand among some columns; None for one that is not there."""
         row_id, row_commit_version = (
-            columns.index(name) if name in columns else None for name in self.names
+            columns.index(name) if name in columns else None
+            for name in (self.row_id, self.row_commit_version)
         )
         return row_id, row_commit_version
 
@@ -87,7 +94,12 @@ def parse_high_water_mark(domains: Iterable[DomainMetadata]) -> int:
     Raises:
         InvalidTable: the domain cannot be parsed.
     """
+    highest = NO_ROW_IDS
     for each in domains:
+        if is_row_id_mark(each):
+            # Ids of the draft stay taken where the table has moved on to row tracking.
+            highest = max(highest, RowIdHighWaterMark.of_domain(each).high_water_mark)
+            continue
         if each.domain != ROW_TRACKING_DOMAIN or each.removed:
             continue
         try:
@@ -97,8 +109,8 @@ def parse_high_water_mark(domains: Iterable[DomainMetadata]) -> int:
                 f"the metadata domain {ROW_TRACKING_DOMAIN} cannot be parsed ({error}), so no row "
                 "id can be assigned; restore an older version of the table"
             ) from error
-        return found.row_id_high_water_mark
-    return NO_ROW_IDS
+        highest = max(highest, found.row_id_high_water_mark)
+    return highest
 
 
 def high_water_mark_domain(highest: int) -> DomainMetadata:
@@ -154,9 +166,17 @@ def materialized_columns(configuration: TableConfiguration) -> MaterializedColum
     Raises:
         InvalidTable: row tracking is enabled, and the table does not name the columns.
     """
+    properties = configuration.metadata.configuration
+    if configuration.draft_row_ids_enabled:
+        name = properties.get(DRAFT_ROW_ID_COLUMN_KEY)
+        if not name:
+            raise InvalidTable(
+                "row ids are enabled, and the table does not name the column that carries them "
+                f"({DRAFT_ROW_ID_COLUMN_KEY}); name one with the engine that created the table"
+            )
+        return MaterializedColumns(name, None)
     if not configuration.row_tracking_enabled:
         return None
-    properties = configuration.metadata.configuration
     row_id = properties.get(ROW_ID_COLUMN_KEY)
     row_commit_version = properties.get(ROW_COMMIT_VERSION_COLUMN_KEY)
     if not row_id or not row_commit_version:
@@ -174,6 +194,9 @@ def carried_columns(configuration: TableConfiguration) -> MaterializedColumns | 
     Only one that `tracked_configuration` made does.
     """
     properties = configuration.metadata.configuration
+    draft = properties.get(DRAFT_ROW_ID_COLUMN_KEY) if configuration.supports("rowIds") else None
+    if draft and configuration.schema.get(draft) is not None:
+        return MaterializedColumns(draft, None)
     row_id = properties.get(ROW_ID_COLUMN_KEY)
     row_commit_version = properties.get(ROW_COMMIT_VERSION_COLUMN_KEY)
     if not row_id or not row_commit_version or configuration.schema.get(row_id) is None:

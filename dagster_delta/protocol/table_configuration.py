@@ -174,6 +174,11 @@ class TableConfiguration:
         return self.supports("inCommitTimestamp") and self.properties.enable_in_commit_timestamps
 
     @property
+    def draft_row_ids_enabled(self) -> bool:
+        """Whether row ids are complete and may be relied on, by the draft of row tracking."""
+        return self.supports("rowIds") and self.properties.enable_row_ids
+
+    @property
     def row_tracking_enabled(self) -> bool:
         """Whether row ids are complete and may be relied on."""
         return self.supports("rowTracking") and self.properties.enable_row_tracking

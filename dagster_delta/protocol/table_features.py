@@ -115,7 +115,6 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="rowIds",
         description="rows keep an id (the draft of rowTracking)",
-        can_write=False,
     ),
     TableFeature(
         name="domainMetadata",

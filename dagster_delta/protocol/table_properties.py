@@ -234,6 +234,8 @@ class TableProperties:
     )
     """Whether columns may change their type online, a property of this library's own; None where
     the table does not say, which means no."""
+    enable_row_ids = _Property("delta.enableRowIds", _parse_boolean, default=False)
+    """Whether row ids are complete, in the draft of row tracking."""
     enable_row_tracking = _Property("delta.enableRowTracking", _parse_boolean, default=False)
     """Whether row ids are complete and may be relied on."""
     enable_iceberg_compat_v1 = _Property(

@@ -17,6 +17,7 @@ from dagster_delta.protocol.commit_file import (
     LenientDomainMetadata,
     LenientMetadata,
 )
+from dagster_delta.protocol.row_id_mark import is_row_id_mark
 
 __all__ = [
     "VersionChecksum",
@@ -188,6 +189,9 @@ def _next_domains(
 ) -> tuple[DomainMetadata, ...] | None:
     if previous.domain_metadata is None or not actions.domain_metadata:
         return previous.domain_metadata
+    if any(map(is_row_id_mark, actions.domain_metadata)):
+        # It is no domain to others, and has no place in a checksum.
+        return None
     newest = {each.domain: each for each in (*previous.domain_metadata, *actions.domain_metadata)}
     return tuple(each for each in newest.values() if not each.removed)
 

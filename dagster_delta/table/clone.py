@@ -36,6 +36,7 @@ from dagster_delta.protocol.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
 )
+from dagster_delta.protocol.row_id_mark import RowIdHighWaterMark
 from dagster_delta.protocol.row_tracking import (
     assign_row_ids,
     high_water_mark_domain,
@@ -298,7 +299,8 @@ def _with_row_ids(
 ) -> tuple[list[AddFile], list[DomainMetadata]]:
     """The adds, with the ids that rows have in the source, and the highest id, if that changes."""
     adds = list(added_again(files))
-    if not configuration.supports("rowTracking"):
+    is_draft = configuration.supports("rowIds")
+    if not is_draft and not configuration.supports("rowTracking"):
         bare = [
             msgspec.structs.replace(each, base_row_id=None, default_row_commit_version=None)
             for each in adds
@@ -307,7 +309,12 @@ def _with_row_ids(
     before = parse_high_water_mark([] if existing is None else existing.domain_metadata().values())
     highest = max(before, parse_high_water_mark(source.domain_metadata().values()))
     assigned, highest = assign_row_ids(adds, version=None, highest=highest)
-    return list(assigned), [high_water_mark_domain(highest)] if highest > before else []
+    if highest <= before:
+        return list(assigned), []
+    if is_draft:
+        mark = RowIdHighWaterMark(high_water_mark=highest, preserved_row_ids=True)
+        return list(assigned), [mark.as_domain()]
+    return list(assigned), [high_water_mark_domain(highest)]
 
 
 def _domains(source: Snapshot, existing: Snapshot | None) -> list[DomainMetadata]:

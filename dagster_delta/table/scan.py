@@ -17,7 +17,7 @@ from dagster_delta.protocol.arrow_values import every, integer_scalar
 from dagster_delta.protocol.file_skipping import SkippedFiles, skip_files
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.predicates import Constant, Predicate
-from dagster_delta.protocol.row_tracking import tracked_configuration
+from dagster_delta.protocol.row_tracking import materialized_columns, tracked_configuration
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.table.large_tables import candidate_files, large_log
 from dagster_delta.table.row_frames import RowFrames
@@ -46,7 +46,8 @@ class Scan(RowFrames):
         columns: logical names of the columns to read, in the order of the result; all by default.
         where: Spark SQL, or an expression parsed already; only rows for which it is true are read.
         row_ids: whether two columns follow: `_row_id`, which a row keeps as long as it is in the
-            table, and `_row_commit_version`, the version that added or last changed it.
+            table, and `_row_commit_version`, the version that added or last changed it; only the
+            first in the draft of row tracking, `rowIds`.
 
     Raises:
         SchemaMismatch: a column, or a name in the filter, is not in the schema.
@@ -79,8 +80,14 @@ class Scan(RowFrames):
         """The logical schema of the result."""
         fields = [self.snapshot.schema.field(name) for name in self.columns]
         if self.row_ids:
-            fields += [StructField(name, PrimitiveType("long")) for name in ROW_ID_NAMES]
+            fields += [StructField(name, PrimitiveType("long")) for name in self._row_id_names]
         return StructType(tuple(fields))
+
+    @property
+    def _row_id_names(self) -> tuple[str, ...]:
+        carried = materialized_columns(self.snapshot.configuration)
+        # The draft of row tracking keeps no versions of rows.
+        return ROW_ID_NAMES if carried is None else ROW_ID_NAMES[: len(carried.names)]
 
     def files(self) -> Any:
         """The files that may hold rows of the result: a `pa.Table` of LIVE_FILE_SCHEMA.
@@ -232,7 +239,7 @@ class Scan(RowFrames):
 
 
 def _check_row_ids(snapshot: Snapshot) -> None:
-    if not snapshot.configuration.row_tracking_enabled:
+    if materialized_columns(snapshot.configuration) is None:
         raise InvalidArgument(
             "the table does not track rows; set_properties({'delta.enableRowTracking': 'true'}) "
             "gives ids to the rows that are there",

@@ -304,7 +304,13 @@ class Snapshot:
 
     def domain_metadata(self) -> dict[str, DomainMetadata]:
         """The metadata domains that are set, by name."""
-        if self.checksum is not None and self.checksum.domain_metadata is not None:
+        # No checksum holds the high-water mark of the draft of row tracking.
+        is_in_checksum = not self.configuration.supports("rowIds")
+        if (
+            is_in_checksum
+            and self.checksum is not None
+            and self.checksum.domain_metadata is not None
+        ):
             found = {each.domain: each for each in self.checksum.domain_metadata}
         else:
             with located(self.store, self.version):

@@ -41,6 +41,7 @@ from dagster_delta.protocol.pending_actions import PendingActions
 from dagster_delta.protocol.row_tracking import (
     NO_ROW_IDS,
     ROW_IDS_KEPT_TAG,
+    materialized_columns,
     parse_high_water_mark,
 )
 from dagster_delta.protocol.table_configuration import TableConfiguration
@@ -380,6 +381,9 @@ class Transaction:
             actions=PendingActions(
                 contents,
                 tracks_rows=configuration.supports("rowTracking"),
+                keeps_draft_row_ids=(
+                    self._row_ids_stay() if configuration.supports("rowIds") else None
+                ),
                 starts_in_commit_timestamps=self._starts_in_commit_timestamps(),
                 protects_checkpoints=self._protects_checkpoints,
             ),
@@ -403,20 +407,26 @@ class Transaction:
         return not self.snapshot.configuration.in_commit_timestamps_enabled
 
     def _highest_row_id(self) -> int:
-        if self.snapshot is None or not self.snapshot.configuration.supports("rowTracking"):
+        if self.snapshot is None or not any(
+            map(self.snapshot.configuration.supports, ("rowTracking", "rowIds"))
+        ):
             return NO_ROW_IDS
         return parse_high_water_mark(self.snapshot.domain_metadata().values())
 
     def _tags(self) -> dict[str, str]:
         if not self.configuration.row_tracking_enabled:
             return {}
+        return {ROW_IDS_KEPT_TAG: "true" if self._row_ids_stay() else "false"}
+
+    def _row_ids_stay(self) -> bool:
         # Spec: true where no row was updated or copied, or all of them kept their ids.
         written = set(self._own_paths)
         moves_rows = bool(self._removes) and any(
             decode_path(each.path) in written for each in self._adds
         )
-        kept = self._keeps_row_ids or not moves_rows
-        return {ROW_IDS_KEPT_TAG: "true" if kept else "false"}
+        return not moves_rows or (
+            self._keeps_row_ids and materialized_columns(self.configuration) is not None
+        )
 
     def _read_timestamp_ms(self) -> int:
         if self.snapshot is None or not self.configuration.in_commit_timestamps_enabled:

@@ -57,13 +57,10 @@ def with_row_ids(
         'give the full URI of the table, or read it with engine="arrow"'
     ).cast("long")
     is_found = functions.col(_KEY).isNotNull()
+    row_id = functions.col(_BASE) + functions.col(row_index)
     carried = {
-        columns.row_id: functions.when(
-            is_found, functions.col(_BASE) + functions.col(row_index)
-        ).otherwise(missed),
-        columns.row_commit_version: functions.when(is_found, functions.col(_VERSION)).otherwise(
-            missed
-        ),
+        name: functions.when(is_found, value).otherwise(missed)
+        for name, value in zip(columns.names, (row_id, functions.col(_VERSION)), strict=False)
     }
     return joined.select(
         *[

@@ -1,0 +1,53 @@
+"""The highest row id ever assigned, as the draft of row tracking keeps it: an action of its own.
+
+Inside it goes as a metadata domain, as the shipped form is one: the newest wins, checkpoints keep
+it, and nothing else has to know.
+
+Spec: Increase Row ID High-water Mark (draft).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.actions import DomainMetadata
+
+__all__ = ["ROW_ID_MARK", "RowIdHighWaterMark", "is_row_id_mark"]
+
+ROW_ID_MARK = "rowIdHighWaterMark"
+"""Name of the action, and inside of the domain that stands for it."""
+
+
+class RowIdHighWaterMark(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which row ids are taken."""
+
+    high_water_mark: int
+    """Highest row id that was ever assigned in the table."""
+    preserved_row_ids: bool = False
+    """Whether the rows that its commit has moved or changed kept their ids."""
+
+    def as_domain(self) -> DomainMetadata:
+        """The domain that stands for it."""
+        text = msgspec.json.encode(self).decode()
+        return DomainMetadata(domain=ROW_ID_MARK, configuration=text, removed=False)
+
+    @classmethod
+    def of_domain(cls, domain: DomainMetadata) -> RowIdHighWaterMark:
+        """What a domain stands for.
+
+        Raises:
+            InvalidTable: it cannot be parsed.
+        """
+        try:
+            return msgspec.json.decode(domain.configuration, type=cls)
+        except msgspec.MsgspecError as error:
+            raise InvalidTable(
+                f"the action {ROW_ID_MARK} cannot be parsed ({error}), so no row id can be "
+                "assigned; restore an older version of the table"
+            ) from error
+
+
+def is_row_id_mark(domain: DomainMetadata) -> bool:
+    """Whether a domain stands for the action."""
+    return domain.domain == ROW_ID_MARK
