@@ -50,13 +50,28 @@ _MAX_OFFSET_MINUTES = 18 * 60
 
 
 @dataclass(frozen=True, slots=True)
+class _Form:
+    """A form of text that Arrow converts as Spark does, or refuses."""
+
+    pattern: str
+    """Regular expression of the texts."""
+    via: Any
+    """`pyarrow.DataType` that Arrow converts them to first."""
+    length: int | None = None
+    """Characters that count, from the start; None for all."""
+
+    def convert(self, array: Any) -> Any:
+        """The values of texts in this form. Raises ArrowInvalid."""
+        texts = array if self.length is None else pc.utf8_slice_codeunits(array, 0, self.length)
+        return texts.cast(self.via)
+
+
+@dataclass(frozen=True, slots=True)
 class TextConversion:
     """What makes values of one type out of text."""
 
-    usual: str
-    """Regular expression of texts that Arrow converts as Spark does, or refuses."""
-    usual_type: Any
-    """`pyarrow.DataType` that Arrow converts them to first."""
+    forms: tuple[_Form, ...]
+    """The usual ones."""
     storage_type: Any
     """`pyarrow.DataType` of what `read` gives."""
     arrow_type: Any
@@ -83,14 +98,18 @@ class TextConversion:
 
     def _split(self, array: Any) -> tuple[Any, Any]:
         """The values, and a mask of the texts that have none."""
-        usual = pc.match_substring_regex(array, self.usual).fill_null(True)
-        try:
+        values, odd = pa.nulls(len(array), self.arrow_type), array.is_valid()
+        for form in self.forms:
+            if not odd.true_count:
+                break
+            usual = pc.match_substring_regex(array, form.pattern).fill_null(False)
+            usual = pc.and_(usual, odd)
             texts = pc.if_else(usual, array, pa.scalar(None, array.type))
-            values = texts.cast(self.usual_type).cast(self.arrow_type)
-        except pa.ArrowInvalid:
-            usual = pc.is_null(array)
-            values = pa.nulls(len(array), self.arrow_type)
-        odd = pc.invert(usual)
+            try:
+                values = pc.if_else(usual, form.convert(texts).cast(self.arrow_type), values)
+            except pa.ArrowInvalid:
+                continue
+            odd = pc.and_not(odd, usual)
         failed = np.zeros(len(array), bool)
         if odd.true_count:
             texts = array.filter(odd).dictionary_encode()
@@ -116,17 +135,25 @@ def text_conversion(target: DataType) -> TextConversion | None:
     if isinstance(target, DecimalType):
         return _decimals(target)
     if name in _BITS:
-        return TextConversion(r"^-?[0-9]+$", found, found, found, _whole_number(_BITS[name]))
+        return TextConversion(_one(r"^-?[0-9]+$", found), found, found, _whole_number(_BITS[name]))
     if name in ("float", "double"):
-        usual = r"^-?[0-9]+(\.[0-9]+)?$"
-        return TextConversion(usual, found, found, found, _floating(found), _JAVA_BLANKS)
+        usual = _one(r"^-?[0-9]+(\.[0-9]+)?$", found)
+        return TextConversion(usual, found, found, _floating(found), _JAVA_BLANKS)
     if name == "boolean":
-        return TextConversion("^(true|false)$", found, found, found, _boolean)
+        return TextConversion(_one("^(true|false)$", found), found, found, _boolean)
     if name == "date":
-        return TextConversion("^[0-9]{4}-[0-9]{2}-[0-9]{2}$", found, pa.int32(), found, _day)
+        usual = (
+            _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}$", found),
+            _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]", found, 10),
+        )
+        return TextConversion(usual, pa.int32(), found, _day)
     if name in ("timestamp", "timestamp_ntz"):
         return _times(found)
     return None
+
+
+def _one(pattern: str, via: Any) -> tuple[_Form, ...]:
+    return (_Form(pattern, via),)
 
 
 # Numbers and booleans
@@ -181,7 +208,7 @@ def _decimals(target: DecimalType) -> TextConversion:
             raise ValueError(text)
         return rounded
 
-    return TextConversion(usual, arrow_type, arrow_type, arrow_type, read, _JAVA_BLANKS)
+    return TextConversion(_one(usual, arrow_type), arrow_type, arrow_type, read, _JAVA_BLANKS)
 
 
 # Dates and times
@@ -207,17 +234,18 @@ def _days(year: int, month: int, day: int) -> int:
 
 
 def _times(arrow_type: Any) -> TextConversion:
-    usual = (
-        r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
-        r"([ T]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?)?$"
-    )
+    day = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    time = r"[ T]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
+    # Without a zone a text is the local time of UTC.
+    usual = _one(f"{day}({time})?$", pa.timestamp("us"))
     is_instant = arrow_type.tz is not None
+    if is_instant:
+        usual += _one(f"{day}{time}(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])$", arrow_type)
 
     def read(text: str) -> int:
         return _moment(text, is_instant)
 
-    # Without a zone a text is the local time of UTC.
-    return TextConversion(usual, pa.timestamp("us"), pa.int64(), arrow_type, read)
+    return TextConversion(usual, pa.int64(), arrow_type, read)
 
 
 def _moment(text: str, is_instant: bool) -> int:
