@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import math
@@ -15,6 +16,8 @@ import pytest
 
 from dagster_delta.engines.parquet import data_file_reader, row_group_copying, writer
 from dagster_delta.engines.parquet.opened_file import OpenedFile
+from dagster_delta.errors import ConstraintViolation
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
@@ -261,6 +264,131 @@ def test_files_of_other_writers_are_copied(options: dict[str, Any]) -> None:
     assert (column.has_offset_index, column.compression) == (False, "ZSTD")
     expected = rows().select(["id", "name", "f"]).to_pylist()
     assert without_nan(content(table)) == without_nan([row for row in expected if row["id"] != 150])
+
+
+def changed_rows(**values: Any) -> list[dict[str, Any]]:
+    """The rows as they are after an update of every row from 150 to 169."""
+    return [
+        {**row, **({k: v(row) for k, v in values.items()} if 150 <= row["id"] < 170 else {})}
+        for row in rows().to_pylist()
+    ]
+
+
+RANGE = "id >= 150 AND id < 170"
+
+
+def test_an_update_encodes_only_the_columns_that_change(
+    decoded: list[tuple[int, list[int]]],
+) -> None:
+    table = make()
+    pages = table.store.read(table.snapshot().files()["path"][0].as_py())
+    (before,) = files(table)
+    decoded.clear()
+    result = table.update({"few": "concat(name, '!')", "d": "date_add(d, 7)"}, RANGE)
+    # Of other row groups what the footer does not tell, as above.
+    others = {column for group, columns in decoded if group != 1 for column in columns}
+    assert others == {4, 5, 6, 7}
+    assert result.metrics["numUpdatedRows"] == 20
+    assert result.metrics["numCopiedRows"] == 380
+    assert group_sizes(table) == [100] * 4
+    expected = changed_rows(
+        few=lambda row: None if row["name"] is None else f"{row['name']}!",
+        d=lambda row: row["d"] + dt.timedelta(days=7),
+    )
+    assert table.snapshot().scan().to_arrow()["id"].to_pylist() == list(range(ROWS))
+    assert without_nan(content(table)) == without_nan(expected)
+    after = table.store.read(table.snapshot().files()["path"][0].as_py())
+    for index in (0, 1, 2, 4, 5, 6, 7):
+        chunk = before.metadata.row_group(1).column(index)
+        start = chunk.dictionary_page_offset or chunk.data_page_offset
+        assert pages[start : start + chunk.total_compressed_size] in after
+    assert stats(table) == stats(make(pa.Table.from_pylist(expected, rows().schema)))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"f": "f * 2"}, {"f": lambda row: row["f"] * 2}),
+        ({"name": "NULL"}, {"name": lambda _: None}),
+        (
+            {"few": "'x'", "id": "id + 1000"},
+            {"few": lambda _: "x", "id": lambda row: row["id"] + 1000},
+        ),
+        ({"list": "NULL"}, {"list": lambda _: None}),
+        ({"s.a": "7"}, {"s": lambda row: {"a": 7, "f": row["s"]["f"]}}),
+    ],
+    ids=lambda value: "-".join(value),
+)
+def test_values_of_every_kind_are_put_in_their_places(
+    values: dict[str, str], expected: dict[str, Any]
+) -> None:
+    table = make()
+    table.update(values, RANGE)
+    found = sorted(changed_rows(**expected), key=lambda row: row["id"])
+    assert without_nan(content(table)) == without_nan(found)
+    assert group_sizes(table) == [100] * 4
+
+
+def test_updated_rows_stand_right_behind_deleted_ones() -> None:
+    table = make(properties={"delta.enableDeletionVectors": "true"})
+    table.delete("id IN (3, 120, 155, 250)")
+    table.set_properties({"delta.enableDeletionVectors": "false"})
+    result = table.update({"name": "'new'"}, RANGE)
+    assert (result.metrics["numUpdatedRows"], result.metrics["numCopiedRows"]) == (19, 377)
+    assert group_sizes(table) == [99, 98, 99, 100]
+    expected = [r for r in changed_rows(name=lambda _: "new") if r["id"] not in (3, 120, 155, 250)]
+    assert without_nan(content(table)) == without_nan(expected)
+
+
+def test_an_update_that_breaks_a_constraint_shows_whole_rows() -> None:
+    table = make()
+    table.add_constraint("small", "id < 1000 OR few = 'c0'")
+    with pytest.raises(ConstraintViolation, match="small") as caught:
+        table.update({"id": "id + 1000"}, RANGE)
+    assert "'name': 'name 151'" in caught.value.examples[0]
+    table.update({"id": "id + 100"}, RANGE)
+    assert sorted(row["id"] for row in content(table) if row["id"] >= 390)[-1] == 399
+    assert sum(row["id"] == 260 for row in content(table)) == 2
+
+
+def test_rows_that_move_to_another_partition_are_written_whole() -> None:
+    table = make(partition_by=("p",))
+    table.update({"p": "NULL", "name": "'moved'"}, RANGE)
+    found = table.snapshot().scan(where="p IS NULL").to_arrow()["id"].to_pylist()
+    assert sorted(found) == [0, 1, 2, *range(150, 170)]
+    table.update({"name": "'again'"}, "id = 150 OR id = 399")
+    assert {row["id"] for row in content(table) if row["name"] == "again"} == {150, 399}
+
+
+def test_updates_of_tracked_rows_keep_their_ids() -> None:
+    table = make(properties={"delta.enableRowTracking": "true"})
+    table.update({"name": "'new'"}, RANGE)
+    found = table.snapshot().scan(row_ids=True).to_arrow()
+    assert found["_row_id"].to_pylist() == found["id"].to_pylist()
+    versions = dict(
+        zip(found["id"].to_pylist(), found["_row_commit_version"].to_pylist(), strict=True)
+    )
+    assert (versions[149], versions[150]) == (0, 1)
+
+
+def test_generated_columns_follow_an_update() -> None:
+    table = DeltaTable.create(
+        "",
+        store=MemoryStore(),
+        schema=StructType(
+            (
+                StructField("id", PrimitiveType("long")),
+                StructField("a", PrimitiveType("long")),
+                StructField(
+                    "twice", PrimitiveType("long"), True, {"delta.generationExpression": "a * 2"}
+                ),
+            )
+        ),
+    )
+    table.append(pa.table({"id": range(ROWS), "a": range(ROWS)}))
+    table.update({"a": "id + 1"}, RANGE)
+    assert {row["twice"] - 2 * row["a"] for row in content(table)} == {0}
+    assert [row["a"] for row in content(table)][149:152] == [149, 151, 152]
 
 
 def test_the_merge_and_another_reader_agree(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 
-__all__ = ["FileProjection", "locate_leaf", "num_steps_found"]
+__all__ = ["FileProjection", "leaf_ranges", "locate_leaf", "num_steps_found"]
 
 _Convert = Callable[[Any], Any]
 
@@ -93,7 +93,7 @@ class FileProjection:
         # The reader returns columns in the order of the file.
         chosen = sorted({index for index in found if index is not None})
         position = {index: order for order, index in enumerate(chosen)}
-        leaves = _leaf_ranges(file_fields)
+        leaves = leaf_ranges(file_fields)
         return cls(
             [leaf for index in chosen for leaf in leaves[index]],
             tuple(
@@ -169,7 +169,7 @@ def locate_leaf(
         index = None if field is None else _find(siblings, field, mode)
         if field is None or index is None:
             return None
-        start += _leaf_ranges(siblings)[index].start
+        start += leaf_ranges(siblings)[index].start
         found = siblings[index].type
         if depth == len(path):
             return (start, found) if not pa.types.is_nested(found) else None
@@ -214,7 +214,7 @@ def _parquet_id(field: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def _leaf_ranges(fields: list[Any]) -> list[range]:
+def leaf_ranges(fields: list[Any]) -> list[range]:
     """Indexes of the Parquet columns of each field."""
     ranges = []
     start = 0

@@ -1,20 +1,23 @@
-"""Row groups of data files written again without some of their rows, a few columns at a time.
+"""Row groups of data files written again without some of their rows, or with new values in some
+columns, a few columns at a time.
 
 Columns are independent of each other in a Parquet file, so that one need be in memory while it is
-filtered and encoded, however wide the rows are. A row group that loses no row, in a file like those
-that the table's writer makes, is copied byte for byte.
+filtered and encoded, however wide the rows are. A column that stays as it is in all of a row group,
+in a file like those that the table's writer makes, is copied byte for byte.
 
 Spec: Data Files; Parquet's file format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import ReadPlan, WriteSpec
 from dagster_delta.engines.nested_arrays import rename_nested
@@ -31,6 +34,7 @@ from dagster_delta.engines.parquet.data_file_reader import (
 )
 from dagster_delta.engines.parquet.encodings import ColumnEncodings, choose_encodings
 from dagster_delta.engines.parquet.file import EncodedRowGroup, FileFormat, encode_rows
+from dagster_delta.engines.parquet.file_projection import leaf_ranges
 from dagster_delta.engines.parquet.file_statistics import FileStatistics
 from dagster_delta.engines.parquet.footer_splicing import MAGIC, RowGroupBytes
 from dagster_delta.engines.parquet.opened_file import OpenedFile
@@ -38,6 +42,7 @@ from dagster_delta.engines.parquet.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.writer import REPRESENTATIVE_ROWS
 from dagster_delta.engines.partition_split import PartitionKey
 from dagster_delta.protocol.column_change import COLUMN_CHANGE_KEY
+from dagster_delta.protocol.parquet_reader import decoding_pool
 from dagster_delta.protocol.row_tracking import carried_columns
 
 __all__ = ["CopiedColumns", "RowGroupCopier"]
@@ -61,7 +66,8 @@ class CopiedColumns:
     """Of these columns."""
     key: PartitionKey
     num_rows: int
-    """Rows that have stayed."""
+    """Rows that have stayed, changed ones included."""
+    num_changed: int
     is_last: bool
     """Whether these are the last columns of the row group."""
 
@@ -69,6 +75,23 @@ class CopiedColumns:
     def nbytes(self) -> int:
         """What they take in memory."""
         return sum(len(each.pages) for each in self.columns)
+
+
+class RowGroupChange(Protocol):
+    """New values for some columns of some rows of one file; may be used by several threads."""
+
+    @property
+    def columns(self) -> Collection[str]:
+        """Logical names of the columns."""
+
+    def num_matches(self, opened: OpenedFile, group: int) -> int:
+        """Rows of a row group that change."""
+
+    def marks(self, opened: OpenedFile, group: int) -> Any:
+        """Which of the live rows of a row group change: a `pyarrow.BooleanArray`."""
+
+    def values(self, opened: OpenedFile, group: int) -> pa.RecordBatch:
+        """The rows of a row group that change, in order, with their new values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +135,16 @@ class RowGroupCopier:
         footer = RowGroupBytes.of_file(memoryview(empty.file)).footer
         return _Model(footer, FooterBytes.parse(footer).schema, empty.metadata.created_by)
 
-    def sources(self, file: DataFile, reader: DataFileReader) -> Iterator[BatchSource] | None:
+    def sources(
+        self, file: DataFile, reader: DataFileReader, change: RowGroupChange | None = None
+    ) -> Iterator[BatchSource] | None:
         """Sources of what stays of a file, in order: of `CopiedColumns`, or of record batches where
         a row group had better be cut. None where the rows had better be put together with others.
 
         Args:
             file: with the rows that leave it as hidden ones.
             reader: of all columns of the table.
+            change: new values of rows that stay.
 
         Raises:
             As a `DataFileReader` does.
@@ -129,18 +155,28 @@ class RowGroupCopier:
         leaving = 0 if opened.left_out is None else len(opened.left_out)
         if 2 * leaving > opened.footer.num_rows:
             return None
-        return self._sources(opened, reader)
+        groups = range(opened.footer.num_row_groups)
+        if change is not None and any(_is_large(opened, group) for group in groups):
+            return None
+        return self._sources(opened, reader, change)
 
-    def _sources(self, opened: OpenedFile, reader: DataFileReader) -> Iterator[BatchSource]:
+    def _sources(
+        self, opened: OpenedFile, reader: DataFileReader, change: RowGroupChange | None
+    ) -> Iterator[BatchSource]:
         with reader.naming(opened.file):
             kept = self._kept(opened)
+        every = range(len(self._format.columns))
         for group in range(opened.footer.num_row_groups):
-            if group in kept:
-                yield partial(self._keep, opened, group, kept[group], reader)
-            elif opened.footer.row_group(group).total_byte_size > MAX_ROW_GROUP_BYTES:
+            if not opened.may_hold_wanted(group):
+                continue
+            if change is not None and change.num_matches(opened, group):
+                yield partial(self._change, opened, group, change, kept.get(group), reader)
+            elif group in kept:
+                yield partial(self._keep, opened, group, kept[group], every, reader)
+            elif _is_large(opened, group):
                 yield partial(reader.read_group, opened, group)
-            elif opened.may_hold_wanted(group):
-                for part in self._parts(opened.num_wanted(group)):
+            else:
+                for part in self._parts(opened.num_wanted(group), every):
                     yield partial(self._filter, opened, group, part)
 
     def join(self, parts: Sequence[CopiedColumns]) -> EncodedRowGroup:
@@ -158,46 +194,104 @@ class RowGroupCopier:
 
     def _filter(self, opened: OpenedFile, group: int, part: range) -> Iterator[CopiedColumns]:
         """Columns of the rows that stay, encoded anew."""
-        rows = self._read(opened, group, part)
-        statistics = FileStatistics(self._format.statistics)
-        statistics.observe(rows, part.start)
-        num_rows = rows.num_rows
-        encoded = self._encode([rows], part)
-        is_last = part.stop == len(self._format.columns)
-        yield CopiedColumns(encoded, statistics, self._key(opened), num_rows, is_last)
+        yield self._encoded([self._read(opened, group, part)], opened, part)
 
     def _keep(
-        self, opened: OpenedFile, group: int, chunks: Sequence[bytes], reader: DataFileReader
+        self,
+        opened: OpenedFile,
+        group: int,
+        chunks: Sequence[bytes],
+        part: range,
+        reader: DataFileReader,
     ) -> Iterator[CopiedColumns]:
-        """All columns as they stand in the file."""
+        """Columns as they stand in the file, where all rows stay."""
         statistics = FileStatistics(self._format.statistics)
         for index in self._format.statistics.observed_columns:
-            statistics.observe(self._read(opened, group, range(index, index + 1)), index)
+            if index in part:
+                statistics.observe(self._read(opened, group, range(index, index + 1)), index)
         row_group = opened.footer.row_group(group)
+        leaves = leaf_ranges(list(self._format.arrow_schema))
         columns = []
         with reader.naming(opened.file):
-            for index, chunk in enumerate(chunks):
+            for index in range(leaves[part.start].start, leaves[part.stop - 1].stop):
                 start, stop = _page_range(row_group.column(index))
                 pages = opened.handle.read_at(stop - start, start)
-                columns.append(ColumnBytes(pages, chunk, start))
-        key = self._key(opened)
-        yield CopiedColumns(tuple(columns), statistics, key, row_group.num_rows, is_last=True)
+                columns.append(ColumnBytes(pages, chunks[index], start))
+        yield self._copied(tuple(columns), statistics, opened, part, row_group.num_rows)
+
+    def _change(
+        self,
+        opened: OpenedFile,
+        group: int,
+        change: RowGroupChange,
+        chunks: Sequence[bytes] | None,
+        reader: DataFileReader,
+    ) -> Iterator[CopiedColumns]:
+        """All columns, with new values in some rows of some of them."""
+        new = change.values(opened, group)
+        marks = change.marks(opened, group)
+        count = change.num_matches(opened, group)
+        num_rows = opened.num_wanted(group)
+        for part in self._runs(change.columns):
+            name = self._format.columns[part.start]
+            if name in change.columns:
+                rows = self._read(opened, group, part)
+                values = rename_nested(new.column(name), rows.schema.field(0).type)
+                rows = pa.table([_put_values(rows.column(0), values, marks)], schema=rows.schema)
+                yield replace(self._encoded([rows], opened, part), num_changed=count)
+            elif chunks is not None:
+                for each in self._keep(opened, group, chunks, part, reader):
+                    yield replace(each, num_changed=count)
+            else:
+                for piece in self._parts(num_rows, part):
+                    for each in self._filter(opened, group, piece):
+                        yield replace(each, num_changed=count)
+
+    def _runs(self, changed: Collection[str]) -> Iterator[range]:
+        """Columns of the file in order: each that changes for itself, and the others between."""
+        start = 0
+        for index, name in enumerate(self._format.columns):
+            if name in changed:
+                if index > start:
+                    yield range(start, index)
+                yield range(index, index + 1)
+                start = index + 1
+        if start < len(self._format.columns):
+            yield range(start, len(self._format.columns))
+
+    def _encoded(self, rows: list[Any], opened: OpenedFile, part: range) -> CopiedColumns:
+        """The columns of a `pyarrow.Table`, taken out of a list as by `_encode`."""
+        statistics = FileStatistics(self._format.statistics)
+        statistics.observe(rows[0], part.start)
+        num_rows = rows[0].num_rows
+        return self._copied(self._encode(rows, part), statistics, opened, part, num_rows)
+
+    def _copied(
+        self,
+        columns: tuple[ColumnBytes, ...],
+        statistics: FileStatistics,
+        opened: OpenedFile,
+        part: range,
+        num_rows: int,
+    ) -> CopiedColumns:
+        is_last = part.stop == len(self._format.columns)
+        return CopiedColumns(columns, statistics, self._key(opened), num_rows, 0, is_last)
 
     def _key(self, opened: OpenedFile) -> PartitionKey:
         values = opened.file.partition_values
         # Spec: an empty text is a null partition value as well.
         return tuple(values.get(name) or None for name in self._partition_names)
 
-    def _parts(self, num_rows: int) -> Iterator[range]:
+    def _parts(self, num_rows: int, columns: range) -> Iterator[range]:
         """Columns of the file that are at work together: indexes side by side, all in order."""
-        start = size = 0
-        for index, field in enumerate(self._format.arrow_schema):
-            width = num_rows * _width(field.type)
+        start, size = columns.start, 0
+        for index in columns:
+            width = num_rows * _width(self._format.arrow_schema.field(index).type)
             if index > start and size + width > PART_BYTES:
                 yield range(start, index)
                 start, size = index, 0
             size += width
-        yield range(start, len(self._format.columns))
+        yield range(start, columns.stop)
 
     def _read(self, opened: OpenedFile, group: int, part: range) -> Any:
         """Columns of the rows that stay, as a `pyarrow.Table` of the new file's."""
@@ -262,6 +356,19 @@ class RowGroupCopier:
         """Whether the columns of a `pyarrow.parquet.RowGroupMetaData` are compressed as here."""
         columns = (row_group.column(index) for index in range(row_group.num_columns))
         return all(each.compression.casefold() == self._codec for each in columns)
+
+
+def _is_large(opened: OpenedFile, group: int) -> bool:
+    return bool(opened.footer.row_group(group).total_byte_size > MAX_ROW_GROUP_BYTES)
+
+
+def _put_values(column: Any, values: Any, marks: Any) -> Any:
+    """The values of a `pyarrow.ChunkedArray`, with others where the marks are."""
+    places = np.arange(len(column), dtype=np.int64)
+    marked = np.from_dlpack(pc.indices_nonzero(marks))
+    places[marked] = len(column) + np.arange(len(values))
+    index = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+    return pc.take(pa.concat_arrays([*column.chunks, values]), index, memory_pool=decoding_pool())
 
 
 def _page_range(column: Any) -> tuple[int, int]:

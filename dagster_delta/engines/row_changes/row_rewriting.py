@@ -28,6 +28,7 @@ from dagster_delta.engines.parquet.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.row_group_copying import CopiedColumns, RowGroupCopier
 from dagster_delta.engines.parquet.writer import DataFileWriter
 from dagster_delta.engines.row_changes.change_data_files import ChangeDataWriter, ChangeType
+from dagster_delta.engines.row_changes.column_update import ColumnUpdate, FileUpdate
 from dagster_delta.engines.row_completion import row_update
 from dagster_delta.engines.row_tracking import CarriedIds
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
@@ -52,11 +53,13 @@ def rewrite_rows(rewrite: RowRewrite) -> RewriteResult:
         changes = None
         if rewrite.change_data is not None:
             changes = writers.enter_context(ChangeDataWriter(rewrite.change_data, store))
-        copier = None
-        if rewrite.keeps_rest and not _is_mixed(rewrite):
-            copier = RowGroupCopier(rewrite.source, rewrite.data)
+        copier, update = None, None
+        if rewrite.keeps_rest:
+            update = ColumnUpdate.of(rewrite)
+            if update is not None or not _is_mixed(rewrite):
+                copier = RowGroupCopier(rewrite.source, rewrite.data)
         job = _Rewriting(rewrite, data, changes, copier)
-        for batch in _read(rewrite, copier):
+        for batch in _read(rewrite, copier, update):
             job.take(batch)
         return RewriteResult(
             data.finish().files,
@@ -72,11 +75,13 @@ def _is_mixed(rewrite: RowRewrite) -> bool:
     return rewrite.keeps_rest and uses_matches
 
 
-def _read(rewrite: RowRewrite, copier: RowGroupCopier | None) -> Iterator[Any]:
+def _read(
+    rewrite: RowRewrite, copier: RowGroupCopier | None, update: ColumnUpdate | None
+) -> Iterator[Any]:
     """The rows that are written or recorded, as batches with a last column that marks the matches.
 
-    Where all of them are matches, or none is, the mark is left out. Rows that are only copied may
-    come as `CopiedColumns`.
+    Where all of them are matches, or none is, the mark is left out. Rows that are only copied, or
+    that get new values in a few columns, may come as `CopiedColumns`.
     """
     source = rewrite.source
     paths = source.files["path"].to_pylist()
@@ -88,7 +93,7 @@ def _read(rewrite: RowRewrite, copier: RowGroupCopier | None) -> Iterator[Any]:
         expected_vectors=deletion_vectors_of(source.files),
         with_positions=_is_mixed(rewrite),
     )
-    return read_ahead(source.store, _sources(rewrite, reader, matches, copier))
+    return read_ahead(source.store, _sources(rewrite, reader, matches, copier, update))
 
 
 def _sources(
@@ -96,13 +101,16 @@ def _sources(
     reader: DataFileReader,
     matches: list[BitMap64 | None],
     copier: RowGroupCopier | None,
+    update: ColumnUpdate | None,
 ) -> Iterator[BatchSource]:
     is_mixed = _is_mixed(rewrite)
     for file in data_files(rewrite.source.files):
         rows = matches[file.ordinal]
         if is_mixed:
-            for each in reader.sources([file]):
-                yield partial(_mark, each, rows)
+            changed = None
+            if copier is not None and update is not None and rows is not None:
+                changed = copier.sources(file, reader, FileUpdate(update, rows))
+            yield from changed or (partial(_mark, each, rows) for each in reader.sources([file]))
         elif rewrite.keeps_rest and rows is not None:
             rest = replace(file, hidden=rows)
             copied = None if copier is None else copier.sources(rest, reader)
@@ -178,7 +186,8 @@ class _Rewriting:
         assert self._copier is not None  # noqa: S101  it made them
         self._copied.append(columns)
         if columns.is_last:
-            self.num_copied_rows += columns.num_rows
+            self.num_changed_rows += columns.num_changed
+            self.num_copied_rows += columns.num_rows - columns.num_changed
             self._data.add_encoded(columns.key, self._copier.join(self._copied))
             self._copied = []
 
