@@ -17,10 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.parquet.data_file_reader import FILE_ORDINAL, ROW_INDEX
+from dagster_delta.engines.parquet.ordered_prefetch import BatchSource
+from dagster_delta.engines.row_changes.key_sieve import KeySieve
 from dagster_delta.engines.row_changes.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.row_changes.merge_condition import Columns, Computed, MergeCondition
 from dagster_delta.engines.row_changes.merge_source import MergeSource, column_at
 from dagster_delta.engines.sql.duckdb_sql import duckdb_input
+from dagster_delta.engines.sql.typed import Column
 from dagster_delta.protocol.arrow_schema import to_arrow_type
 from dagster_delta.protocol.arrow_values import scalar_of
 from dagster_delta.protocol.schema import DataType
@@ -138,6 +141,7 @@ class MergeJoin:
         """Per key, the values of the rows that can match: `pyarrow.ChunkedArray`s."""
         self._source_rows: list[Any] = []
         self._load()
+        self._sieve = self._find_sieve(condition)
 
     @property
     def target_paths(self) -> frozenset[tuple[str, ...]]:
@@ -154,6 +158,24 @@ class MergeJoin:
         """Give back what the SQL engine holds."""
         if self._connection is not None:
             self._connection.close()
+
+    def narrowed(self, source: BatchSource) -> BatchSource:
+        """A source of rows of the target without most of those that match no row of the source.
+
+        Args:
+            source: of batches as `pairs` takes them.
+        """
+        if self._sieve is None:
+            return source
+        path, sieve = self._sieve
+
+        def rows() -> Iterator[Any]:
+            for batch in source():
+                kept = batch.filter(sieve.may_be_there(column_at(batch, path)))
+                if kept.num_rows:
+                    yield kept
+
+        return rows
 
     def pairs(self, batches: Iterable[Any]) -> Iterator[Pairs]:
         """The matching pairs, in no order.
@@ -201,6 +223,13 @@ class MergeJoin:
             pa.chunked_array(part, _arrow_type(data_type))
             for part, data_type in zip(parts, self._types, strict=True)
         ]
+
+    def _find_sieve(self, condition: MergeCondition) -> tuple[tuple[str, ...], KeySieve] | None:
+        """One for the first key that is a column of the target of a kind that can be sieved."""
+        for each, keys in zip(condition.keys, self.keys, strict=True):
+            if isinstance(each.target, Column) and not each.nulls_match and KeySieve.takes(keys):
+                return each.target.path[1:], KeySieve(keys)
+        return None
 
     def _open(self) -> Any:
         import duckdb

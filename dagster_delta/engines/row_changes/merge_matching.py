@@ -122,7 +122,8 @@ def find_row_actions(
     ]
     if searched and join.num_candidates:
         reader = target.reader(path[1:] for path in join.target_paths)
-        batches = read_ahead(target.store, reader.sources(searched))
+        sources = map(join.narrowed, reader.sources(searched))
+        batches = read_ahead(target.store, sources)
         for pairs in join.pairs(batches):
             search.take(pairs)
     found = _sorted(search.parts)
