@@ -23,7 +23,6 @@ from dagster_delta.table.column_change_methods import ColumnChangeMethods
 from dagster_delta.table.committer import Refused, now_ms
 from dagster_delta.table.dml import RowChangeMethods
 from dagster_delta.table.maintenance import MaintenanceMethods
-from dagster_delta.table.post_commit import write_checkpoint
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from dagster_delta.table.setting_methods import SettingMethods
 from dagster_delta.table.snapshot import Snapshot
@@ -449,16 +448,6 @@ class DeltaTable(
         return self._adopt(
             overwrite_rows(self._store, self._latest(), data, options, where=where, clock=now_ms)
         )
-
-    def checkpoint(self) -> None:
-        """Write a checkpoint of the version this handle knows.
-
-        Raises:
-            TableNotFound, StorageFailure, UnsupportedFeature, UnsupportedWriterVersion.
-        """
-        snapshot = self._known()
-        snapshot.configuration.check_writable(table=self.uri, version=snapshot.version)
-        write_checkpoint(snapshot, now_ms=now_ms())
 
     def _known(self) -> Snapshot:
         if self._snapshot is None:

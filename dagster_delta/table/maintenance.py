@@ -154,6 +154,17 @@ class MaintenanceMethods(ABC):
         self._snapshot = result.snapshot
         return result
 
+    def checkpoint(self) -> None:
+        """Write a checkpoint of the version this handle knows.
+
+        Raises:
+            TableNotFound, StorageFailure, UnsupportedWriterVersion.
+            UnsupportedFeature: the table cannot be written, or has its old checkpoints protected.
+        """
+        from dagster_delta.table.post_commit import checkpoint_version
+
+        checkpoint_version(self._known(), now_ms=now_ms())
+
     def clean_log(
         self,
         retention_hours: float | None = None,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines.engine import Clock
+from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.checkpoint_writer import (
     CheckpointState,
     EncodedCheckpoint,
@@ -39,7 +40,7 @@ from dagster_delta.table.log_reader import read_last_checkpoint
 if TYPE_CHECKING:
     from dagster_delta.table.snapshot import Snapshot
 
-__all__ = ["MAX_ACTIONS_PER_PART", "follow_commit", "write_checkpoint"]
+__all__ = ["MAX_ACTIONS_PER_PART", "checkpoint_version", "follow_commit", "write_checkpoint"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -164,6 +165,33 @@ def _warn(what: str, version: int, store: ObjectStore, error: Exception) -> None
         what,
         error,
     )
+
+
+def checkpoint_version(snapshot: Snapshot, *, now_ms: int) -> None:
+    """Store a checkpoint of a version that somebody asks for.
+
+    Args:
+        snapshot: the version.
+        now_ms: as for `write_checkpoint`.
+
+    Raises:
+        UnsupportedFeature, UnsupportedWriterVersion: the version may not get one.
+        InvalidTable, StorageFailure.
+    """
+    table = snapshot.store.location.uri
+    snapshot.configuration.check_writable(table=table, version=snapshot.version)
+    # Spec: Checkpoint Protection. The checkpoints of versions before a feature was dropped hide it
+    # from who does not know it; others could bring it to light.
+    latest = snapshot.update()
+    protected = latest.configuration.properties.checkpoint_protection_before_version
+    if latest.configuration.supports("checkpointProtection") and snapshot.version < protected:
+        raise UnsupportedFeature(
+            f"the checkpoints of versions before {protected} are protected, as a table feature was "
+            "dropped then, so none is added; write one of the latest version",
+            table=table,
+            version=snapshot.version,
+        )
+    write_checkpoint(snapshot, now_ms=now_ms)
 
 
 def write_checkpoint(

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature, VersionNotFound
-from dagster_delta.protocol.log_paths import commit_path, compacted_path, parse_log_file_name
+from dagster_delta.protocol.log_paths import (
+    commit_path,
+    compacted_path,
+    parse_log_file_name,
+    v2_checkpoint_path,
+)
 from dagster_delta.protocol.pending_actions import CHECKPOINT_PROTECTION_KEY
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_store import MemoryStore
@@ -183,6 +192,9 @@ def test_history_is_cut_past_a_protected_version_or_not_at_all(
         )
     )
     transaction.commit("TEST")
+    DeltaTable("", store=store, version=protected).checkpoint()
+    with pytest.raises(UnsupportedFeature, match=f"before {protected} are protected"):
+        DeltaTable("", store=store, version=protected - 1).checkpoint()
     age(store, [each - 6.5 for each in range(9)])
     result = clean(store)
     assert result.earliest_version == expected
@@ -205,6 +217,40 @@ def test_sidecars_that_no_kept_checkpoint_names_go() -> None:
     assert len(made) > len([each for each in log(store) if "checkpoint" in each]) == 2
     assert [each for each in log(store) if each.endswith("young.parquet")]
     assert not [each for each in log(store) if each.startswith(("old", "orphan"))]
+
+
+def test_a_sidecar_that_the_kept_checkpoint_names_stays_however_old() -> None:
+    _, store = make(7, checkpointPolicy="v2", checkpointInterval="2")
+    made = next(
+        each.path
+        for each in store.list_recursive("_delta_log")
+        if each.path.startswith(f"_delta_log/{6:020d}.checkpoint.")
+    )
+    rows = pq.read_table(pa.BufferReader(store.read(made)))
+    buffer = pa.BufferOutputStream()
+    files = rows.select(["add"]).filter(pc.is_valid(rows["add"]))
+    pq.write_table(files, buffer)
+    sidecar = buffer.getvalue().to_pybytes()
+    named = "_delta_log/_sidecars/named.parquet"
+    store.put(named, sidecar)
+    store.put("_delta_log/_sidecars/orphan.parquet", sidecar)
+    first = json.loads(store.read(commit_path(0)).splitlines()[1])
+    second = json.loads(store.read(commit_path(0)).splitlines()[2])
+    facts = {"path": "named.parquet", "sizeInBytes": len(sidecar), "modificationTime": 1}
+    manifest = [{"checkpointMetadata": {"version": 6}}, first, second, {"sidecar": facts}]
+    store.put(
+        v2_checkpoint_path(6, str(uuid.uuid4()), "json"),
+        "\n".join(map(json.dumps, manifest)).encode(),
+    )
+    store.delete([made])
+    found = store._objects.by_path
+    for each in [path for path in found if "_sidecars" in path]:
+        found[each] = found[each][0], NOW - 10 * DAY
+    age(store, [each - 6 for each in range(7)])
+    assert clean(store).earliest_version == 6
+    assert [each.path for each in store.list_recursive("_delta_log/_sidecars")] == [named]
+    assert Snapshot.load(store).num_records == 14
+    assert Snapshot.load(store).scan().to_arrow().num_rows == 14
 
 
 def test_in_commit_timestamps_decide_where_the_table_keeps_them() -> None:
