@@ -71,6 +71,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/reference/test_variants_delta_spark.py::test_delta_spark_reads_and_writes_on",
     ),
     Operation(
+        "SQL of variants: `parse_json`, `variant_get`, `is_variant_null` and their `try_` forms",
+        "tests/engines/test_variant_sql.py::test_what_is_computed_is_what_spark_computes",
+        "tests/engines/test_variant_sql.py::test_what_is_computed_is_what_spark_computes",
+    ),
+    Operation(
         "Partition columns in the data files too (`materializePartitionColumns`)",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_partition_columns_stand_in_the_files_too",

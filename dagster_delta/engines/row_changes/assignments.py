@@ -17,7 +17,7 @@ from dagster_delta.engines.sql.ansi_cast import can_store
 from dagster_delta.engines.sql.constraint_check import ConstraintCheck
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.engines.sql.typed import Column
-from dagster_delta.engines.sql.types import is_primitive, sql_type_name
+from dagster_delta.engines.sql.types import VARIANT, is_primitive, sql_type_name
 from dagster_delta.engines.store_assignment import assign_batches
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.arrow_schema import to_arrow_type
@@ -195,10 +195,11 @@ def check_computable(assignment: Assignment) -> None:
     if isinstance(value.typed, Column):
         return
     value.check_embeddable()
-    if value.data_type is not None and not is_primitive(value.data_type):
+    data_type = value.data_type
+    if data_type is not None and not is_primitive(data_type) and data_type != VARIANT:
         raise UnsupportedExpression(
             f"the embedded engine cannot compute {value.sql!r}, a value of type "
-            f"{sql_type_name(value.data_type)}: use the Spark engine",
+            f"{sql_type_name(data_type)}: use the Spark engine",
             column=".".join(assignment.column),
         )
 

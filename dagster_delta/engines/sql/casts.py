@@ -44,6 +44,7 @@ _DUCKDB_TYPES = {
     "timestamp": "TIMESTAMP",
     "timestamp_ntz": "TIMESTAMP",
     "void": "INTEGER",
+    "variant": 'STRUCT("value" BLOB, metadata BLOB)',
 }
 
 _EXACT = Context(prec=100)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import os
+import re
 import threading
 from collections.abc import Mapping
 from decimal import Decimal
@@ -20,9 +21,10 @@ from dagster_delta.engines.sql.casts import cast_may_raise, cast_sql, duckdb_typ
 from dagster_delta.engines.sql.functions import WHITELIST
 from dagster_delta.engines.sql.rules import types_of
 from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Refused, Typed, walk
-from dagster_delta.engines.sql.types import is_primitive
+from dagster_delta.engines.sql.types import VARIANT, is_primitive
+from dagster_delta.engines.sql.variant_functions import register_variant_functions
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.arrow_schema import to_arrow_type
+from dagster_delta.protocol.arrow_schema import VARIANT_STORAGE, to_arrow_type
 from dagster_delta.protocol.schema import DataType
 
 if TYPE_CHECKING:
@@ -32,6 +34,10 @@ __all__ = ["DuckDbEvaluator", "duckdb_input"]
 
 # Guards repeat their operand, so nested ones grow fast; nobody writes such a filter by hand.
 _MAX_SQL_LENGTH = 1_000_000
+
+
+# How DuckDB reports what a function of ours raised.
+_PYTHON_ERROR = re.compile(r"executing the UDF: (\w+): (.*)")
 
 
 class DuckDbEvaluator:
@@ -72,8 +78,13 @@ class DuckDbEvaluator:
         try:
             result = connection.sql(self._sql).to_arrow_table().column(0)
         except duckdb.Error as error:
+            problem = str(error).splitlines()[0]
+            if in_python := _PYTHON_ERROR.search(problem):
+                problem = in_python[2]
+                if in_python[1] == UnsupportedExpression.__name__:
+                    raise UnsupportedExpression(problem) from error
             raise InvalidArgument(
-                f"the expression fails on a value of this table: {str(error).splitlines()[0]}"
+                f"the expression fails on a value of this table: {problem}"
             ) from error
         finally:
             connection.unregister("batch")
@@ -162,6 +173,8 @@ def duckdb_input(values: Any, data_type: DataType) -> Any:
         values = values.combine_chunks()
         if isinstance(values, pa.ChunkedArray):
             values = pa.concat_arrays(values.chunks)
+    if data_type == VARIANT:
+        return values.cast(VARIANT_STORAGE)
     if not is_primitive(data_type):
         return pc.if_else(pc.is_null(values), pa.scalar(None, pa.bool_()), pa.scalar(value=True))
     target = to_arrow_type(data_type)
@@ -202,6 +215,7 @@ def _connection() -> duckdb.DuckDBPyConnection:
                 "threads": 1,
             },
         )
+        register_variant_functions(connection)
         # Rewrites could move a failing operand out of the CASE that shields it.
         connection.execute("PRAGMA disable_optimizer")
         connection.execute("SET lock_configuration = true")

@@ -29,6 +29,7 @@ from dagster_delta.engines.sql.types import (
     VOID,
     sql_type_name,
 )
+from dagster_delta.engines.sql.variant_functions import VARIANT_FUNCTIONS
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 
@@ -110,7 +111,7 @@ def _resolve_case(name: str, arguments: tuple[Typed, ...]) -> Typed:
     values.append(arguments[-1] if len(arguments) % 2 else Literal(None, VOID))
     if any(each != BOOLEAN for each in types_of(conditions)):
         raise Refusal("a condition that is not boolean")
-    target, values = typed_alike("CASE", values)
+    target, values = typed_alike("CASE", values, with_variants=True)
     branches = [
         each
         for condition, value in zip(conditions, values, strict=False)
@@ -144,7 +145,7 @@ def _resolve_nullif(name: str, arguments: tuple[Typed, ...]) -> Typed:
 def _resolve_coalesce(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if not arguments:
         raise Refusal(f"{name} without arguments")
-    target, operands = typed_alike(name, arguments)
+    target, operands = typed_alike(name, arguments, with_variants=name == "coalesce")
     return Call(name, tuple(operands), target)
 
 
@@ -284,6 +285,7 @@ WHITELIST: Mapping[str, Rule] = {
     "contains": Rule(fixed(*_TEXT_TEST), function("contains")),
     "like": Rule(resolve_like, sql_like),
     **ARITHMETIC,
+    **VARIANT_FUNCTIONS,
     **DATE_FUNCTIONS,
     **{
         name: Rule(_cast_function(target), function(name))

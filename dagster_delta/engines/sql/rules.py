@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from dagster_delta.engines.sql.casts import Refusal, cast
 from dagster_delta.engines.sql.typed import Call, Literal, Typed
-from dagster_delta.engines.sql.types import BOOLEAN, common_type, is_primitive, sql_type_name
+from dagster_delta.engines.sql.types import (
+    BOOLEAN,
+    VARIANT,
+    common_type,
+    is_primitive,
+    sql_type_name,
+)
 from dagster_delta.protocol.schema import DataType
 
 __all__ = [
@@ -50,15 +56,24 @@ def types_of(arguments: Sequence[Typed]) -> list[DataType]:
     return types
 
 
-def typed_alike(name: str, arguments: Sequence[Typed]) -> tuple[DataType, list[Typed]]:
+def typed_alike(
+    name: str, arguments: Sequence[Typed], *, with_variants: bool = False
+) -> tuple[DataType, list[Typed]]:
     """The common type of the operands, and the operands cast to it.
+
+    Args:
+        name: for a refusal.
+        arguments: the operands.
+        with_variants: whether variants may be among them: one is handed on, and nothing is
+            computed from it.
 
     Raises:
         Refusal: there is none, or a cast is not in the whitelist.
     """
     types = types_of(arguments)
     target = common_type(types)
-    if target is None or not is_primitive(target):
+    handed_on = with_variants and target == VARIANT
+    if target is None or not (is_primitive(target) or handed_on):
         raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
     return target, [cast(each, target) for each in arguments]
 

@@ -1,0 +1,227 @@
+"""SQL functions of variants, computed in Python as Spark computes them; what differs is refused.
+
+Spec: Variant Data Type. Spark SQL: parse_json, variant_get.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.sql.casts import Refusal, duckdb_type
+from dagster_delta.engines.sql.rules import Rule, boolean_call, fixed, literal_of, types_of
+from dagster_delta.engines.sql.typed import Call, Literal, Typed
+from dagster_delta.engines.sql.types import BOOLEAN, DOUBLE, STRING, VARIANT, sql_type_name
+from dagster_delta.engines.variants import variants_from_json
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.protocol.arrow_schema import VARIANT_STORAGE
+from dagster_delta.protocol.schema import DataType, PrimitiveType
+from dagster_delta.protocol.variant import SingleFloat, decode_variant, encode_variant
+from dagster_delta.protocol.variant_json import json_of_variant
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["VARIANT_FUNCTIONS", "register_variant_functions"]
+
+_DUCKDB_VARIANT = duckdb_type(VARIANT)
+
+_TARGETS: dict[str, DataType] = {
+    "boolean": BOOLEAN,
+    "byte": PrimitiveType("byte"),
+    "tinyint": PrimitiveType("byte"),
+    "short": PrimitiveType("short"),
+    "smallint": PrimitiveType("short"),
+    "int": PrimitiveType("integer"),
+    "integer": PrimitiveType("integer"),
+    "long": PrimitiveType("long"),
+    "bigint": PrimitiveType("long"),
+    "double": DOUBLE,
+    "string": STRING,
+    "variant": VARIANT,
+}
+_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_STEP = re.compile(r"\.([^.\[]+)|\['([^'?]+)'\]|\[\"([^\"?]+)\"\]|\[(\d{1,9})\]")
+
+_Path = tuple[str | int, ...]
+
+
+# -- typing -------------------------------------------------------------------------------------
+
+
+def _resolve_get(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if len(arguments) not in (2, 3) or types_of(arguments)[0] != VARIANT:
+        raise Refusal(f"{name} of these arguments")
+    path = literal_of(name, arguments[1], str)
+    kind = literal_of(name, arguments[2], str) if len(arguments) == 3 else "variant"
+    target = _TARGETS.get(str(kind).strip().lower())
+    if target is None:
+        raise Refusal(f"{name} as {kind}")
+    _parse_path(str(path))
+    spelled = Literal(str(target), STRING)
+    return Call(name, (arguments[0], arguments[1], spelled), target)
+
+
+def _parse_path(text: str) -> _Path:
+    """The names and positions that lead into a variant.
+
+    Raises:
+        Refusal: the text is no path that is known here.
+    """
+    steps: list[str | int] = []
+    position = 1
+    while position < len(text):
+        found = _STEP.match(text, position)
+        if found is None:
+            break
+        name = found[1] or found[2] or found[3]
+        steps.append(int(found[4]) if name is None else name)
+        position = found.end()
+    if not text.startswith("$") or position < len(text):
+        raise Refusal(f"the path {text!r} into a variant")
+    return tuple(steps)
+
+
+def _sql_get(call: Call, operands: Sequence[str]) -> str:
+    target = types_of([call])[0]
+    integral = isinstance(target, PrimitiveType) and target.name in _BITS
+    kind = "long" if integral else str(target)
+    sql = f"{call.name}_{kind}({', '.join(operands)})"
+    return f"CAST({sql} AS {sql_type_name(target)})" if integral else sql
+
+
+def _resolve_is_variant_null(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if types_of(arguments) != [VARIANT]:
+        raise Refusal(f"{name} of these arguments")
+    return boolean_call(name, arguments)
+
+
+def _sql_is_variant_null(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
+    return f"coalesce(struct_extract({operands[0]}, 'value') = '\\x00'::BLOB, FALSE)"
+
+
+def _sql_call(call: Call, operands: Sequence[str]) -> str:
+    return f"{call.name}({', '.join(operands)})"
+
+
+VARIANT_FUNCTIONS: dict[str, Rule] = {
+    "parse_json": Rule(fixed(VARIANT, STRING), _sql_call, may_raise=True),
+    "try_parse_json": Rule(fixed(VARIANT, STRING), _sql_call, may_raise=True),
+    "is_variant_null": Rule(_resolve_is_variant_null, _sql_is_variant_null),
+    "variant_get": Rule(_resolve_get, _sql_get, may_raise=True),
+    "try_variant_get": Rule(_resolve_get, _sql_get, may_raise=True),
+}
+
+
+# -- computing ----------------------------------------------------------------------------------
+
+
+def register_variant_functions(connection: duckdb.DuckDBPyConnection) -> None:
+    """Teach a connection the functions that the SQL of variants calls."""
+
+    def register(name: str, compute: Callable[..., Any], inputs: list[str], result: str) -> None:
+        # Its signatures want enumerations, and lists of one invariant type.
+        create: Callable[..., Any] = connection.create_function
+        create(name, compute, inputs, result, type="arrow", null_handling="special")
+
+    register("parse_json", _parse_json, ["VARCHAR"], _DUCKDB_VARIANT)
+    register("try_parse_json", _try_parse_json, ["VARCHAR"], _DUCKDB_VARIANT)
+    results = {
+        "boolean": ("BOOLEAN", pa.bool_()),
+        "long": ("BIGINT", pa.int64()),
+        "double": ("DOUBLE", pa.float64()),
+        "string": ("VARCHAR", pa.string()),
+        "variant": (_DUCKDB_VARIANT, VARIANT_STORAGE),
+    }
+    inputs = [_DUCKDB_VARIANT, "VARCHAR", "VARCHAR"]
+    for kind, (result, arrow_type) in results.items():
+        register(f"variant_get_{kind}", _getter(arrow_type, tries=False), inputs, result)
+        register(f"try_variant_get_{kind}", _getter(arrow_type, tries=True), inputs, result)
+
+
+def _parse_json(texts: Any) -> Any:
+    return variants_from_json(texts)
+
+
+def _try_parse_json(texts: Any) -> Any:
+    return pa.array([_tried(each) for each in texts.to_pylist()], VARIANT_STORAGE)
+
+
+def _tried(text: str | None) -> Any:
+    try:
+        return variants_from_json([text])[0].as_py()
+    except InvalidArgument as error:
+        if "Extra data" in str(error):
+            # Spark takes the first value, and looks no further.
+            raise
+        return None
+
+
+def _getter(arrow_type: Any, *, tries: bool) -> Callable[[Any, Any, Any], Any]:
+    def get(variants: Any, paths: Any, kinds: Any) -> Any:
+        if not len(variants):
+            return pa.nulls(0, arrow_type)
+        path, kind = _parse_path(paths[0].as_py()), kinds[0].as_py()
+        found = [_get(each, path, kind, tries=tries) for each in variants.to_pylist()]
+        return pa.array(found, arrow_type)
+
+    return get
+
+
+def _get(variant: Any, path: _Path, kind: str, *, tries: bool) -> object:
+    if variant is None:
+        return None
+    value = decode_variant(variant["metadata"], variant["value"])
+    for step in path:
+        is_there = (
+            isinstance(value, dict) and step in value
+            if isinstance(step, str)
+            else isinstance(value, list) and step < len(value)
+        )
+        if not is_there:
+            return None
+        value = value[step]  # type: ignore[index]
+    if kind == "variant":
+        metadata, content = encode_variant(value)
+        return {"value": content, "metadata": metadata}
+    return None if value is None else _cast(value, kind, tries=tries)
+
+
+def _cast(value: object, kind: str, *, tries: bool) -> object:
+    match kind, value:
+        case "string", str():
+            return value
+        case "string", bool() | int() | dict() | list():
+            return json_of_variant(*encode_variant(value))
+        case ("boolean", bool()) | ("double", float()):
+            return value
+        case "double", int() | Decimal() if not isinstance(value, bool):
+            return float(value)
+        case (("byte" | "short" | "integer" | "long"), int()) if not isinstance(value, bool):
+            bound = 1 << _BITS[kind] - 1
+            if -bound <= value < bound:
+                return value
+            return _nothing(value, kind, tries=tries)
+        case _, dict() | list():
+            return _nothing(value, kind, tries=tries)
+    named = "float" if isinstance(value, SingleFloat) else type(value).__name__
+    raise UnsupportedExpression(
+        f"a variant holds a value of type {named}, which is cast to {kind} by Spark alone: use the "
+        "Spark engine"
+    )
+
+
+def _nothing(value: object, kind: str, *, tries: bool) -> object:
+    """Null for what does not fit, or an error."""
+    if tries:
+        return None
+    raise InvalidArgument(f"{_shown(value)} in a variant is no {kind}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
