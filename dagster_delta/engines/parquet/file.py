@@ -17,7 +17,11 @@ from dagster_delta.engines.parquet.footer_splicing import MAGIC, RowGroupBytes, 
 from dagster_delta.errors import StorageFailure, UnsupportedFeature
 from dagster_delta.protocol.arrow_schema import is_marked_variant
 from dagster_delta.protocol.column_mapping import physical_arrow_schema
-from dagster_delta.protocol.parquet_reader import decoding_pool, release_scratch_memory
+from dagster_delta.protocol.parquet_reader import (
+    decoding_pool,
+    open_parquet_reader,
+    release_scratch_memory,
+)
 from dagster_delta.protocol.schema import PrimitiveType, StructType, walk_fields
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
@@ -111,15 +115,13 @@ class EncodedRowGroup:
             data: a `pyarrow.Buffer`.
             format_: of the file, as it was.
         """
-        import pyarrow.parquet as pq
-
         noted_size = int.from_bytes(data[:_LENGTH_BYTES], "little")
         start = _LENGTH_BYTES + noted_size
         noted = memoryview(data)[_LENGTH_BYTES:start]
         file = data.slice(start)
         return cls(
             RowGroupBytes.of_file(memoryview(file)),
-            pq.read_metadata(pa.BufferReader(file)),
+            open_parquet_reader(pa.BufferReader(file)).metadata,
             FileStatistics.of_noted(format_.statistics, noted),
         )
 
@@ -154,13 +156,16 @@ def encode_rows(
         format_: how they are written.
         encodings: of the columns.
     """
-    import pyarrow.parquet as pq
+    # `pyarrow.parquet` wraps the same writer, and loads every file system that Arrow knows first.
+    from pyarrow._parquet import ParquetWriter
 
-    footers: list[Any] = []
     sink = pa.BufferOutputStream(decoding_pool())
-    with pq.ParquetWriter(
+    writer = ParquetWriter(
         sink,
         rows.schema,
+        version="2.6",
+        data_page_version="1.0",
+        writer_engine_version="V2",
         compression=format_.codec,
         compression_level=format_.compression_level,
         use_dictionary=list(encodings.dictionary) or False,
@@ -168,14 +173,15 @@ def encode_rows(
         # Decimals of up to 18 digits as integers: smaller, faster, and what Spark writes.
         store_decimal_as_integer=True,
         store_schema=False,
-        metadata_collector=footers,
-    ) as writer:
-        if rows.num_rows:
-            writer.write_table(rows, row_group_size=rows.num_rows)
+        memory_pool=decoding_pool(),
+    )
+    if rows.num_rows:
+        writer.write_table(rows, row_group_size=rows.num_rows)
+    writer.close()
     file = sink.getvalue()
     if file.size >= _LARGE_FILE_BYTES:
         release_scratch_memory()
-    return EncodedFile(file, footers[0])
+    return EncodedFile(file, writer.metadata)
 
 
 class FileInWriting:

@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from dagster_delta.engines.parquet.thrift_compact import (
     STRUCT,
     Cursor,
     list_header_bytes,
     zigzag,
 )
+from dagster_delta.protocol.parquet_reader import open_parquet_reader
 
 __all__ = ["MAGIC", "RowGroupBytes", "footer_of_row_group", "moved_chunk", "spliced_footer"]
 
@@ -63,11 +66,9 @@ class RowGroupBytes:
 
     def read_metadata(self) -> Any:
         """The footer as a `pyarrow.parquet.FileMetaData`."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         length = len(self.footer).to_bytes(_LENGTH_BYTES, "little")
-        return pq.read_metadata(pa.BufferReader(b"".join((MAGIC, self.footer, length, MAGIC))))
+        file = b"".join((MAGIC, self.footer, length, MAGIC))
+        return open_parquet_reader(pa.BufferReader(file)).metadata
 
 
 def spliced_footer(parts: Sequence[tuple[bytes, int]]) -> bytes:
