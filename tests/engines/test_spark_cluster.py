@@ -74,6 +74,7 @@ conf = {
     "spark.speculation.minTaskRuntime": "200ms",
     "spark.speculation.task.duration.threshold": "200ms",
     "spark.sql.shuffle.partitions": "2",
+    "spark.task.maxFailures": "2",
     "spark.ui.port": "0",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -120,12 +121,25 @@ def attempts():
     return {each.name for each in Path(root, "site", "marks").iterdir()}
 
 
+def failing_at_the_end(batches):
+    from pyspark import TaskContext
+
+    yield from batches
+    # By now the first rows are in files.
+    if TaskContext.get().attemptNumber() == 0:
+        raise RuntimeError("the first attempt fails")
+
+
 step("plain", table, lambda: table.append(rows))
 parts = DeltaTable(f"{root}/parts", must_exist=False)
 step("partitioned", parts, lambda: parts.append(rows, partition_by=["p"]))
 step("delete", table, lambda: table.delete("id % 4 = 0", engine="spark"))
 table.append(spark.range(4000, 5000, 1, 2).selectExpr("id", "id % 3 AS p"))
 step("compacted", table, lambda: table.optimize(engine="spark"))
+
+failed = DeltaTable(f"{root}/failed", must_exist=False)
+many = spark.range(0, 200_000, 1, 2).mapInArrow(failing_at_the_end, "id bigint")
+step("failed", failed, lambda: failed.append(many))
 
 with watch_spark(rows, logging.getLogger()) as work:
     table.append(table.snapshot().scan().to_spark(spark).repartition(2))
@@ -178,6 +192,11 @@ def test_a_task_that_ran_twice_at_once_is_in_the_commit_once(
 ) -> None:
     assert seen["rows"][step] == [rows, rows, rows]
     assert seen["twice"][step]
+
+
+def test_rows_of_a_failed_attempt_are_not_in_the_commit(seen: Any) -> None:
+    assert seen["rows"]["failed"] == [200_000, 200_000, 200_000]
+    assert seen["twice"]["failed"]
 
 
 def test_the_bytes_of_stages_are_told_where_there_is_a_ui(seen: Any) -> None:
