@@ -14,7 +14,13 @@ import pyarrow as pa
 import pyspark
 import pytest
 
-from dagster_delta import DeltaTable, delta_sink, register_delta_log
+from dagster_delta import (
+    DeltaTable,
+    delta_sink,
+    register_delta_log,
+    variants_from_json,
+    variants_to_json,
+)
 from dagster_delta.errors import InvalidArgument
 from tests.golden.answers import rows_of, table_path
 
@@ -254,3 +260,13 @@ def test_a_sink_outside_of_a_query_asks_for_an_id(tmp_path: Path, registered: Sp
     sink(registered.range(1), 0)
     sink(registered.range(1), 0)
     assert ids_in(str(tmp_path)) == [0]
+
+
+def test_variants_go_through_a_stream(tmp_path: Path, registered: SparkSession) -> None:
+    uri, target = str(tmp_path / "source"), str(tmp_path / "target")
+    texts = ['{"a": [1, null]}', None]
+    table = DeltaTable(uri, must_exist=False)
+    table.append(pa.table({"id": [1, 2], "v": variants_from_json(texts)}))
+    run(registered, uri, tmp_path / "checkpoint", delta_sink(target))
+    found = DeltaTable(target).snapshot().scan().to_arrow().sort_by("id")
+    assert variants_to_json(found["v"]) == ['{"a":[1,null]}', None]

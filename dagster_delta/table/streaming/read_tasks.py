@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.change_data_reader import ChangeFileSet, read_changes
+from dagster_delta.engines.nested_arrays import rename_nested
 from dagster_delta.storage import StoreLocation, open_store
 
 __all__ = ["ReadFiles", "split_into_tasks"]
@@ -41,7 +42,8 @@ class ReadFiles:
         store = open_store(self.location.uri, self.location.options)
         for batch in read_changes(store, [self.changes], self.columns):
             columns = [
-                each if each.type == field.type else each.cast(field.type)
+                # Spark's variants have required parts, which no cast makes of those of a null.
+                each if each.type == field.type else rename_nested(each, field.type)
                 for each, field in zip(batch.columns, schema, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
