@@ -9,8 +9,9 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dagster_delta.engines.parquet.variant_reassembly import VariantReassembly
@@ -187,9 +188,19 @@ def test_a_slice_is_put_together_alone(
 @given(groups(NAMES), st.lists(VARIANTS, min_size=1, max_size=4))
 def test_shredded_files_are_read(shape: Group, values: list[object]) -> None:
     array = shred(shape, [(each,) for each in values], lean=True)
+    assume(_can_be_written(array))
     rows = read_as(pa.table({"v": array}), of(v=VARIANT))
     got = [decode_variant(row["v"]["metadata"], row["v"]["value"]) for row in rows]
     assert [canonical(each) for each in got] == [canonical(each) for each in values]
+
+
+def _can_be_written(array: Any) -> bool:
+    """Arrow writes no string views that stand below some lists."""
+    try:
+        pq.write_table(pa.table({"v": array}), pa.BufferOutputStream())
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 # -- where variants stand -----------------------------------------------------------------------

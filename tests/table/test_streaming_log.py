@@ -369,7 +369,7 @@ def test_options_are_known_by_name_whatever_their_case() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "needs a table"),
+        ({}, "the location of the table is lacking"),
         ({"path": "t", "ignoreDelete": "true"}, "no option 'ignoreDelete'"),
         ({"path": "t", "ignoreDeletes": "yes"}, "true or false"),
         ({"path": "t", "maxFilesPerTrigger": "0"}, "from 1 on"),
