@@ -36,7 +36,7 @@ $(STAMP): requirements-dev.lock pyproject.toml | check-python
 install: $(STAMP)
 
 demo: $(STAMP) check-java
-	$(BIN)/python definitions.py
+	XDG_CACHE_HOME=$(CURDIR)/.cache $(BIN)/python definitions.py
 
 test: $(STAMP) check-java
 	$(PYTEST) -n $(WORKERS) --dist worksteal
@@ -59,7 +59,7 @@ bench: $(STAMP) check-java
 
 ui: $(STAMP) check-java
 	@mkdir -p .demo/home
-	DAGSTER_HOME=$(CURDIR)/.demo/home $(BIN)/dagster dev -w workspace.yaml
+	XDG_CACHE_HOME=$(CURDIR)/.cache DAGSTER_HOME=$(CURDIR)/.demo/home $(BIN)/dagster dev -w workspace.yaml
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.features
