@@ -455,7 +455,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/orchestration/test_observations.py::"
         "test_automation_fires_on_commits_and_not_on_maintenance",
     ),
-    Operation("Defaults that existing rows get at read, no file rewritten", None, None),
     Operation(
         "Clean the log by its retention: after checkpoints, as delta-spark does, or when asked",
         "tests/reference/test_maintenance_delta_spark.py::"
