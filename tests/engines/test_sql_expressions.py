@@ -346,13 +346,15 @@ def test_hostile_names_and_texts_stay_data() -> None:
 def test_the_embedded_engine_has_no_way_out() -> None:
     import duckdb
 
-    from dagster_delta.engines.sql.duckdb_sql import _connection
+    from dagster_delta.engines.sql.duckdb_sql import _PYTHON_CONNECTION, _thread_connection
 
     parse_expression("id + 1 = 2", SCHEMA).evaluate(pa.table({"id": [1]}))
-    connection = _connection()
+    with _PYTHON_CONNECTION.in_use() as python_connection:
+        connections = (_thread_connection(), python_connection)
     for sql in ("SELECT * FROM read_text('/etc/hostname')", "COPY (SELECT 1) TO '/tmp/out.csv'", "INSTALL httpfs", "SET enable_external_access = true", "ATTACH '/tmp/x.db'"):  # fmt: skip
-        with pytest.raises(duckdb.Error):
-            connection.execute(sql)
+        for connection in connections:
+            with pytest.raises(duckdb.Error):
+                connection.execute(sql)
 
 
 def test_simple_filters_and_values_need_no_sql_engine() -> None:

@@ -672,3 +672,24 @@ def _merged(target: list[Row], source: list[Row], threshold: int) -> list[Row]:
     there = {row[0] for row in target}
     new = (row for row in source if row[0] not in there)
     return result + [row for row in new if row[1] is not None and row[1] != "c"]
+
+
+def test_conditions_that_look_into_json_are_computed_wherever_the_rows_are_read() -> None:
+    def texts(*numbers: int) -> pa.Table:
+        return pa.table({"id": numbers, "j": [f'{{"a": {each}}}' for each in numbers]})
+
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    for start in range(0, 60, 20):
+        table.append(texts(*range(start, start + 20)))
+    for turn in range(5):
+        path = "variant_get(parse_json({}.j), '$.a', 'int')"
+        (
+            table.merge(texts(*range(turn, 60, 7)), f"{path.format('t')} = {path.format('s')}")
+            .when_matched_update({"j": "concat(t.j, ' ')"}, f"{path.format('t')} < 30")
+            .when_not_matched_by_source_delete(f"{path.format('t')} = {59 - turn}")
+            .execute()
+        )
+    found = table.snapshot().scan().to_arrow().to_pylist()
+    changed = {each["id"] for each in found if each["j"].endswith(" ")}
+    assert changed == {each for each in range(30) if each % 7 < 5}
+    assert len(found) == 60 - sum((59 - turn - turn) % 7 != 0 for turn in range(5))

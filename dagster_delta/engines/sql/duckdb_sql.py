@@ -10,7 +10,8 @@ import math
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,10 @@ from dagster_delta.engines.sql.functions import WHITELIST
 from dagster_delta.engines.sql.rules import types_of
 from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Refused, Typed, walk
 from dagster_delta.engines.sql.types import VARIANT, is_primitive
-from dagster_delta.engines.sql.variant_functions import register_variant_functions
+from dagster_delta.engines.sql.variant_functions import (
+    VARIANT_FUNCTIONS,
+    register_variant_functions,
+)
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.arrow_schema import VARIANT_STORAGE, to_arrow_type
 from dagster_delta.protocol.schema import DataType
@@ -54,6 +58,9 @@ class DuckDbEvaluator:
             if isinstance(each, Column) and each.path not in self._inputs:
                 self._inputs[each.path] = (f"c{len(self._inputs)}", each.data_type)
         self._sql = f"SELECT {self._render(expression)} AS r FROM batch"
+        self._calls_python = any(
+            isinstance(each, Call) and each.name in VARIANT_FUNCTIONS for each in walk(expression)
+        )
         if expression.data_type is None:
             raise UnsupportedExpression("the expression has no type; use the Spark engine")
         self._result_type = to_arrow_type(expression.data_type)
@@ -73,10 +80,13 @@ class DuckDbEvaluator:
         inputs = {"row": pa.nulls(num_rows, pa.int8())}
         for path, (name, data_type) in self._inputs.items():
             inputs[name] = duckdb_input(columns[path], data_type)
-        connection = _connection()
-        connection.register("batch", pa.table(inputs))
+        batch = pa.table(inputs)
         try:
-            result = connection.sql(self._sql).to_arrow_table().column(0)
+            if self._calls_python:
+                with _PYTHON_CONNECTION.in_use() as connection:
+                    result = self._result(connection, batch)
+            else:
+                result = self._result(_thread_connection(), batch)
         except duckdb.Error as error:
             problem = str(error).splitlines()[0]
             if in_python := _PYTHON_ERROR.search(problem):
@@ -86,9 +96,14 @@ class DuckDbEvaluator:
             raise InvalidArgument(
                 f"the expression fails on a value of this table: {problem}"
             ) from error
+        return _to_arrow(result, self._result_type)
+
+    def _result(self, connection: duckdb.DuckDBPyConnection, batch: Any) -> Any:
+        connection.register("batch", batch)
+        try:
+            return connection.sql(self._sql).to_arrow_table().column(0)
         finally:
             connection.unregister("batch")
-        return _to_arrow(result, self._result_type)
 
     def _render(self, node: Typed) -> str:
         match node:
@@ -200,25 +215,58 @@ def _to_arrow(result: Any, target: Any) -> Any:
 _THREAD = threading.local()
 
 
-def _connection() -> duckdb.DuckDBPyConnection:
+def _thread_connection() -> duckdb.DuckDBPyConnection:
     """This thread's connection; a forked child opens its own."""
     if getattr(_THREAD, "process", None) != os.getpid():
-        import duckdb
-
-        connection = duckdb.connect(
-            ":memory:",
-            config={
-                "enable_external_access": False,
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                "python_enable_replacements": False,
-                "threads": 1,
-            },
-        )
-        register_variant_functions(connection)
-        # Rewrites could move a failing operand out of the CASE that shields it.
-        connection.execute("PRAGMA disable_optimizer")
-        connection.execute("SET lock_configuration = true")
-        _THREAD.connection, _THREAD.process = connection, os.getpid()
+        _THREAD.connection, _THREAD.process = _connect(with_python=False), os.getpid()
     found: duckdb.DuckDBPyConnection = _THREAD.connection
     return found
+
+
+def _connect(*, with_python: bool) -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "enable_external_access": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,
+            "threads": 1,
+        },
+    )
+    if with_python:
+        register_variant_functions(connection)
+    # Rewrites could move a failing operand out of the CASE that shields it.
+    connection.execute("PRAGMA disable_optimizer")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+class _PythonConnection:
+    """The connection that has functions written in Python: one for all threads, one at a time.
+
+    It outlives them all: one that a thread of DuckDB's own drops as it ends, where expressions are
+    evaluated for a merge, crashes the process.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    @contextmanager
+    def in_use(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """The connection, which nobody else uses meanwhile."""
+        with self._lock:
+            if self._connection is None:
+                self._connection = _connect(with_python=True)
+            yield self._connection
+
+
+_PYTHON_CONNECTION = _PythonConnection()
