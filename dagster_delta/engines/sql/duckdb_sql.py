@@ -252,21 +252,24 @@ class _PythonConnection:
     """
 
     def __init__(self) -> None:
-        self._forget()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
-
-    def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._connections: dict[int, duckdb.DuckDBPyConnection] = {}
+        """By process. A forked child neither uses nor drops what it inherits."""
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._unlock)
+
+    def _unlock(self) -> None:
+        # Whoever held it when the process was forked is not in the child.
+        self._lock = threading.Lock()
 
     @contextmanager
     def in_use(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """The connection, which nobody else uses meanwhile."""
         with self._lock:
-            if self._connection is None:
-                self._connection = _connect(with_python=True)
-            yield self._connection
+            connection = self._connections.get(os.getpid())
+            if connection is None:
+                connection = self._connections[os.getpid()] = _connect(with_python=True)
+            yield connection
 
 
 _PYTHON_CONNECTION = _PythonConnection()
