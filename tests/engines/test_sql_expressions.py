@@ -450,3 +450,33 @@ def test_kernels_and_sql_engine_agree(data: st.DataObject, sql: str) -> None:
 def test_variants_are_not_compared(sql: str) -> None:
     with pytest.raises(InvalidArgument, match="variants cannot be compared"):
         parse_expression(sql, SCHEMA)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes are not forked there")
+def test_a_forked_process_has_engines_of_its_own() -> None:
+    script = """
+import os
+import pyarrow as pa
+from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.protocol.arrow_schema import from_arrow_schema
+
+table = pa.table({"j": ['{"a": 7}']})
+
+def check():
+    for sql in ("concat(j, j) <> j", "variant_get(parse_json(j), '$.a', 'int') = 7"):
+        expression = parse_expression(sql, from_arrow_schema(table.schema))
+        assert expression.evaluate(table).to_pylist() == [True]
+
+check()
+child = os.fork()
+if child == 0:
+    check()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+check()
+"""
+    nowhere = subprocess.DEVNULL
+    done = subprocess.run(
+        [sys.executable, "-c", script], stdout=nowhere, stderr=nowhere, timeout=60
+    )
+    assert done.returncode == 0

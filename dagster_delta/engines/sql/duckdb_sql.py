@@ -217,9 +217,13 @@ _THREAD = threading.local()
 
 def _thread_connection() -> duckdb.DuckDBPyConnection:
     """This thread's connection; a forked child opens its own."""
-    if getattr(_THREAD, "process", None) != os.getpid():
-        _THREAD.connection, _THREAD.process = _connect(with_python=False), os.getpid()
-    found: duckdb.DuckDBPyConnection = _THREAD.connection
+    # What is inherited stays: to close it, which nobody can in a child, would wait forever.
+    connections: dict[int, duckdb.DuckDBPyConnection] = _THREAD.__dict__.setdefault(
+        "connections", {}
+    )
+    found = connections.get(os.getpid())
+    if found is None:
+        found = connections[os.getpid()] = _connect(with_python=False)
     return found
 
 
