@@ -158,13 +158,12 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     """
     import duckdb
 
+    from dagster_delta.engines.sql.duckdb_sql import SEALED_CONFIG
+
     scan = Scan(snapshot, columns)
     with tempfile.TemporaryDirectory(prefix="unique-") as directory:
         settings: dict[str, Any] = {
-            "enable_external_access": False,
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-            "python_enable_replacements": False,
+            **SEALED_CONFIG,
             "temp_directory": directory,
             "memory_limit": _MEMORY_LIMIT,
         }

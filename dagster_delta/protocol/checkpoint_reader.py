@@ -182,8 +182,10 @@ class CheckpointPart:
             }
             for kind, present in markers.items():
                 column = batch.column(kind).filter(present)
-                for action in column.to_pylist():
-                    yield kind, _plain(action, column.type)
+                with self._corruption_named():
+                    actions = [_plain(action, column.type) for action in column.to_pylist()]
+                for action in actions:
+                    yield kind, action
                 remaining = expected[kind]
                 if remaining is not None:
                     expected[kind] = remaining - len(column)
@@ -346,6 +348,20 @@ class CheckpointPart:
         return _NamesCorruption(self.path)
 
 
+_CORRUPTION = (
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    msgspec.MsgspecError,
+    UnicodeDecodeError,
+)
+
+
+def _is_of_decoder(error: BaseException | None) -> bool:
+    # Arrow's decoder has the same class for bad bytes as storage has for its failures, which say
+    # what the system called them.
+    return type(error) is OSError and error.errno is None
+
+
 class _NamesCorruption:
     """Turns what Parquet and typed decoding raise over damaged bytes into CorruptLog."""
 
@@ -356,7 +372,7 @@ class _NamesCorruption:
         return
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | msgspec.MsgspecError):
+        if isinstance(error, _CORRUPTION) or _is_of_decoder(error):
             raise CorruptLog(
                 f"The checkpoint cannot be read ({error}): the file is cut or damaged; restore it "
                 "from a copy, or open an older version",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from dagster_delta import Column, DeltaTable, Identity, register_delta_log
-from dagster_delta.errors import TableNotFound
+from dagster_delta.errors import CommitStateUnknown, TableNotFound
 from dagster_delta.table.streaming.pushed_filters import filters_as_sql
 
 if TYPE_CHECKING:
@@ -209,3 +210,34 @@ def _filters() -> Iterator[tuple[object, str | None]]:
 def test_filters_are_said_in_sql_or_left_to_spark() -> None:
     for pushed, expected in _filters():
         assert filters_as_sql([pushed]) == expected, pushed
+
+
+def test_only_a_query_that_never_came_to_its_commit_deletes_its_files(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from dagster_delta.table.streaming import table_writer
+    from dagster_delta.table.streaming.options import SourceOptions
+    from dagster_delta.table.write_operations import commit_written
+
+    schema = StructType([StructField("id", LongType())])
+    writer = table_writer.TableWriter(SourceOptions(uri), schema, overwrite=False)
+    batch = pa.record_batch({"id": [1, 2]})
+    failed = [writer.write(iter([batch])), None]
+    assert data_files(uri)
+    writer.abort(failed)
+    assert not data_files(uri)
+
+    def land_and_lose_the_reply(*args: Any, **options: Any) -> None:
+        commit_written(*args, **options)
+        raise CommitStateUnknown("no reply", table=uri)
+
+    monkeypatch.setattr(table_writer, "commit_written", land_and_lose_the_reply)
+    messages = [writer.write(iter([batch])), writer.write(iter(()))]
+    with pytest.raises(CommitStateUnknown):
+        writer.commit(messages)
+    # As Spark does, in a process of its own.
+    pickle.loads(pickle.dumps(writer)).abort(messages)
+    assert [row["id"] for row in rows(uri)] == [1, 2]

@@ -22,7 +22,7 @@ from dagster_delta.engines.row_changes.key_sieve import KeySieve
 from dagster_delta.engines.row_changes.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.row_changes.merge_condition import Columns, Computed, MergeCondition
 from dagster_delta.engines.row_changes.merge_source import MergeSource, column_at
-from dagster_delta.engines.sql.duckdb_sql import duckdb_input
+from dagster_delta.engines.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
 from dagster_delta.engines.sql.typed import Column
 from dagster_delta.protocol.arrow_schema import to_arrow_type
 from dagster_delta.protocol.arrow_values import scalar_of
@@ -237,10 +237,7 @@ class MergeJoin:
         connection = duckdb.connect(
             ":memory:",
             config={
-                "enable_external_access": False,
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                "python_enable_replacements": False,
+                **SEALED_CONFIG,
                 "temp_directory": self._directory,
                 "memory_limit": _MEMORY_LIMIT,
                 "threads": max(1, os.cpu_count() or 1),

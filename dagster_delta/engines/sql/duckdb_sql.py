@@ -34,11 +34,19 @@ from dagster_delta.protocol.schema import DataType
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["DuckDbEvaluator", "duckdb_input"]
+__all__ = ["SEALED_CONFIG", "DuckDbEvaluator", "duckdb_input"]
 
 # Guards repeat their operand, so nested ones grow fast; nobody writes such a filter by hand.
 _MAX_SQL_LENGTH = 1_000_000
 
+
+SEALED_CONFIG: Mapping[str, Any] = {
+    "enable_external_access": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+}
+"""Settings of a DuckDB that reads what it is given, and no file, network or variable besides."""
 
 # How DuckDB reports what a function of ours raised.
 _PYTHON_ERROR = re.compile(r"executing the UDF: (\w+): (.*)")
@@ -230,16 +238,7 @@ def _thread_connection() -> duckdb.DuckDBPyConnection:
 def _connect(*, with_python: bool) -> duckdb.DuckDBPyConnection:
     import duckdb
 
-    connection = duckdb.connect(
-        ":memory:",
-        config={
-            "enable_external_access": False,
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-            "python_enable_replacements": False,
-            "threads": 1,
-        },
-    )
+    connection = duckdb.connect(":memory:", config={**SEALED_CONFIG, "threads": 1})
     if with_python:
         register_variant_functions(connection)
     # Rewrites could move a failing operand out of the CASE that shields it.

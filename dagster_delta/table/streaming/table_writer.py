@@ -111,7 +111,7 @@ class TableWriter(DataSourceArrowWriter):
         tasks = [each for each in messages if isinstance(each, _WrittenByTask)]
         error = next((each.error for each in tasks if each.error is not None), None)
         if error is not None:
-            self.abort(messages)
+            self._discard(tasks)
             raise error
         results = [each.result for each in tasks if each.result is not None]
         written = WriteResult(
@@ -133,15 +133,19 @@ class TableWriter(DataSourceArrowWriter):
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete the files of the tasks that are done, as far as the store lets us."""
+        """Delete the files of the tasks that are done, as far as the store lets us.
+
+        Spark calls this after a failed commit as well, which may have landed all the same. Then no
+        message is lacking, and the commit has seen to the files itself.
+        """
+        if None in messages:
+            self._discard([each for each in messages if isinstance(each, _WrittenByTask)])
+
+    def _discard(self, tasks: Sequence[_WrittenByTask]) -> None:
         from dagster_delta.engines.spark.writer import delete_files
 
-        paths = [
-            file.path
-            for each in messages
-            if isinstance(each, _WrittenByTask) and each.result is not None
-            for file in each.result.files
-        ]
+        results = [each.result for each in tasks if each.result is not None]
+        paths = [file.path for each in results for file in each.files]
         if paths:
             delete_files(paths, open_store(self._uri, self._storage_options))
 
