@@ -14,7 +14,7 @@ help:
 	@echo "make lint        style, types and layers"
 	@echo "make bench       benchmarks, side by side with their peers"
 	@echo "make ui          open the demo in the Dagster UI"
-	@echo "make docs        regenerate docs/features.md"
+	@echo "make docs        regenerate docs/features.md and docs/reference.md"
 	@echo "make screenshots take the pictures in docs/images anew, with chromium"
 
 check-python:
@@ -63,6 +63,7 @@ ui: $(STAMP) check-java
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.features
+	$(BIN)/python -m docs.reference
 
 screenshots: $(STAMP)
 	DAGSTER_DELTA_SCREENSHOTS=$(CURDIR)/docs/images $(PYTEST) -m browser

@@ -18,6 +18,7 @@
     ├── SchemaMismatch                 data and table disagree about columns or types
     │   └── InvalidCast                a value does not fit the type of its column
     ├── SchemaChangeRefused            a schema change that the table does not allow as it stands
+    ├── ColumnChangeFailed             an online change of a column was cancelled
     ├── ConstraintViolation            a row breaks NOT NULL, an invariant or a CHECK
     │   └── PartitionMismatch          a row lies outside the partition or predicate being written
     ├── VersionNotFound                no such version, or none at that timestamp
