@@ -28,7 +28,7 @@ class Operation:
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
-        "Read every table of the golden set, or refuse it by name",
+        "Read every golden table, or reject it by name",
         "tests/golden/test_arrow_engine.py::test_a_full_scan_gives_the_expected_rows",
         "tests/engines/test_spark_reading.py::test_a_golden_table_has_the_same_rows_in_both_engines",
     ),
@@ -38,58 +38,59 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/engines/test_spark_reading.py::test_a_golden_table_has_the_same_rows_in_both_engines",
     ),
     Operation(
-        "Time travel by timestamp, in-commit timestamps included",
+        "Time travel by timestamp, including in-commit timestamps",
         "tests/table/test_time_travel.py::test_in_commit_timestamps_count_instead_of_file_times",
         "tests/table/test_time_travel.py::test_in_commit_timestamps_count_instead_of_file_times",
     ),
     Operation(
-        "Projection and Spark SQL filters, skipping files by partition and statistics",
+        "Projection and Spark SQL filters, with partition pruning and data skipping",
         "tests/table/test_scan.py::test_a_pruned_scan_of_a_real_table_loses_no_row",
         "tests/engines/test_spark_reading.py::test_both_engines_prune_the_same_plan",
     ),
     Operation(
-        "Tables of many millions of files: log replayed and pruned by Spark, only what is left "
-        "comes to the driver, or stays on the executors",
+        "Tables of many millions of files: Spark replays and prunes the log, and the driver "
+        "collects only the remaining files, or none",
         None,
         "tests/engines/test_spark_log_planning.py::"
         "test_rows_are_the_same_and_no_file_of_the_checkpoint_is_decoded_here",
     ),
     Operation(
-        "Deletion vectors: read",
+        "Read deletion vectors",
         "tests/reference/test_delta_spark.py::test_deletion_vectors_by_delta_spark_are_read",
         "tests/engines/test_spark_reading.py::test_deleted_rows_are_gone_at_every_density",
     ),
     Operation(
-        "Variants, shredded or not: read",
+        "Read variants, shredded or not",
         "tests/engines/test_shredded_variants_spark.py::"
         "test_any_value_under_any_shredding_says_what_it_says_in_spark",
         "tests/engines/test_spark_reading.py::test_variants_are_read_as_variants",
     ),
     Operation(
-        "Variants: written, changed and checked, in preview tables too",
+        "Write, update and validate variants, also in tables with the preview feature",
         "tests/reference/test_variants_delta_spark.py::test_delta_spark_reads_and_writes_on",
         "tests/reference/test_variants_delta_spark.py::test_delta_spark_reads_and_writes_on",
     ),
     Operation(
-        "SQL of variants: `parse_json`, `variant_get`, `is_variant_null` and their `try_` forms",
+        "Variant functions in SQL: `parse_json`, `variant_get`, `is_variant_null` and their "
+        "`try_` forms",
         "tests/engines/test_variant_sql.py::test_what_is_computed_is_what_spark_computes",
         "tests/engines/test_variant_sql.py::test_what_is_computed_is_what_spark_computes",
     ),
     Operation(
-        "Partition columns in the data files too (`materializePartitionColumns`)",
+        "Materialize partition columns in the data files (`materializePartitionColumns`)",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_partition_columns_stand_in_the_files_too",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_partition_columns_stand_in_the_files_too",
     ),
     Operation(
-        "Column mapping by name and id, at every depth",
+        "Column mapping by name and by id, at every nesting level",
         "tests/reference/test_delta_spark.py::test_delta_spark_reads_what_we_wrote",
         "tests/engines/test_spark_reading.py::"
         "test_mapped_columns_keep_their_values_when_nested_fields_are_selected",
     ),
     Operation(
-        "Type widening: read",
+        "Read tables with widened types",
         "tests/reference/test_delta_spark.py::test_stable_type_widening_by_delta_spark_is_read",
         "tests/engines/test_spark_reading.py::test_a_golden_table_has_the_same_rows_in_both_engines",
     ),
@@ -99,7 +100,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/table/test_spark_writes.py::test_a_frame_creates_a_table_whose_columns_are_nullable",
     ),
     Operation(
-        "Append, under ANSI store assignment",
+        "Append, with ANSI store assignment",
         "tests/reference/test_delta_spark.py::test_delta_spark_appends_to_our_table_and_we_read_it",
         "tests/engines/test_spark_writing.py::test_delta_spark_reads_every_type",
     ),
@@ -110,42 +111,43 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_table_may_be_overwritten_with_what_is_read_from_it",
     ),
     Operation(
-        "Overwrite where a predicate holds, every new row checked against it",
+        "Overwrite by predicate, with every new row checked against it",
         "tests/table/test_overwrite.py::test_rows_outside_the_predicate_are_refused_with_examples",
         "tests/table/test_spark_writes.py::"
         "test_rows_outside_the_predicate_are_refused_on_the_executors",
     ),
     Operation(
-        "Overwrite partitions dynamically",
+        "Dynamic partition overwrite",
         "tests/table/test_overwrite.py::test_dynamic_replaces_the_partitions_that_have_new_rows",
         "tests/table/test_spark_writes.py::test_a_frame_replaces_the_partitions_it_has_rows_for",
     ),
     Operation(
-        "NOT NULL, invariants and CHECK constraints enforced",
+        "Enforce NOT NULL, invariants and CHECK constraints",
         "tests/table/test_append.py::test_invariants_and_checks_are_enforced",
         "tests/engines/test_spark_writing.py::test_a_row_that_breaks_a_constraint_is_shown",
     ),
     Operation(
-        "Generated columns and column defaults: filled where data lack them, verified where not",
+        "Generated columns and column defaults: filled in where the data omits them, verified "
+        "otherwise",
         "tests/table/test_column_values.py::test_an_append_fills_every_column_that_the_data_lack",
         "tests/reference/test_column_values_delta_spark.py::"
         "test_what_only_spark_computes_is_computed_by_spark",
     ),
     Operation(
-        "Identity columns: numbered by append and overwrite, continued by delta-spark",
+        "Identity columns: assigned by append and overwrite, and continued by delta-spark",
         "tests/reference/test_column_values_delta_spark.py::"
         "test_we_write_the_table_of_delta_spark_and_it_goes_on",
         "tests/reference/test_column_values_delta_spark.py::"
         "test_tasks_number_rows_without_meeting_or_passing_the_end",
     ),
     Operation(
-        "Identity columns: numbered by the rows that a merge inserts",
+        "Identity columns: assigned to the rows that a merge inserts",
         "tests/table/test_column_values.py::"
         "test_a_merge_fills_the_rows_it_inserts_and_follows_up_on_those_it_updates",
         "tests/table/test_spark_changes.py::test_a_merge_numbers_the_rows_it_inserts_on_spark",
     ),
     Operation(
-        "Filters on a column skip partitions that are generated from it",
+        "Filters on a column prune partitions generated from it",
         "tests/table/test_column_values.py::"
         "test_a_filter_on_a_base_column_reads_the_partitions_generated_from_it_alone",
         "tests/table/test_spark_writes.py::"
@@ -158,54 +160,57 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/table/test_spark_writes.py::test_new_columns_of_a_frame_merge_into_the_table",
     ),
     Operation(
-        'Widen types on write and add nothing (`schema_mode="widen"`)',
+        'Widen types on write without adding columns (`schema_mode="widen"`)',
         "tests/table/test_append.py::test_widen_takes_the_wider_types_and_no_new_columns",
         "tests/table/test_schema_changes.py::test_a_frame_widens_the_table",
     ),
     Operation(
-        "`ALTER TABLE` as Spark, DuckLake and MySQL spell it: add, drop, rename, move columns",
+        "`ALTER TABLE` in the syntax of Spark, DuckLake and MySQL: add, drop, rename and move "
+        "columns",
         "tests/table/test_schema_changes.py::"
         "test_every_statement_of_the_ducklake_page_runs_as_written",
         "tests/reference/test_schema_changes_delta_spark.py::"
         "test_delta_spark_goes_on_with_what_we_changed",
     ),
     Operation(
-        "Widen column types at every depth, partition columns included, by the log alone",
+        "Widen column types at every nesting level, including partition columns, as a metadata-"
+        "only change",
         "tests/table/test_schema_changes.py::"
         "test_files_of_the_old_type_are_read_and_skipped_as_the_new_one",
         "tests/reference/test_schema_changes_delta_spark.py::"
         "test_every_widening_at_every_depth_is_read_alike",
     ),
     Operation(
-        "Add a column with a default that existing rows get, in one commit that can be resumed",
+        "Add a column with a default for existing rows, in one commit that can be resumed",
         "tests/table/test_schema_changes.py::test_a_default_is_in_every_row_of_every_file",
         "tests/table/test_schema_changes.py::test_spark_writes_the_default_and_checks_rows",
     ),
     Operation(
-        "Defaults that existing rows get at read, no file rewritten, under a feature that keeps "
-        "other readers out",
+        "Lazy defaults: applied to existing rows at read time, without rewriting files, under a"
+        " reader feature that other clients reject",
         "tests/table/test_existing_defaults.py::"
         "test_a_lazy_default_is_what_a_rewrite_would_have_written",
         "tests/table/test_spark_existing_defaults.py::test_no_filter_skips_a_file_wrongly",
     ),
     Operation(
-        "Write those defaults to the files later, resumable, and open the table to all again",
+        "Materialize lazy defaults later, resumably, after which all clients can read the table"
+        " again",
         "tests/table/test_existing_defaults.py::test_a_crash_costs_no_file_that_was_written",
         "tests/table/test_spark_existing_defaults.py::"
         "test_both_engines_read_the_default_through_all_that_is_done",
     ),
     Operation(
-        "Add CHECK constraints and NOT NULL once existing rows satisfy them",
+        "Add CHECK constraints and NOT NULL, with existing rows validated first",
         "tests/table/test_schema_changes.py::test_rows_that_break_a_constraint_are_shown",
         "tests/table/test_schema_changes.py::test_spark_writes_the_default_and_checks_rows",
     ),
     Operation(
-        "Write once per application version (`idempotency`)",
+        "Idempotent writes by application id and version (`idempotency`)",
         "tests/table/test_append.py::test_the_same_call_in_a_race_lands_once",
         "tests/table/test_spark_writes.py::test_a_frame_is_written_once_per_application_version",
     ),
     Operation(
-        "Commit safely beside other writers, through crashes and lost replies",
+        "Concurrent writers: no row lost or duplicated, even with crashes and lost replies",
         "tests/table/test_concurrent_writers.py::ConcurrentWriters",
         "tests/table/test_concurrent_writers.py::ConcurrentWriters",
     ),
@@ -215,39 +220,39 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
-        "Change data feed: read by version or time, with deletion vectors and column mapping",
+        "Change data feed: read by version or timestamp, with deletion vectors and column mapping",
         "tests/golden/test_change_data_feed.py::"
         "test_the_feed_of_a_golden_table_is_the_expected_one",
         "tests/reference/test_change_data_feed.py::test_both_read_the_feed_of_delta_spark_alike",
     ),
     Operation(
-        "Change data feed: schema changes along the range, or their refusal by name",
+        "Change data feed: schema changes within the range are handled, or rejected by name",
         "tests/reference/test_change_data_feed.py::test_both_refuse_the_same_schema_changes",
         "tests/reference/test_change_data_feed.py::test_both_refuse_the_same_schema_changes",
     ),
     Operation(
-        "Structured Streaming from a table: limits, restarts, schema changes noticed",
+        "Structured Streaming from a table: rate limits, restarts, schema changes detected",
         None,
         "tests/table/test_spark_streaming.py::test_batches_are_limited_and_a_restart_goes_on",
     ),
     Operation(
-        "Structured Streaming from a change data feed",
+        "Structured Streaming from the change data feed",
         None,
         "tests/table/test_spark_streaming.py::test_changes_stream_with_deletion_vectors",
     ),
     Operation(
-        "Structured Streaming into a table, every batch exactly once (`delta_sink`)",
+        "Structured Streaming into a table, exactly once (`delta_sink`)",
         None,
         "tests/table/test_spark_streaming.py::"
         "test_a_killed_query_that_is_started_again_loses_and_doubles_nothing",
     ),
     Operation(
-        'Read and write by name (`format("delta_log")`), insert into a view in SQL',
+        'Spark data source (`format("delta_log")`), and `INSERT INTO` a view in SQL',
         None,
         "tests/table/test_named_writes.py::test_a_view_is_selected_from_and_inserted_into",
     ),
     Operation(
-        "Sort the rows of every file (`sort_by`)",
+        "Sort the rows within each data file (`sort_by`)",
         "tests/table/test_sorted_writes.py::test_the_rows_of_every_file_are_sorted",
         "tests/table/test_sorted_writes.py::test_spark_sorts_the_rows_of_every_file",
     ),
@@ -257,18 +262,18 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/table/test_post_commit.py::test_a_large_checkpoint_comes_in_parts",
     ),
     Operation(
-        "Delete and update, by deletion vectors or copy-on-write, with change data files",
+        "Delete and update, with deletion vectors or copy-on-write, and change data files",
         "tests/table/test_row_changes.py::test_updates_record_rows_as_they_were_and_as_they_are",
         "tests/reference/test_dml_delta_spark.py::"
         "test_every_operation_gives_the_rows_and_changes_that_delta_spark_gives",
     ),
     Operation(
-        "Delete, update and merge once per application version (`idempotency`)",
+        "Idempotent delete, update and merge (`idempotency`)",
         "tests/table/test_spark_changes.py::test_an_application_changes_rows_once",
         "tests/table/test_spark_changes.py::test_an_application_changes_rows_once",
     ),
     Operation(
-        "Merge: every clause, several of each with conditions, ambiguous sources refused",
+        "Merge: every clause, several of each with conditions, ambiguous source rows rejected",
         "tests/table/test_merge.py::test_every_row_gets_the_first_clause_whose_condition_holds",
         "tests/reference/test_merge_delta_spark.py::"
         "test_every_merge_gives_the_rows_that_delta_spark_gives",
@@ -281,188 +286,192 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_merge_adds_the_columns_that_delta_spark_adds",
     ),
     Operation(
-        "Overwrite parts of files, by deletion vectors or with change data files",
+        "Overwrite part of a file, with deletion vectors and change data files",
         "tests/table/test_overwrite.py::"
         "test_part_of_a_file_that_is_replaced_stands_in_the_change_data_feed",
         "tests/table/test_spark_changes.py::test_an_overwrite_of_parts_of_files_stands_in_the_feed",
     ),
     Operation(
-        "Row tracking: ids kept through delete, update, merge and OPTIMIZE, read by `row_ids=True`",
+        "Row tracking: ids are stable across delete, update, merge and OPTIMIZE, and read with "
+        "`row_ids=True`",
         "tests/reference/test_row_tracking.py::test_ids_stay_through_our_changes_and_delta_sparks",
         "tests/reference/test_row_tracking.py::test_ids_stay_through_our_changes_and_delta_sparks",
     ),
     Operation(
-        "The draft of row tracking (`rowIds`), on tables that have it",
+        "The draft version of row tracking (`rowIds`), on tables that have it",
         "tests/table/test_draft_row_ids.py::test_ids_stay_through_every_change",
         "tests/table/test_draft_row_ids.py::test_spark_keeps_ids_too",
     ),
     Operation(
-        "Set and unset properties, enable features, raise the protocol of an existing table",
+        "Set and unset properties, enable features and upgrade the protocol of an existing table",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_delta_spark_writes_on_after_each_feature_that_was_enabled",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_delta_spark_writes_on_after_each_feature_that_was_enabled",
     ),
     Operation(
-        "Drop table features, old versions protected (files are written by the embedded engine)",
+        "Drop table features, with checkpoint protection for older versions (files are "
+        "rewritten by the embedded engine)",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_delta_spark_reads_and_writes_a_table_whose_feature_was_dropped",
         None,
     ),
     Operation(
-        "Tables that stay readable as Iceberg (V1, V2)",
+        "Iceberg compatibility (V1 and V2)",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_tables_that_stay_readable_as_iceberg_are_written_by_both",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_spark_writes_tables_that_stay_readable_as_iceberg",
     ),
     Operation(
-        "Dagster IO manager: a retried step never doubles an append",
+        "Dagster IO manager: a retried step never appends twice",
         "tests/orchestration/test_retries.py::test_a_retried_step_appends_once",
         "tests/orchestration/test_spark_assets.py::test_a_retried_step_appends_once",
     ),
     Operation(
-        "Dagster IO manager: any partitioning, single-run ranges",
+        "Dagster IO manager: every kind of partitions definition, and single-run backfills",
         "tests/orchestration/test_partitioned_assets.py::"
         "test_any_rectangle_of_a_multi_partition_is_replaced",
         "tests/orchestration/test_spark_assets.py::"
         "test_a_range_of_static_partitions_is_replaced_exactly",
     ),
     Operation(
-        "Dagster IO manager: tables of dagster-deltalake and dagster-delta taken over, see "
-        "[moving over](migration.md)",
+        "Dagster IO manager: takes over tables of dagster-deltalake and dagster-delta, see "
+        "[migrating](migration.md)",
         "tests/orchestration/test_migration.py::"
         "test_a_partition_of_a_table_taken_over_is_replaced_and_the_others_stay",
         "tests/orchestration/test_migration.py::test_frames_of_spark_become_tables",
     ),
     Operation(
-        "One Spark session per process, started from an archive of its classes in about half the "
-        "time; settings that come too late are named",
+        "One Spark session per process, started from a class data sharing archive in about half"
+        " the time; settings that no longer take effect are reported",
         None,
         "tests/engines/test_spark_class_archive.py::"
         "test_a_session_leaves_an_archive_and_the_next_starts_from_it",
     ),
     Operation(
-        "Dagster IO manager: progress of Spark's stages in the run's log, also over Spark Connect; "
-        "figures, the physical plan without secrets and a link to Spark's UI in the metadata",
+        "Dagster IO manager: Spark stage progress in the run log, also over Spark Connect; "
+        "metrics, the physical plan with secrets removed, and a link to the Spark UI in the "
+        "metadata",
         None,
         "tests/orchestration/test_spark_progress.py::"
         "test_a_materialisation_of_a_frame_tells_what_spark_did",
     ),
     Operation(
-        "Bytes read, shuffled and spilled by Spark, where it has a UI",
+        "Bytes read, shuffled and spilled by Spark, where the Spark UI is enabled",
         None,
         "tests/engines/test_spark_cluster.py::"
         "test_the_bytes_of_stages_are_told_where_there_is_a_ui",
     ),
     Operation(
-        "Executors that do not have this package: said so, and sent there by `ship_package`",
+        "Executors without this package: reported clearly, and supplied by `ship_package`",
         None,
         "tests/engines/test_spark_cluster.py::"
         "test_workers_without_the_package_write_once_it_was_sent",
     ),
     Operation(
-        "Tasks that are repeated or run twice by speculation: in the commit once",
+        "Retried and speculative tasks: committed once",
         None,
         "tests/engines/test_spark_cluster.py::"
         "test_a_task_that_ran_twice_at_once_is_in_the_commit_once",
     ),
     Operation(
-        "Spark Connect: reads, writes, changed rows and columns, maintenance, change feed, streams",
+        "Spark Connect: reads, writes, DML, schema changes, maintenance, change data feed, "
+        "streaming",
         None,
         "tests/engines/test_spark_connect.py::test_rows_change_over_connect",
     ),
     Operation(
-        "Dagster IO manager: merge, by type or clause by clause, within the partitions of the run",
+        "Dagster IO manager: merge, by type or by clauses, restricted to the partitions of the run",
         "tests/orchestration/test_merge_mode.py::test_a_merge_keeps_to_the_partitions_of_the_run",
         "tests/orchestration/test_spark_merge_assets.py::"
         "test_a_spark_frame_is_merged_into_partitions_of_a_run",
     ),
     Operation(
-        "Incremental assets: changes of another table, applied once, per partition",
+        "Incremental assets: changes of another table applied exactly once, per partition",
         "tests/orchestration/test_change_feed_assets.py::"
         "test_a_step_that_died_after_its_commit_applies_nothing_twice",
         "tests/orchestration/test_spark_merge_assets.py::"
         "test_changes_are_taken_and_applied_by_spark",
     ),
     Operation(
-        "Incremental assets: every row anew where the changes cannot be told any more",
+        "Incremental assets: full refresh when the changes are no longer available",
         "tests/orchestration/test_change_feed_assets.py::"
         "test_where_changes_cannot_be_told_every_row_is_taken",
         None,
     ),
     Operation(
-        "Asset checks: constraints, keys, counts, freshness, schema drift and health",
+        "Asset checks: constraints, keys, row counts, freshness, schema drift and table health",
         "tests/orchestration/test_asset_checks.py::"
         "test_only_new_rows_are_looked_at_once_a_check_has_passed",
         None,
     ),
     Operation(
-        "Dagster sensors: only commits that change the columns asked for",
+        "Dagster sensors: filter commits by the columns they change",
         "tests/orchestration/test_sensors.py::"
         "test_only_changes_of_the_columns_that_were_asked_for_count",
         None,
     ),
     Operation(
-        "Dagster sensors on the log: new commits by anybody, two requests for an idle table",
+        "Dagster sensors: new commits by any writer, two storage requests for an idle table",
         "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",
         "tests/orchestration/test_sensors.py::test_500_idle_tables_cost_two_requests_each",
     ),
     Operation(
-        "Dagster components: table, sensor and maintenance in a `defs.yaml`, scaffolded by `dg`",
+        "Dagster components: tables, sensors and maintenance in a `defs.yaml`, scaffolded by `dg`",
         "tests/orchestration/test_components.py::"
         "test_a_table_is_observed_checked_and_watched_by_ten_lines",
         "tests/orchestration/test_components.py::"
         "test_a_table_is_observed_checked_and_watched_by_ten_lines",
     ),
     Operation(
-        "Dagster components: every table below a root as an asset, loaded without touching storage",
+        "Dagster components: every table below a root as an asset, loaded without storage access",
         "tests/orchestration/test_components.py::"
         "test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage",
         "tests/orchestration/test_components.py::"
         "test_the_tables_of_a_lake_are_found_once_and_loaded_without_storage",
     ),
     Operation(
-        "Dagster lineage of columns: incremental assets by name, SQL assets by their query",
+        "Dagster column lineage: incremental assets by name, SQL assets from their query",
         "tests/orchestration/test_column_lineage.py::"
         "test_an_incremental_asset_keeps_the_columns_of_its_upstream",
         "tests/orchestration/test_column_lineage.py::"
         "test_a_query_is_an_asset_that_shows_where_its_columns_come_from",
     ),
     Operation(
-        "Dagster descriptions and column comments into the log, and from there into the UI",
+        "Dagster descriptions and column comments are stored in the log and shown in the UI",
         "tests/orchestration/test_descriptions.py::"
         "test_a_new_table_is_described_as_its_asset_and_its_columns_as_the_data",
         "tests/orchestration/test_descriptions.py::"
         "test_comments_of_spark_columns_reach_the_log_and_the_ui",
     ),
     Operation(
-        "History of a table in the Dagster UI, each commit with a link to its run",
+        "Table history in the Dagster UI, each commit linked to its run",
         "tests/orchestration/test_table_history.py::"
         "test_every_commit_links_to_the_run_that_made_it",
         "tests/orchestration/test_table_history.py::"
         "test_every_commit_links_to_the_run_that_made_it",
     ),
     Operation(
-        "Dagster sensors: changed partitions become runs of their partition keys",
+        "Dagster sensors: changed partitions become runs for their partition keys",
         "tests/orchestration/test_sensors.py::test_each_changed_day_becomes_a_run_of_its_partition",
         "tests/orchestration/test_sensors.py::test_each_changed_day_becomes_a_run_of_its_partition",
     ),
     Operation(
-        "Observable external tables: automation fires on changed rows, not on maintenance",
+        "Observable external tables: automation reacts to changed rows, not to maintenance",
         "tests/orchestration/test_observations.py::"
         "test_automation_fires_on_commits_and_not_on_maintenance",
         "tests/orchestration/test_observations.py::"
         "test_automation_fires_on_commits_and_not_on_maintenance",
     ),
     Operation(
-        "Clean the log by its retention: after checkpoints, as delta-spark does, or when asked",
+        "Log clean-up by retention: after checkpoints, as delta-spark does, or on request",
         "tests/reference/test_maintenance_delta_spark.py::"
         "test_the_log_is_cut_where_delta_spark_cuts_it",
         None,
     ),
     Operation(
-        "Optimize: small files written together in several commits, deletion vectors purged",
+        "OPTIMIZE: compact small files in several commits, and purge deletion vectors",
         "tests/table/test_optimize.py::"
         "test_a_concurrent_delete_costs_only_the_commit_with_its_file",
         "tests/reference/test_maintenance_delta_spark.py::"
@@ -475,18 +484,18 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_the_rows_are_the_same_to_every_reader",
     ),
     Operation(
-        "Vacuum: dry run first, retention guarded, recorded in the log",
+        "VACUUM: dry run, retention check, recorded in the log",
         "tests/reference/test_maintenance_delta_spark.py::"
         "test_vacuum_agrees_with_delta_spark_and_older_rows_come_back",
         None,
     ),
     Operation(
-        "Restore an older version, missing files found first",
+        "Restore an older version, after checking that its files still exist",
         "tests/table/test_restore.py::test_a_missing_file_is_found_before_anything_is_changed",
         None,
     ),
     Operation(
-        "Dagster maintenance jobs and schedules, invisible to automation downstream",
+        "Dagster maintenance jobs and schedules, which trigger nothing downstream",
         "tests/orchestration/test_maintenance.py::test_nothing_downstream_runs_because_of_it",
         None,
     ),
@@ -497,18 +506,19 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
-        "Dagster UI in a real browser: a sensor turned on, a commit from outside, its run",
+        "Dagster UI in a real browser: a sensor is turned on, an external commit becomes a run",
         "tests/browser/test_operators.py::"
         "test_a_commit_by_somebody_else_becomes_a_run_once_the_sensor_is_on",
         None,
     ),
     Operation(
-        "Clone a version, shallow or deep, row ids kept; again with only what changed",
+        "Clone a version, shallow or deep, with row ids kept; cloning again transfers only the "
+        "difference",
         "tests/table/test_clone.py::test_cloning_again_brings_what_changed_and_nothing_else",
         None,
     ),
     Operation(
-        "Clones, ours and those of delta-spark, read and changed by all",
+        "Clones of this library and of delta-spark are read and written by both",
         "tests/reference/test_clone_delta_spark.py::"
         "test_clones_of_delta_spark_are_read_and_written_by_us",
         "tests/reference/test_clone_delta_spark.py::"
@@ -522,27 +532,27 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_the_keyword_default_means_what_it_means_to_delta_spark",
     ),
     Operation(
-        "Change a column to any type online: backfilled in batches, caught up with what others "
-        "write, published in one commit, resumed after a crash",
+        "Change a column to any type online: backfilled in batches, including concurrent "
+        "writes, published in one commit, resumable after a crash",
         "tests/reference/test_column_change.py::"
         "test_delta_spark_writes_throughout_and_reads_what_a_change_leaves",
         "tests/reference/test_column_change.py::"
         "test_delta_spark_writes_throughout_and_reads_what_a_change_leaves",
     ),
     Operation(
-        "Column changes convert every text that Spark's CAST reads, and every pair of types",
+        "Column changes convert every string that Spark's CAST accepts, and every pair of types",
         "tests/engines/test_text_conversion.py::test_every_text_is_read_as_spark_reads_it",
         "tests/engines/test_text_conversion.py::test_every_text_is_read_as_spark_reads_it",
     ),
     Operation(
-        "Column changes are off until the resource and the table's property both say on; tables "
-        "that were there before keep what they say",
+        "Column changes are disabled until both the resource and the table property enable "
+        "them; existing tables keep their setting",
         "tests/orchestration/test_schema_changes.py::"
         "test_a_table_made_under_the_switch_has_all_it_takes_unless_it_says_otherwise",
         None,
     ),
     Operation(
-        "Cancel a column change, or roll it back over a value that cannot be converted",
+        "Cancel a column change, or roll it back at a value that cannot be converted",
         "tests/table/test_column_change.py::test_a_change_can_be_cancelled_in_every_state",
         None,
     ),
@@ -553,13 +563,13 @@ def render() -> str:
     """The whole page."""
     features = "\n".join(_feature_row(each) for each in TABLE_FEATURES)
     operations = "\n".join(_operation_row(each) for each in OPERATIONS)
-    return f"""# What works today
+    return f"""# What works
 
-Generated from the code by `make docs`; a test keeps it true.
+Generated from the code by `make docs`, and checked by a test.
 
 ## Table features
 
-A table is refused, by name and before a byte is written, when it lists a feature that says no.
+A table that lists a feature marked "no" is rejected by name, before anything is written.
 
 | Feature | What it is | Read | Write |
 |---|---|---|---|
@@ -567,7 +577,7 @@ A table is refused, by name and before a byte is written, when it lists a featur
 
 ## Operations
 
-Each yes links to the test that shows it.
+Each "yes" links to the test that demonstrates it.
 
 | Operation | Arrow (embedded) | Spark |
 |---|---|---|

@@ -72,13 +72,13 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     ),
     TableFeature(
         name="invariants",
-        description="columns carry SQL conditions that every written row satisfies",
+        description="columns have SQL conditions that every row must satisfy",
         aliases=("columnInvariants",),
         legacy_writer_version=2,
     ),
     TableFeature(
         name="checkConstraints",
-        description="the table carries SQL conditions that every written row satisfies",
+        description="the table has SQL conditions that every row must satisfy",
         legacy_writer_version=3,
     ),
     TableFeature(
@@ -93,32 +93,32 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     ),
     TableFeature(
         name="columnMapping",
-        description="columns have physical names and ids apart from their logical names",
+        description="columns have physical names and ids independent of their logical names",
         is_reader_feature=True,
         legacy_reader_version=2,
         legacy_writer_version=5,
     ),
     TableFeature(
         name="identityColumns",
-        description="columns are numbered by the writer",
+        description="writers number the rows in a column",
         legacy_writer_version=6,
     ),
     TableFeature(
         name="deletionVectors",
-        description="files keep rows that a bitmap marks as deleted",
+        description="bitmaps mark rows of data files as deleted",
         is_reader_feature=True,
     ),
     TableFeature(
         name="rowTracking",
-        description="rows keep an id and the version of their last change",
+        description="rows have a stable id and the version of their last change",
     ),
     TableFeature(
         name="rowIds",
-        description="rows keep an id (the draft of rowTracking)",
+        description="rows have a stable id (the draft of rowTracking)",
     ),
     TableFeature(
         name="domainMetadata",
-        description="features and users keep named configuration in the log",
+        description="features and users store named configuration in the log",
     ),
     TableFeature(
         name="timestampNtz",
@@ -139,17 +139,17 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     ),
     TableFeature(
         name="vacuumProtocolCheck",
-        description="the writer protocol is checked before files are vacuumed",
+        description="VACUUM checks the writer protocol before it deletes files",
         is_reader_feature=True,
     ),
     TableFeature(
         name="inCommitTimestamp",
-        description="commits carry their own, strictly increasing timestamp",
+        description="commits record their own, strictly increasing timestamp",
         aliases=("inCommitTimestamp-preview",),
     ),
     TableFeature(
         name="clustering",
-        description="files have statistics on the columns that the rows are clustered by",
+        description="rows are clustered by columns on which every file has statistics",
     ),
     TableFeature(
         name="allowColumnDefaults",
@@ -181,16 +181,16 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     ),
     TableFeature(
         name="dagsterDelta.existingDefaults",
-        description="rows of files older than a column have a default in it",
+        description="rows written before a column existed have a default in it",
         is_reader_feature=True,
     ),
     TableFeature(
         name="materializePartitionColumns",
-        description="data files hold the partition columns too",
+        description="data files also contain the partition columns",
     ),
     TableFeature(
         name="collations",
-        description="strings compare under a collation",
+        description="strings are compared under a collation",
         aliases=("collations-preview",),
         can_write=False,
     ),
