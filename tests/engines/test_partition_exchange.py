@@ -125,7 +125,8 @@ def test_a_lost_slice_is_noticed_and_nothing_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_records", "size"), [(-1, 1 << 20), (1, 1 << 20), (10_000, 26_843), (10**9, 4096)]
+    ("max_records", "size"),
+    [(-1, 1 << 20), (1, 1 << 20), (512, 128 << 10), (10_000, 6_710), (10**9, 4096)],
 )
 def test_slices_are_shorter_where_spark_hands_over_more_of_them(
     max_records: int, size: int

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.engines.row_completion import generation_constraints
 from dagster_delta.engines.row_tracking import CarriedIds
+from dagster_delta.engines.spark.arrow_batches import counted_batches
 from dagster_delta.engines.spark.assigned_columns import (
     field_at,
     stored_fits,
@@ -345,7 +346,7 @@ def collect_changes(
         What a task reported; files already written are deleted where that is possible.
         InvalidArgument, StorageFailure: see `write_changes`.
     """
-    with spark_failures(table=store.location.uri):
+    with spark_failures(table=store.location.uri), counted_batches(frame):
         reports = frame.mapInArrow(task, schema).collect()
     written, error = decode_changes([tuple(each) for each in reports])
     if error is not None:

@@ -57,7 +57,7 @@ an encoded row group. Of kind `error` it holds an error as JSON.
 PACKED_PARTITION = "partition"
 """The column to shuffle by."""
 
-_BATCH_BYTES = 256 * 1024 * 1024
+_BATCH_BYTES = 64 * 1024 * 1024
 _MIN_SLICE_BYTES = 4 * 1024
 _MAX_SLICE_BYTES = 1024 * 1024
 

@@ -65,7 +65,9 @@ identity column that was numbered, as JSON; `error`: a `DeltaError` as JSON.
 """
 
 _TASK_BATCH_ROWS = 65_536
-"""Spark's batches are joined to about this many rows before they are cast and split."""
+_TASK_BATCH_BYTES = 32 * 1024 * 1024
+"""Spark's batches are joined to about this many rows or Arrow bytes before they are cast and split.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,13 +262,14 @@ class _CheckedRows:
 def joined_batches(batches: Iterator[Any]) -> Iterator[Any]:
     """The same rows in batches that are worth the overhead of a kernel call."""
     waiting: list[Any] = []
-    rows = 0
+    rows = size_bytes = 0
     for batch in batches:
         waiting.append(batch)
         rows += batch.num_rows
-        if rows >= _TASK_BATCH_ROWS:
+        size_bytes += batch.nbytes
+        if rows >= _TASK_BATCH_ROWS or size_bytes >= _TASK_BATCH_BYTES:
             yield concatenated(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size_bytes = [], 0, 0
     if waiting:
         yield concatenated(waiting)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dagster_delta.engines.engine import WriteResult, WriteSpec
+from dagster_delta.engines.spark.arrow_batches import MAX_RECORDS, counted_batches
 from dagster_delta.engines.spark.errors import executor_failure
 from dagster_delta.engines.spark.partition_exchange import (
     PACKED_PARTITION,
@@ -37,8 +38,6 @@ __all__ = ["delete_files", "write_frame"]
 
 _LOG = logging.getLogger(__name__)
 
-_MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-
 
 def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteResult:
     """The data files that now hold the rows of the DataFrame.
@@ -57,7 +56,8 @@ def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteR
     _check_columns(rows.schema, spec)
     rows = rows.completed()
     try:
-        reports = _reporting(rows).collect()
+        with counted_batches(rows.frame):
+            reports = _reporting(rows).collect()
     except Exception as error:
         failure = executor_failure(error, table=spec.location.uri)
         if failure is None:
@@ -77,7 +77,7 @@ def _reporting(rows: WrittenRows) -> DataFrame:
     checked, task = rows.checked(), WriteTask(rows.spec, rows.schema.names)
     if not rows.is_packed:
         return checked.mapInArrow(task, REPORT_SCHEMA)
-    max_records = int(session_conf(checked.sparkSession, _MAX_RECORDS) or 0)
+    max_records = int(session_conf(checked.sparkSession, MAX_RECORDS) or 0)
     packed = checked.mapInArrow(PackTask(task, slice_size_bytes(max_records)), PACKED_SCHEMA)
     gathered = packed.hint("rebalance", functions_of(checked).col(PACKED_PARTITION))
     return gathered.mapInArrow(UnpackTask(rows.spec), REPORT_SCHEMA)
