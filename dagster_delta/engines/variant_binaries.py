@@ -25,7 +25,14 @@ from dagster_delta.protocol.variant_binary import (
     says_sorted,
 )
 
-__all__ = ["MAX_VARIANT_BYTES", "describe_malformed", "first_malformed"]
+__all__ = [
+    "MAX_VARIANT_BYTES",
+    "describe_malformed",
+    "first_malformed",
+    "malformed",
+    "number_at",
+    "packed_bytes",
+]
 
 MAX_VARIANT_BYTES = 128 * 1024 * 1024
 """The longest value and the longest dictionary of names that Spark takes."""
@@ -47,11 +54,20 @@ def first_malformed(metadata: Any, values: Any) -> int | None:
     """
     if not len(values):
         return None
-    names = _Names.of(metadata)
-    check = _Check(*_bytes_of(values), names)
-    check.run()
-    found = np.flatnonzero(check.is_bad)
+    found = np.flatnonzero(malformed(metadata, values))
     return int(found[0]) if len(found) else None
+
+
+def malformed(metadata: Any, values: Any) -> Any:
+    """Whether a reader would stumble over each variant: a numpy array of booleans.
+
+    Args:
+        metadata: as for `first_malformed`.
+        values: as for `first_malformed`, at least one.
+    """
+    check = _Check(*packed_bytes(values), _Names.of(metadata))
+    check.run()
+    return check.is_bad
 
 
 def describe_malformed(metadata: bytes, value: bytes) -> str:
@@ -119,13 +135,33 @@ def _name_ranks(metadata: bytes) -> list[tuple[int, int]] | None:
     return [(rank[each], java_rank[each]) for each in names]
 
 
-def _bytes_of(values: Any) -> tuple[Any, Any]:
-    """All bytes of a binary array, and where each value begins, the end included."""
+def packed_bytes(values: Any) -> tuple[Any, Any]:
+    """All bytes of a binary array as a numpy array, and where each value begins, the end included.
+
+    Args:
+        values: `pyarrow.BinaryArray`.
+    """
     _, offsets_buffer, data_buffer = values.buffers()
     count = len(values)
     offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[values.offset :][: count + 1]
     data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
     return data, offsets.astype(np.int64)
+
+
+def number_at(data: Any, position: Any, size: Any) -> Any:
+    """Little-endian numbers of 1 to 4 bytes each, as a numpy array of int64.
+
+    Args:
+        data: bytes, as a numpy array.
+        position: where each number begins; what is behind the end reads as something.
+        size: bytes of each number, or of all.
+    """
+    numbers = np.zeros(len(position), dtype=np.int64)
+    last = len(data) - 1
+    for index in range(4):
+        byte = data[np.minimum(position + index, last)].astype(np.int64)
+        numbers += np.where(index < size, byte << 8 * index, 0)
+    return numbers
 
 
 class _Check:
@@ -190,7 +226,7 @@ class _Check:
         is_decimal = np.isin(primitive, _DECIMALS) & ~is_bad
         self._mark(rows[is_decimal], self._data[start[is_decimal] + 1] > _MAX_SCALE)
         is_sized = np.isin(primitive, (PrimitiveId.BINARY, PrimitiveId.STRING)) & ~is_bad
-        size[is_sized] += self._numbers(start[is_sized] + 1, 4)
+        size[is_sized] += number_at(self._data, start[is_sized] + 1, 4)
         self._mark(rows, is_bad)
         self._ends(rows[~is_bad], (start + 1 + size)[~is_bad], end[~is_bad])
         is_text = is_sized & (primitive == PrimitiveId.STRING)
@@ -205,13 +241,15 @@ class _Check:
         ids_at = self._start + 1 + np.where(is_large, 4, 1)
         is_bad = ids_at > self._end
         count = np.zeros(len(ids_at), dtype=np.int64)
-        count[~is_bad] = self._numbers(self._start[~is_bad] + 1, np.where(is_large, 4, 1)[~is_bad])
+        count[~is_bad] = number_at(
+            self._data, self._start[~is_bad] + 1, np.where(is_large, 4, 1)[~is_bad]
+        )
         offsets_at = ids_at + id_size * count
         content_at = offsets_at + offset_size * (count + 1)
         is_bad |= content_at > self._end
         last = np.zeros(len(ids_at), dtype=np.int64)
-        last[~is_bad] = self._numbers(
-            (offsets_at + offset_size * count)[~is_bad], offset_size[~is_bad]
+        last[~is_bad] = number_at(
+            self._data, (offsets_at + offset_size * count)[~is_bad], offset_size[~is_bad]
         )
         stop = content_at + last
         is_bad |= (stop != self._end) if self._is_top else (stop > self._end)
@@ -236,8 +274,10 @@ class _Check:
         """Make the fields and elements of containers what is looked at next."""
         container = np.repeat(np.arange(len(rows)), count)
         ordinal = np.arange(len(container)) - np.repeat(np.cumsum(count) - count, count)
-        offsets = self._numbers(
-            offsets_at[container] + ordinal * offset_size[container], offset_size[container]
+        offsets = number_at(
+            self._data,
+            offsets_at[container] + ordinal * offset_size[container],
+            offset_size[container],
         )
         in_object = is_object[container]
         self._check_names(
@@ -255,21 +295,12 @@ class _Check:
 
     def _check_names(self, rows: Any, ids_at: Any, id_size: Any, *, is_first: Any) -> None:
         """Every field id is in the dictionary, and the names are in order."""
-        ids = self._numbers(ids_at, id_size)
+        ids = number_at(self._data, ids_at, id_size)
         is_known = ids < self._names.count[rows]
         self._mark(rows, ~is_known)
         ranks = np.zeros((len(ids), 2), dtype=np.int64)
         ranks[is_known] = self._names.ranks[self._names.first[rows[is_known]] + ids[is_known]]
         self._mark(rows[1:], ~is_first[1:] & (np.diff(ranks, axis=0) <= 0).all(axis=1))
-
-    def _numbers(self, position: Any, size: Any) -> Any:
-        """Little-endian numbers of 1 to 4 bytes each."""
-        numbers = np.zeros(len(position), dtype=np.int64)
-        last = len(self._data) - 1
-        for index in range(4):
-            byte = self._data[np.minimum(position + index, last)].astype(np.int64)
-            numbers += np.where(index < size, byte << 8 * index, 0)
-        return numbers
 
     def _check_texts(self) -> None:
         if not self._texts:

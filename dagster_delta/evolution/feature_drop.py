@@ -231,6 +231,7 @@ _PREPARATIONS: dict[str, _Prepare] = {
     "icebergCompatV1": _without_properties("delta.enableIcebergCompatV1"),
     "icebergCompatV2": _without_properties("delta.enableIcebergCompatV2"),
     "variantType": _if_unused("variantType", "drop its columns that hold variants first"),
+    "variantShredding": _without_properties("delta.enableVariantShredding"),
     "checkpointProtection": _without_properties("delta.requireCheckpointProtectionBeforeVersion"),
     EXISTING_DEFAULTS_FEATURE: without_existing_defaults,
 }
@@ -239,6 +240,7 @@ _FILES: dict[str, FilesToRewrite] = {
     "columnMapping": "all",
     "deletionVectors": "with_vectors",
     "typeWidening": "of_old_types",
+    "variantShredding": "all",
     EXISTING_DEFAULTS_FEATURE: "without_defaults",
 }
 

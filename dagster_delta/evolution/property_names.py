@@ -39,6 +39,7 @@ _SETTABLE = (
     "delta.enableInCommitTimestamps",
     "delta.enableRowTracking",
     "delta.enableTypeWidening",
+    "delta.enableVariantShredding",
     "delta.isolationLevel",
     "delta.logRetentionDuration",
     "delta.minReaderVersion",

@@ -229,6 +229,10 @@ class TableProperties:
     """Whether writers may write new deletion vectors."""
     enable_type_widening = _Property("delta.enableTypeWidening", _parse_boolean, default=False)
     """Whether column types may be widened."""
+    enable_variant_shredding = _Property(
+        "delta.enableVariantShredding", _parse_boolean, default=False
+    )
+    """Whether writers may split variants into typed columns."""
     enable_column_change = _Property[bool | None](
         "dagsterDelta.enableColumnChange", _parse_boolean, None
     )

@@ -7,14 +7,22 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from dagster_delta.protocol import variant
 from dagster_delta.protocol.variant import NanosecondTimestamp, encode_variant
 from dagster_delta.protocol.variant_binary import decode_names
+
+
+def is_shredded(path: str) -> bool:
+    """Whether a data file below a path holds variants that are split."""
+    files = [each for each in Path(path).rglob("*.parquet") if "_delta_log" not in each.parts]
+    return any("typed_value" in str(pq.read_schema(each)) for each in files)
 
 
 @dataclass

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.protocol.arrow_schema import VARIANT_STORAGE
 from dagster_delta.protocol.variant import decode_variant
+from tests.engines.shredding import is_shredded
 from tests.golden.answers import answer, table_path
 
 if TYPE_CHECKING:
@@ -103,11 +103,6 @@ def values(spark: SparkSession) -> DataFrame:
     expressions = [*(f"parse_json('{each}')" for each in JSONS), *SQLS]
     rows = ", ".join(f"({number}, {each})" for number, each in enumerate(expressions))
     return spark.sql(f"SELECT * FROM VALUES {rows} AS t(id, v)").coalesce(1)
-
-
-def is_shredded(path: str) -> bool:
-    files = [each for each in Path(path).rglob("*.parquet") if "_delta_log" not in each.parts]
-    return any("typed_value" in str(pq.read_schema(each)) for each in files)
 
 
 def assert_same(path: str, by_spark: DataFrame, key: str = "id") -> pa.Table:

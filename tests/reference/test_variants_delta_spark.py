@@ -12,6 +12,7 @@ import pytest
 
 from dagster_delta import DeltaTable, variants_from_json, variants_to_json
 from dagster_delta.errors import InvalidCast
+from tests.engines.shredding import is_shredded
 from tests.golden.answers import table_path
 
 if TYPE_CHECKING:
@@ -66,8 +67,16 @@ def judged(session: SparkSession, uri: str) -> DataFrame:
 
 SHAPES: dict[str, dict[str, str]] = {
     "plain": {},
-    "vectors": {"delta.enableDeletionVectors": "true", "delta.enableRowTracking": "true"},
-    "mapped": {"delta.columnMapping.mode": "name", "delta.enableChangeDataFeed": "true"},
+    "vectors": {
+        "delta.enableDeletionVectors": "true",
+        "delta.enableRowTracking": "true",
+        "delta.enableVariantShredding": "true",
+    },
+    "mapped": {
+        "delta.columnMapping.mode": "name",
+        "delta.enableChangeDataFeed": "true",
+        "delta.enableVariantShredding": "true",
+    },
 }
 
 
@@ -88,6 +97,7 @@ def test_delta_spark_reads_and_writes_on(
         uri, arrow_rows(0, 0).schema, partition_by=["p"], properties=SHAPES[shape]
     )
     table.append(data(0, 12), engine=engine)
+    assert is_shredded(uri) == (shape != "plain")
     assert seen(judged(session, uri)) == seen(frame(session, 0, 12))
     table.update({"p": "p + 5"}, "id IN (1, 2)", engine=engine)
     table.update({"v": "id"}, "id = 4", engine=engine)

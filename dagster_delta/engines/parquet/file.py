@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from dagster_delta.engines.nested_arrays import rename_nested
 from dagster_delta.engines.parquet.encodings import PLAIN, ColumnEncodings
 from dagster_delta.engines.parquet.file_statistics import FileStatistics, StatisticsLayout
 from dagster_delta.engines.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
+from dagster_delta.engines.parquet.variant_shredding import VariantShredding
 from dagster_delta.errors import StorageFailure, UnsupportedFeature
 from dagster_delta.protocol.arrow_schema import is_marked_variant
 from dagster_delta.protocol.column_mapping import physical_arrow_schema
@@ -22,7 +23,7 @@ from dagster_delta.protocol.parquet_reader import (
     open_parquet_reader,
     release_scratch_memory,
 )
-from dagster_delta.protocol.schema import PrimitiveType, StructType, walk_fields
+from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType, walk_fields
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -34,7 +35,7 @@ _LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
 _MATERIALIZING_FEATURES = ("icebergCompatV1", "icebergCompatV2", "materializePartitionColumns")
 _LENGTH_BYTES = 4
 _LARGE_FILE_BYTES = 1024 * 1024
-_VOID = PrimitiveType("void")
+_VOID, _VARIANT = PrimitiveType("void"), PrimitiveType("variant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,10 @@ class FileFormat:
     statistics: StatisticsLayout
     codec: str
     compression_level: int | None
+    may_shred: bool = False
+    """Whether variants may be split into typed columns, as suits the rows of each file."""
+    shredding: VariantShredding | None = None
+    """How they are."""
 
     @classmethod
     def of(cls, spec: WriteSpec) -> FileFormat:
@@ -68,7 +73,25 @@ class FileFormat:
             statistics=StatisticsLayout.of(configuration, schema),
             codec=codec,
             compression_level=spec.compression_level if is_levelled else None,
+            may_shred=_may_shred(configuration),
         )
+
+    def suiting(self, rows: pa.Table) -> FileFormat:
+        """The format of files that begin with `rows`, which are as `file_rows` makes them."""
+        shredding = VariantShredding.infer(rows) if self.may_shred else None
+        if shredding is None:
+            return self
+        schema = shredding.arrow_schema
+        return replace(
+            self,
+            arrow_schema=schema,
+            statistics=self.statistics.in_file(schema),
+            shredding=shredding,
+        )
+
+    def stored(self, rows: pa.Table) -> pa.Table:
+        """Rows as `file_rows` makes them, as they stand in files of this format."""
+        return rows if self.shredding is None else self.shredding.apply(rows)
 
     @property
     def extension(self) -> str:
@@ -101,7 +124,7 @@ class EncodedRowGroup:
     def of_rows(
         cls, rows: pa.Table, format_: FileFormat, encodings: ColumnEncodings
     ) -> EncodedRowGroup:
-        """All `rows`, a `pyarrow.Table` of the file's schema, as one row group."""
+        """All `rows`, a `pyarrow.Table` of the format's schema, as one row group."""
         statistics = FileStatistics(format_.statistics)
         statistics.observe(rows)
         encoded = encode_rows(rows, format_, encodings)
@@ -275,6 +298,22 @@ def _file_schema(configuration: TableConfiguration) -> StructType:
                 column=column,
             )
     return kept
+
+
+def _may_shred(configuration: TableConfiguration) -> bool:
+    # Spec: Variant Shredding. Where the property does not say so, new files are not shredded,
+    # whatever the protocol supports.
+    return (
+        configuration.supports("variantShredding")
+        and configuration.properties.enable_variant_shredding
+        and any(_holds_variant(each.data_type) for each in configuration.schema)
+    )
+
+
+def _holds_variant(data_type: DataType) -> bool:
+    if isinstance(data_type, StructType):
+        return any(_holds_variant(each.data_type) for each in data_type)
+    return data_type == _VARIANT
 
 
 def _relax(field: Any) -> Any:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.engines.parquet.file_projection import leaf_ranges
 from dagster_delta.protocol.column_mapping import physical_name
 from dagster_delta.protocol.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.row_tracking import carried_columns
@@ -113,6 +114,19 @@ class StatisticsLayout:
                 continue
             leaves.append(leaf)
         return cls(tuple(leaves), configuration.supports("deletionVectors"))
+
+    def in_file(self, arrow_schema: Any) -> StatisticsLayout:
+        """The same columns in files of a schema whose variants are split.
+
+        Args:
+            arrow_schema: `pyarrow.Schema` of the files.
+        """
+        fields = list(arrow_schema)
+        moved = [
+            replace(each, parquet_index=_first_parquet_column(fields, each.positions))
+            for each in self.leaves
+        ]
+        return replace(self, leaves=tuple(moved))
 
     @property
     def observed_columns(self) -> list[int]:
@@ -248,6 +262,14 @@ def _walk_leaves(
                 parquet_index += _count_parquet_columns(field.data_type)
 
     yield from walk(fields, (), (), ())
+
+
+def _first_parquet_column(fields: list[Any], positions: _Positions) -> int:
+    start = 0
+    for position in positions:
+        start += leaf_ranges(fields)[position].start
+        fields = list(fields[position].type) if pa.types.is_struct(fields[position].type) else []
+    return start
 
 
 def _count_parquet_columns(data_type: DataType) -> int:

@@ -119,9 +119,12 @@ class RowGroupCopier:
     def __init__(self, source: ReadPlan, spec: WriteSpec) -> None:
         properties = spec.configuration.metadata.configuration
         # A file is sorted as a whole, and what a changing column needs is filled in by the writer.
-        self._is_possible = not spec.sort_by and COLUMN_CHANGE_KEY not in properties
-        self._source = source
         self._format = FileFormat.of(spec)
+        # How variants are split is decided by the rows of a file.
+        self._is_possible = not (
+            spec.sort_by or COLUMN_CHANGE_KEY in properties or self._format.may_shred
+        )
+        self._source = source
         self._codec = _CODEC_NAMES.get(self._format.codec, self._format.codec)
         self._partition_names = spec.configuration.physical_partition_columns
         # Ids of rows follow from where the rows stand, so that they have to be written.

@@ -33,7 +33,10 @@ class RowGroupEncoder:
         self._format = FileFormat.of(spec)
         properties = spec.configuration.metadata.configuration
         # A file is sorted as a whole, and what a changing column needs is filled in by the writer.
-        self._is_possible = not spec.sort_by and COLUMN_CHANGE_KEY not in properties
+        # How variants are split is decided by the rows of a file.
+        self._is_possible = not (
+            spec.sort_by or COLUMN_CHANGE_KEY in properties or self._format.may_shred
+        )
 
     def encode(self, rows: pa.RecordBatch) -> EncodedRowGroup | None:
         """Rows of one partition as a row group, or None where they had better be joined by others.

@@ -178,6 +178,8 @@ class _Partition:
     waiting_rows: int = 0
     waiting_bytes: int = 0
     last_flush: Future[None] | None = None
+    format: FileFormat | None = None
+    """Of its files, once the first rows have decided it."""
     file: FileInWriting | None = None
     file_number: int = 0
 
@@ -214,12 +216,13 @@ class _DataFiles:
         self._written: dict[int, AddFile] = {}
         self._encodings: ColumnEncodings | None = None
 
-    def encode(self, rows: Any) -> list[EncodedRowGroup]:
-        """Rows, a `pa.Table`, as row groups of any file."""
-        encodings = self._choose_encodings(rows)
+    def encode(self, rows: Any, format_: FileFormat) -> list[EncodedRowGroup]:
+        """Rows, a `pa.Table`, as row groups of any file of a format."""
+        stored = format_.stored(rows)
+        encodings = self._choose_encodings(stored, format_)
         return [
-            EncodedRowGroup.of_rows(rows.slice(start, ROW_GROUP_ROWS), self.format, encodings)
-            for start in range(0, rows.num_rows, ROW_GROUP_ROWS)
+            EncodedRowGroup.of_rows(stored.slice(start, ROW_GROUP_ROWS), format_, encodings)
+            for start in range(0, stored.num_rows, ROW_GROUP_ROWS)
         ]
 
     def append(self, partition: _Partition, groups: Iterable[EncodedRowGroup], number: int) -> None:
@@ -227,7 +230,8 @@ class _DataFiles:
         for group in groups:
             if partition.file is None:
                 path = self._new_path(partition.key, number)
-                partition.file = FileInWriting(path, self.format, self._store)
+                format_ = partition.format or self.format
+                partition.file = FileInWriting(path, format_, self._store)
                 partition.file_number = number
                 self._begun.append(partition.file)
             partition.file.append(group)
@@ -270,7 +274,10 @@ class _DataFiles:
                 exc_info=True,
             )
 
-    def _choose_encodings(self, rows: Any) -> ColumnEncodings:
+    def _choose_encodings(self, rows: Any, format_: FileFormat) -> ColumnEncodings:
+        if format_.shredding is not None:
+            # Other files have other columns.
+            return choose_encodings(rows)
         # Looking at a sample costs as much as writing it, so that a large enough one serves all
         # files: what is rare in one partition seldom repeats in the next.
         encodings = self._encodings or choose_encodings(rows)
@@ -378,18 +385,22 @@ class _WriteJob:
         self._waiting_bytes -= size_bytes
         # Whoever takes the rows is the last to hold them: encoded ones may wait for their turn.
         rows = [partition.take(self._schema)]
+        if partition.format is None:
+            partition.format = self._files.format.suiting(rows[0])
+        format_ = partition.format
         number = self._flushes
         self._flushes += 1
         self._make_room_for(partition)
         self._run(
             partition,
             size_bytes,
-            lambda: self._encode(rows.pop()),
+            lambda: self._encode(rows.pop(), format_),
             lambda groups: self._append(partition, groups, number),
         )
 
-    def _encode(self, rows: Any) -> list[EncodedRowGroup]:
-        return self._files.encode(rows.sort_by(self._sort_keys) if self._sort_keys else rows)
+    def _encode(self, rows: Any, format_: FileFormat) -> list[EncodedRowGroup]:
+        ordered = rows.sort_by(self._sort_keys) if self._sort_keys else rows
+        return self._files.encode(ordered, format_)
 
     def _append(self, partition: _Partition, groups: list[EncodedRowGroup], number: int) -> None:
         self._files.append(partition, groups, number)
