@@ -71,6 +71,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/reference/test_variants_delta_spark.py::test_delta_spark_reads_and_writes_on",
     ),
     Operation(
+        "Write shredded variants: typed columns inferred per file (`delta.enableVariantShredding`)",
+        "tests/table/test_shredded_variants.py::test_every_file_that_is_written_is_split",
+        "tests/reference/test_variants_delta_spark.py::test_delta_spark_reads_and_writes_on",
+    ),
+    Operation(
         "Variant functions in SQL: `parse_json`, `variant_get`, `is_variant_null` and their "
         "`try_` forms",
         "tests/engines/test_variant_sql.py::test_what_is_computed_is_what_spark_computes",

@@ -133,8 +133,8 @@ class SettingMethods(ABC):
         A feature that only writers know leaves in one commit, and what it kept with it: properties,
         row ids, column defaults, metadata domains. For one that readers know too, files are written
         anew where it asks for that (`deletionVectors`: those with vectors; `typeWidening`: those of
-        old types; `columnMapping`, `variantShredding`: all; `dagsterDelta.existingDefaults`: those older than such a
-        column), checkpoints are put before the drop, and the feature
+        old types; `columnMapping`, `variantShredding`: all; `dagsterDelta.existingDefaults`: those
+        older than such a column), checkpoints are put before the drop, and the feature
         `checkpointProtection` keeps them: older versions stay readable for those who know the
         feature.
 
