@@ -31,7 +31,7 @@ def inferred(rows: pa.Table) -> VariantShredding:
     return shredding
 
 
-def shredded_type(texts: list[str | None]) -> Any:
+def shredded_type(texts: list[str]) -> Any:
     return inferred(pa.table({"v": variants_from_json(texts)})).arrow_schema.field("v").type
 
 
