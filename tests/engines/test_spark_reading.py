@@ -534,3 +534,74 @@ def test_both_engines_prune_the_same_plan(tmp_path: Path, spark: SparkSession) -
     assert plan.files.num_rows == 1
     spark_rows = SparkEngine(spark).read(plan).toArrow()
     assert rows_of(spark_rows) == rows_of(ArrowEngine().read(plan).read_all())
+
+
+# -- what must not be lost or mixed up ------------------------------------------------------------
+
+
+def test_a_file_of_no_bytes_is_an_error_and_no_file_without_rows(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"id": [1, 2]}))
+    table.append(pa.table({"id": [3]}))
+    next(tmp_path.glob("*.parquet")).write_bytes(b"")
+    with pytest.raises(Exception, match="InvalidTable"):
+        table.snapshot().scan().to_spark(spark).count()
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["plain", "with_vectors"])
+def test_a_partition_column_may_take_the_name_that_a_column_has_in_the_files(
+    tmp_path: Path, spark: SparkSession, deleted: bool
+) -> None:
+    rows = pa.table({"a": [1, 2, 3, 4], "p": [1.5, None, 2.5, 2.5]})
+    table = DeltaTable.create(str(tmp_path), rows.schema, partition_by=["p"])
+    table.append(rows)
+    table.set_properties(
+        {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"}
+    )
+    table.alter("RENAME a TO b")
+    table.alter("RENAME p TO a")
+    if deleted:
+        table.delete("b = 3")
+    scan = table.snapshot().scan(where="a > 1")
+    assert rows_of(scan.to_spark(spark).toArrow()) == rows_of(scan.to_arrow())
+    assert scan.count() == (2 if deleted else 3)
+
+
+@pytest.mark.parametrize("mode", ["none", "name", "id"])
+def test_columns_may_be_called_as_the_reader_calls_its_own(
+    tmp_path: Path, spark: SparkSession, mode: str
+) -> None:
+    names = ["__delta_key", "__DELTA_found_key", "__delta_words", "___delta_row_index"]
+    rows = pa.table({name: [n, n + 1, None] for n, name in enumerate(names)} | {"p": [0.5, 1, 1]})
+    properties = {"delta.columnMapping.mode": mode, "delta.enableDeletionVectors": "true"}
+    table = DeltaTable.create(str(tmp_path), rows.schema, partition_by=["p"], properties=properties)
+    table.append(rows)
+    assert rows_of(table.snapshot().scan().to_spark(spark).toArrow()) == rows_of(rows)
+    table.delete("__delta_key = 1")
+    kept = rows_of(rows.take([0, 2]))
+    assert rows_of(table.snapshot().scan().to_spark(spark).toArrow()) == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.sql.sources.useV1SourceList", ""),
+        ("spark.sql.execution.arrow.maxRecordsPerBatch", "0"),
+    ],
+)
+def test_a_setting_that_spark_itself_trips_over_changes_nothing(
+    tmp_path: Path, session: SparkSession, name: str, value: str
+) -> None:
+    rows = pa.table({"id": range(6), "p": [0.5, None] * 3})
+    table = DeltaTable.create(
+        str(tmp_path), rows.schema, partition_by=["p"],
+        properties={"delta.enableDeletionVectors": "true"},
+    )  # fmt: skip
+    table.append(rows)
+    table.delete("id = 5")
+    session.set_for_test(name, value)  # type: ignore[attr-defined]
+    frame = table.snapshot().scan().to_spark(session)
+    assert rows_of(frame.toArrow()) == rows_of(rows.slice(0, 5))
+    assert session.conf.get(name) == value

@@ -36,6 +36,7 @@ __all__ = [
     "logical_column",
     "physical_read_schema",
     "quote",
+    "read_name",
 ]
 
 VOID = PrimitiveType("void")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def split_files(files: Any, store: ObjectStore, *, native: bool) -> FileSplit:
     )
     vectors = _has_vector(files)
     rows = _num_rows(files)
-    by_arrow = _misread(paths) if native else np.ones(len(paths), bool)
+    by_arrow = _misread(paths) | _without_bytes(paths) if native else np.ones(len(paths), bool)
     # Spec: numRecords is there on a file with a deletion vector. Without it the number of chunks
     # is not known, and no row could be told from one that the join missed.
     by_arrow |= vectors & (rows < 0)
@@ -95,6 +96,22 @@ def _misread(paths: NDArray[np.object_]) -> NDArray[np.bool_]:
         flags[index] = path in seen or is_misread_by_spark(path)
         seen.add(path)
     return flags
+
+
+def _without_bytes(paths: NDArray[np.object_]) -> NDArray[np.bool_]:
+    """Local files of no bytes, as a machine leaves them that went down before they were on disk.
+
+    Spark would show no rows of them and say nothing; the Arrow engine refuses them.
+    """
+    return np.array([path.startswith("file:") and _is_empty(path[5:]) for path in paths], bool)
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return Path(path).stat().st_size == 0
+    except OSError:
+        # Spark names a file that is not there when it looks for it.
+        return False
 
 
 def _broadcast_bytes(rows: NDArray[np.int64]) -> int:

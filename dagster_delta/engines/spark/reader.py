@@ -25,6 +25,7 @@ from dagster_delta.engines.spark.columns import (
     logical_column,
     physical_read_schema,
     quote,
+    read_name,
 )
 from dagster_delta.engines.spark.defaulted_files import FileGroup, groups_by_columns
 from dagster_delta.engines.spark.deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
@@ -82,11 +83,7 @@ ROW_INDEX = "__delta_row"
 
 _MAX_ARROW_TASKS = 512
 
-_KEY = "__delta_key"
-_FOUND_KEY = "__delta_found_key"
-_WORDS = "__delta_words"
-_ROW_INDEX = "__delta_row_index"
-_PARTITION = "__delta_partition_"
+_OWN_PREFIX = "__delta_"
 
 
 def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = False) -> DataFrame:
@@ -209,6 +206,21 @@ class _FrameReader:
     def _functions(self) -> ModuleType:
         return functions_of(self.session)
 
+    def _own_name(self, what: str) -> str:
+        """The name of a column that stands beside those of the files until the rows are joined."""
+        return self._own_prefix + what
+
+    @cached_property
+    def _own_prefix(self) -> str:
+        configuration = self.plan.configuration
+        mode = configuration.column_mapping_mode
+        taken = [*configuration.physical_partition_columns]
+        taken += [read_name(each, mode) for each in self._data_fields]
+        prefix = _OWN_PREFIX
+        while any(name.casefold().startswith(prefix) for name in taken):
+            prefix = "_" + prefix
+        return prefix
+
     @cached_property
     def _needed_fields(self) -> tuple[StructField, ...]:
         """Logical columns that the result or its filter needs, in schema order."""
@@ -285,8 +297,13 @@ class _FrameReader:
                 for each in self._partition_fields
             }
             return _PartitionSource(columns, by_directory=True)
-        joined = {each.name: functions.col(quote(each.name)) for each in self._partition_fields}
-        return _PartitionSource(joined, joined=values)
+        # The files may have a column that goes by the name that a partition column has now.
+        names = [self._own_name(f"partition_{n}") for n in range(len(self._partition_fields))]
+        joined = {
+            each.name: functions.col(name)
+            for each, name in zip(self._partition_fields, names, strict=True)
+        }
+        return _PartitionSource(joined, joined=values.rename_columns(names))
 
     def _read_plain(self, files: FileSplit) -> DataFrame:
         """Files without a deletion vector."""
@@ -297,7 +314,7 @@ class _FrameReader:
         if partitions.joined is not None:
             paths = [spark_metadata_path(each) for each in files.plain_paths]
             file_path = rows.metadataColumn("_metadata").getField("file_path")
-            keyed = rows.withColumn(_KEY, self._functions.xxhash64(file_path))
+            keyed = rows.withColumn(self._own_name("key"), self._functions.xxhash64(file_path))
             joined = self._join(keyed, file_keys(paths), partitions.joined)
             rows = joined.where(self._is_found())
         return self._logical(rows, partitions.columns)
@@ -317,12 +334,14 @@ class _FrameReader:
         path_keys = file_keys([spark_metadata_path(each) for each in files.vector_paths])
         bitmaps = load_bitmaps(files.with_vectors, self.plan.store)
         chunks = chunk_table(bitmaps, files.vector_rows, path_keys)
-        constants = pa.table({_WORDS: chunks.words})
+        constants = pa.table({self._own_name("words"): chunks.words})
         if partitions.joined is not None:
             for name in partitions.joined.column_names:
                 values = partitions.joined[name].take(pa.array(chunks.files))
                 constants = constants.append_column(name, values)
-        keyed = rows.withColumns({_KEY: key, _ROW_INDEX: row_index})
+        keyed = rows.withColumns(
+            {self._own_name("key"): key, self._own_name("row_index"): row_index}
+        )
         joined = self._join(keyed, chunks.keys, constants)
         return self._logical(joined.where(self._is_found(self._is_kept())), partitions.columns)
 
@@ -335,22 +354,26 @@ class _FrameReader:
                 table=self.plan.store.location.uri,
                 version=self.plan.version,
             )
+        key, found_key = self._own_name("key"), self._own_name("found_key")
         entries = frame_of(
             self.session,
-            pa.table([pa.array(keys), *constants.columns], [_FOUND_KEY, *constants.column_names]),
+            pa.table([pa.array(keys), *constants.columns], [found_key, *constants.column_names]),
             self._constants_schema(constants.column_names),
         )
         broadcast = self._functions.broadcast(entries)
-        return rows.join(broadcast, rows[_KEY] == entries[_FOUND_KEY], "left")
+        return rows.join(broadcast, rows[key] == entries[found_key], "left")
 
     def _constants_schema(self, names: Sequence[str]) -> Any:
         from pyspark.sql import types
 
-        known = {each.name: to_spark_type(each.data_type) for each in self._partition_fields}
-        found = {_FOUND_KEY: types.LongType(), _WORDS: types.ArrayType(types.LongType())}
-        schema = types.StructType()
-        for name in (_FOUND_KEY, *names):
-            schema.add(name, found[name] if name in found else known[name])
+        known = {
+            self._own_name(f"partition_{index}"): to_spark_type(each.data_type)
+            for index, each in enumerate(self._partition_fields)
+        }
+        known[self._own_name("words")] = types.ArrayType(types.LongType())
+        schema = types.StructType().add(self._own_name("found_key"), types.LongType())
+        for name in names:
+            schema.add(name, known[name])
         return schema
 
     def _is_found(self, condition: Column | None = None) -> Column:
@@ -364,16 +387,16 @@ class _FrameReader:
             "dagster_delta: Spark reports the path of a data file otherwise than the log does; "
             'give the full URI of the table, or read it with engine="arrow"'
         )
-        answer: Column = functions.when(functions.col(_FOUND_KEY).isNotNull(), found).otherwise(
-            error.cast("boolean")
-        )
+        answer: Column = functions.when(
+            functions.col(self._own_name("found_key")).isNotNull(), found
+        ).otherwise(error.cast("boolean"))
         return answer
 
     def _is_kept(self) -> Column:
         functions = self._functions
-        row = functions.col(_ROW_INDEX).cast("int")
+        row = functions.col(self._own_name("row_index")).cast("int")
         word = functions.get(
-            functions.col(_WORDS),
+            functions.col(self._own_name("words")),
             functions.shiftright(row.bitwiseAND((1 << CHUNK_BITS) - 1), 6),
         )
         bit = functions.call_function("shiftright", functions.coalesce(word, functions.lit(0)), row)

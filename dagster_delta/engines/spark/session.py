@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -40,6 +42,11 @@ _UTC_ZONES = frozenset(
 
 FIELD_ID_READ = "spark.sql.parquet.fieldId.read.enabled"
 """The session setting under which Spark resolves Parquet columns by field id."""
+
+_MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_MAX_BATCH_ROWS = 2**31 - 1
+# It keeps two threads from restoring each other's value.
+_lending_lock = threading.RLock()
 
 _JAVA_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
@@ -184,7 +191,27 @@ def frame_of(session: SparkSession, rows: Any, schema: Any) -> DataFrame:
         rows: `pyarrow.Table`; it is copied where it has several chunks.
         schema: as `createDataFrame` takes it.
     """
-    return session.createDataFrame(rows.combine_chunks(), schema)
+    whole = rows.combine_chunks()
+    with _bounded_batches(session):
+        return session.createDataFrame(whole, schema)
+
+
+@contextmanager
+def _bounded_batches(session: SparkSession) -> Iterator[None]:
+    """Lend a session a size for its batches where it bounds them by none.
+
+    Spark knows a zero for that, and its Python part fails on it.
+    """
+    if is_connect(session) or int(session_conf(session, _MAX_RECORDS) or 1) > 0:
+        yield
+        return
+    with _lending_lock:
+        before = session_conf(session, _MAX_RECORDS)
+        session.conf.set(_MAX_RECORDS, str(_MAX_BATCH_ROWS))
+        try:
+            yield
+        finally:
+            session.conf.set(_MAX_RECORDS, before or "0")
 
 
 def functions_of(value: object) -> ModuleType:

@@ -20,6 +20,9 @@ __all__ = ["can_open", "open_parquet"]
 
 _DISCOVERY_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
+_V1_SOURCES = "spark.sql.sources.useV1SourceList"
+_V1_PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
+
 _READ_OPTIONS = {
     # Paths are names, whatever characters they hold.
     "__globPaths__": "false",
@@ -67,12 +70,21 @@ def open_parquet(
         reader = reader.option("basePath", base_path)
     try:
         with _serial_discovery(session, paths):
-            return reader.parquet(*paths)
+            return reader.format(_parquet_source(session)).load(list(paths))
     except Exception as error:
         failure = read_failure(error, table=location.uri, version=version)
         if failure is None:
             raise
         raise failure from error
+
+
+def _parquet_source(session: SparkSession) -> str:
+    """The name of the source that knows where in its file a row stands, which Spark's second
+    implementation of it does not.
+    """
+    first = session_conf(session, _V1_SOURCES) or ""
+    is_first = "parquet" in {each.strip().casefold() for each in first.split(",")}
+    return "parquet" if is_first else _V1_PARQUET
 
 
 @contextmanager
@@ -113,7 +125,7 @@ def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bo
     for name, value in {**_READ_OPTIONS, **_file_system_options(location)}.items():
         reader = reader.option(name, value)
     try:
-        _ = reader.parquet(path).schema
+        _ = reader.format(_parquet_source(session)).load(path).schema
     except (PySparkException, Py4JError) as error:
         # Anything else (a missing file, a refused login) is for the read itself to report.
         return not is_missing_file_system(error)
