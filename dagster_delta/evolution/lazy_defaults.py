@@ -46,18 +46,18 @@ def keep_defaults_in_log(draft: SchemaDraft, moment: dt.datetime) -> None:
         )
         # Existing rows have the default there, which is not null.
         draft.required = [each for each in draft.required if each != path]
-        draft.note(f"existing rows read {dotted(path)} as {sql}, and their files stay as they are")
+        draft.note(f"existing rows read {dotted(path)} as {sql}; their files are not rewritten")
 
 
 def materialize_defaults(draft: SchemaDraft, _action: MaterializeDefaults) -> None:
     """Files hold what their rows took from the log so far. Raises nothing."""
     columns = [dotted(path) for path, _ in fields_with_existing_default(draft.schema)]
     if not columns:
-        draft.note("no row takes a default when it is read", "nothing")
+        draft.note("no row has a lazy default", "nothing")
         return
     draft.set_schema(without_existing_defaults(draft.configuration).schema)
     draft.materializes_defaults = True
-    draft.note(f"write files again that lack {', '.join(columns)}", "rewrites")
+    draft.note(f"rewrite files that lack {', '.join(columns)}", "rewrites")
 
 
 def _compute(path: ColumnPath, field: StructField, sql: str) -> object:

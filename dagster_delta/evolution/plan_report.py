@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["configuration_lines", "plan_to_markdown"]
 
 _EFFECTS = {
-    "nothing": "nothing to do",
-    "metadata": "log only",
-    "validates": "log only, once existing rows are checked",
-    "rewrites": "existing files are written again",
+    "nothing": "no change",
+    "metadata": "metadata only",
+    "validates": "metadata only, after existing rows are validated",
+    "rewrites": "existing files are rewritten",
 }
 
 
@@ -33,11 +33,11 @@ def _lines(plan: SchemaChangePlan) -> Iterator[str]:
         yield f"| {_cell(each.what)} | {_EFFECTS[each.effect]} |"
     yield ""
     if not plan.changes_anything:
-        yield "The table is like that already: there is nothing to commit."
+        yield "No change is needed: there is nothing to commit."
         return
     yield _cost(plan)
     for check in plan.checks:
-        yield f"- every existing row has to satisfy {_code(check.name)}: {_code(check.sql)}"
+        yield f"- every existing row must satisfy {_code(check.name)}: {_code(check.sql)}"
     yield from configuration_lines(plan.before, plan.after)
     if changes := plan.schema_changes:
         yield ""
@@ -55,14 +55,11 @@ def configuration_lines(before: TableConfiguration, after: TableConfiguration) -
 def _cost(plan: SchemaChangePlan) -> str:
     if plan.frees_files_of_feature:
         known = f" ({_size(plan)})" if plan.affected_files else ""
-        return (
-            f"**Rewrites data**: the files that use the feature{known}, in a commit before the "
-            "last."
-        )
+        return f"**Rewrites data**: the files that use the feature{known}, in a commit of its own."
     if plan.rewrites_data:
         return f"**Rewrites data**: {_size(plan)}, in one commit."
     if plan.validates_rows:
-        return "**Reads data** that statistics do not vouch for; rewrites none."
+        return "**Reads data** where statistics do not prove the constraint; rewrites none."
     if plan.existing_defaults:
         return "**Metadata only**: no row is read, and no data file is written."
     return "**Metadata only**: no data file is read or written."

@@ -208,7 +208,7 @@ def _check_result(current: TableConfiguration, draft: SchemaDraft) -> None:
 
 def _note_costs(draft: SchemaDraft, fills: Mapping[str, str]) -> None:
     for column, sql in fills.items():
-        draft.note(f"write existing files again with {column} = {sql}", "rewrites")
+        draft.note(f"rewrite existing files with {column} = {sql}", "rewrites")
 
 
 def _drop_feature(_draft: SchemaDraft, action: DropFeature) -> None:

@@ -203,7 +203,8 @@ def _rules(
     if unique is not None:
         columns = (unique,) if isinstance(unique, str) else tuple(unique)
         rules["delta_unique"] = _Rule(
-            f"No two rows agree in {', '.join(columns)}.", lambda s, _: check_unique(s, columns)
+            f"No two rows have the same {', '.join(columns)}.",
+            lambda s, _: check_unique(s, columns),
         )
     if row_count is not None:
         least, most = row_count
@@ -220,13 +221,14 @@ def _rules(
     if schema is not None:
         declared = _as_schema(schema)
         rules["delta_schema"] = _Rule(
-            "The columns and their types are those that were declared.",
+            "The columns and their types match the declaration.",
             lambda s, _: check_schema(s, declared, allow_more=allow_more_columns),
         )
     if health:
         check_health_measures(health)
         rules["delta_health"] = _Rule(
-            "The shape of the table is within bounds.", lambda s, _: check_health(s, health)
+            "The health measures of the table are within bounds.",
+            lambda s, _: check_health(s, health),
         )
     return rules
 
@@ -236,15 +238,13 @@ def _constraint_rules(*, all_rows: bool) -> dict[str, _Rule]:
         return lambda snapshot, last: check(rows_since(snapshot, None if all_rows else last))
 
     return {
-        "delta_not_null": _Rule(
-            "Columns that may not be null are not.", on_new_rows(check_not_null)
-        ),
+        "delta_not_null": _Rule("NOT NULL columns contain no nulls.", on_new_rows(check_not_null)),
         "delta_constraints": _Rule(
             "Rows satisfy the CHECK constraints and invariants of the table.",
             on_new_rows(check_row_constraints),
         ),
         "delta_generated_columns": _Rule(
-            "Generated columns are what they are generated from.",
+            "Generated columns match their generation expressions.",
             on_new_rows(check_generated_columns),
         ),
     }

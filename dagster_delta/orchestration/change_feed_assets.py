@@ -62,7 +62,8 @@ class ChangeFeedConfig(dg.Config):
 
     full_refresh: bool = Field(
         default=False,
-        description="Take every row of the upstream table, and replace what was made of it before.",
+        description="Process every row of the upstream table, and replace everything derived "
+        "from it before.",
     )
 
 

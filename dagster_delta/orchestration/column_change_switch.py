@@ -11,10 +11,10 @@ from dagster_delta.protocol.column_change import COLUMN_CHANGE_SWITCH
 __all__ = ["COLUMN_CHANGE_DESCRIPTION", "NEW_TABLE_PROPERTIES"]
 
 COLUMN_CHANGE_DESCRIPTION = (
-    "Whether columns may change to any type while their table is in use. On, new tables get the "
-    f"property {COLUMN_CHANGE_SWITCH} and what it takes, column mapping and metadata domains, "
-    "without which other clients no longer read or write them. Tables that are there already keep "
-    "what they say: that property, or enable_features with the change, turns it on for one."
+    "Whether column types may be changed online. If true, new tables get the property "
+    f"{COLUMN_CHANGE_SWITCH} and the features it needs, column mapping and metadata "
+    "domains; clients without these can no longer read or write them. Existing tables are "
+    "unaffected until that property is set, or a change is started with enable_features."
 )
 
 NEW_TABLE_PROPERTIES = {COLUMN_CHANGE_SWITCH: "true"}

@@ -100,58 +100,59 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         "table_configuration": "it is table_config here, and table_configuration on an asset",
     }
 
-    root_uri: str = Field(description="Location that holds the tables.")
+    root_uri: str = Field(description="Location under which the tables are stored.")
     schema_: str | None = Field(
         default=None,
         alias="schema",
-        description="Directory between the root and the tables. Not set: the key prefix of the "
-        "asset, or 'public'. Empty: none.",
+        description="Directory between the root and the table. Default: the last part of the "
+        "asset's key prefix, or 'public'. Empty: none.",
     )
     mode: WriteMode = Field(
         default="overwrite",
-        description="overwrite: replace the table, or the partitions of the run; append: add to "
-        "it; merge: change and add rows as merge_config says; error, ignore: only write where "
-        "there is nothing yet.",
+        description="overwrite: replace the table, or the partitions of the run; append: add "
+        "rows; merge: update and insert rows according to merge_config; error, ignore: write "
+        "only if there is nothing yet, otherwise fail or skip.",
     )
     merge_config: MergeConfig | None = Field(
-        default=None, description="How the mode merge merges: its type and when rows match."
+        default=None, description="For the mode merge: the type of the merge and when rows match."
     )
     schema_mode: SchemaMode = Field(
         default="strict",
-        description="strict: the data has the table's columns; widen: columns take the wider types "
-        "of the data, where the table has delta.enableTypeWidening; merge: new columns are added "
-        "as well; overwrite: the table takes the schema of the data.",
+        description="strict: the data must have the table's columns; widen: also adopt wider "
+        "types of the data, if the table has delta.enableTypeWidening; merge: also add new "
+        "columns; overwrite: replace the table's schema with that of the data.",
     )
     overwrite_schema: bool = Field(
-        default=False, description="The same as schema_mode overwrite, by its earlier name."
+        default=False,
+        description="Equivalent to schema_mode=overwrite; the name used by dagster-deltalake.",
     )
     storage_options: AnyStorageOptions = Field(
         default=LocalStorageOptions(),
         discriminator="provider",
-        description="How to reach the storage.",
+        description="Storage options.",
     )
     table_config: dict[str, str] = Field(default={}, description="Table properties of new tables.")
     custom_metadata: dict[str, str] = Field(
-        default={}, description="Put into the commitInfo of every commit."
+        default={}, description="Recorded in the commitInfo of every commit."
     )
     commit_properties: dict[str, Any] = Field(
-        default={}, description="custom_metadata, by the name that other integrations have for it."
+        default={}, description="An alternative way to set custom_metadata, as in dagster-delta."
     )
     writer_properties: dict[str, str] = Field(
         default={},
-        description="compression: codec of the data files of new tables. Other properties of files "
+        description="compression: codec for the data files of new tables. Other file properties "
         "are table properties.",
     )
     enable_column_change: bool = Field(default=False, description=COLUMN_CHANGE_DESCRIPTION)
     default_load_type: str | None = Field(
         default=None,
-        description="What inputs without annotation are loaded as: pyspark, pyarrow, "
-        "pyarrow_reader, pandas, polars, polars_lazy, delta_table, snapshot or scan.",
+        description="How to load inputs without an annotation: pyspark, pyarrow, pyarrow_reader, "
+        "pandas, polars, polars_lazy, delta_table, snapshot or scan.",
     )
     spark: SparkSessionResource | None = Field(
         default=None,
-        description="The Spark session that loads inputs. Not set: the session of this process, "
-        "started locally if there is none.",
+        description="The Spark session that loads inputs. Default: the session of this process, "
+        "or a new local one.",
     )
 
     def handle_output(self, context: OutputContext, obj: Any) -> None:

@@ -252,7 +252,7 @@ def _job_on_one_table(
             )
         table = chosen.open(context.resources)
         if table is None:
-            raise InvalidArgument(f"{config.table} was never materialised: there is no version")
+            raise InvalidArgument(f"{config.table} has no Delta table yet: materialize it first")
         work(context, chosen, table, config)
 
     do.__annotations__["config"] = asked
@@ -345,11 +345,11 @@ def _maintenance_op(
     )
     def maintain_table(context: dg.OpExecutionContext, config: DeltaMaintenanceConfig) -> None:
         if config.tables and maintained.name not in config.tables:
-            context.log.info(f"{maintained.name} is not among the tables of this run")
+            context.log.info(f"{maintained.name} is not selected in this run")
             return
         table = maintained.open(context.resources)
         if table is None:
-            context.log.info(f"{maintained.name} was never materialised: there is nothing to do")
+            context.log.info(f"{maintained.name} has no Delta table yet: there is nothing to do")
             return
         if spark is not None and config.optimize.engine == "spark":
             # Asking for the session starts it.

@@ -32,51 +32,53 @@ MaintenanceEngine = Literal["arrow", "spark"]
 class OptimizeConfig(Config):
     """How small files are written together."""
 
-    enabled: bool = Field(default=True, description="Whether it is done.")
+    enabled: bool = Field(default=True, description="Whether to run this step.")
     where: str | None = Field(
         default=None,
-        description="Spark SQL; only files that may hold rows for which it is true are looked at.",
+        description="Spark SQL predicate; only files that may contain matching rows are "
+        "considered.",
     )
     target_file_size: int | None = Field(
         default=None,
-        description="Bytes that new files should have. Not set: delta.targetFileSize, or 128 MiB.",
+        description="Target size of new files in bytes. Default: delta.targetFileSize, or 128 MiB.",
     )
     min_file_size: int | None = Field(
         default=None,
-        description="Files below this number of bytes are small. Not set: 3/4 of the target.",
+        description="Files smaller than this many bytes are compacted. Default: 3/4 of the "
+        "target size.",
     )
     max_deleted_share: float = Field(
         default=0.05,
-        description="Files with a larger share of deleted rows (0 to 1) are written anew; 0 purges "
+        description="Files with a larger share of deleted rows (0 to 1) are rewritten; 0 purges "
         "every deleted row.",
     )
     zorder_by: list[str] = Field(
         default=[],
-        description="Columns to sort the rows of each partition by, along a Z-order curve. Every "
-        "file is written anew then.",
+        description="Columns to Z-order the rows of each partition by. This rewrites every file.",
     )
     engine: MaintenanceEngine = Field(
         default="arrow",
-        description="arrow: in the process of the step, in bounded memory; spark: on the executors "
-        "of its Spark session.",
+        description="arrow: in the process of the step, in bounded memory; spark: on the "
+        "executors of its Spark session.",
     )
 
 
 class VacuumConfig(Config):
     """How files that nothing refers to are deleted."""
 
-    enabled: bool = Field(default=True, description="Whether it is done.")
+    enabled: bool = Field(default=True, description="Whether to run this step.")
     dry_run: bool = Field(
-        default=True, description="Only tell what would be deleted. Off: delete it, for good."
+        default=True,
+        description="Only report what would be deleted. Set to false to delete it permanently.",
     )
     retention_hours: float | None = Field(
         default=None,
-        description="How long files are kept after they left the table. Not set: "
-        "delta.deletedFileRetentionDuration, else a week.",
+        description="How long to keep files after they were removed from the table. Default: "
+        "delta.deletedFileRetentionDuration, or one week.",
     )
     enforce_retention: bool = Field(
         default=True,
-        description="Refuse a retention that is shorter than the table's. Off only where nobody "
+        description="Reject a retention shorter than the table's. Set to false only if nobody "
         "else reads or writes the table.",
     )
 
@@ -84,9 +86,10 @@ class VacuumConfig(Config):
 class CheckpointConfig(Config):
     """Whether readers are spared the replay of commits."""
 
-    enabled: bool = Field(default=False, description="Whether it is done.")
+    enabled: bool = Field(default=False, description="Whether to run this step.")
     after_commits: int = Field(
-        default=1, description="Only where this many commits were made since the last checkpoint."
+        default=1,
+        description="Only if the table has at least this many commits since the last checkpoint.",
     )
 
 
@@ -95,21 +98,22 @@ class CleanLogConfig(Config):
 
     enabled: bool = Field(
         default=False,
-        description="Whether it is done. Writers do it by themselves after checkpoints, unless the "
-        "table has delta.enableExpiredLogCleanup = false.",
+        description="Whether to run this step. Writers clean up the log after checkpoints on "
+        "their own, unless the table has delta.enableExpiredLogCleanup = false.",
     )
     dry_run: bool = Field(
-        default=True, description="Only tell what would be deleted. Off: delete it, for good."
+        default=True,
+        description="Only report what would be deleted. Set to false to delete it permanently.",
     )
     retention_hours: float | None = Field(
         default=None,
-        description="How long versions can be read. Not set: delta.logRetentionDuration, else 30 "
+        description="How long versions stay readable. Default: delta.logRetentionDuration, or 30 "
         "days.",
     )
     enforce_retention: bool = Field(
         default=True,
-        description="Refuse a retention that is shorter than the table's, and tables that keep "
-        "their log.",
+        description="Reject a retention shorter than the table's, and tables whose log clean-up is "
+        "disabled.",
     )
 
 
@@ -117,27 +121,28 @@ class CloneConfig(Config):
     """Where a table is cloned to, and how."""
 
     target: str = Field(
-        description="Location of the clone, in storage that the options of the table reach."
+        description="Location of the clone, on storage that the table's storage options can access."
     )
     deep: bool = Field(
         default=True,
-        description="Copy the files. Off: refer to them, which costs nothing and breaks when the "
-        "table is vacuumed.",
+        description="Copy the data files. If false, the clone refers to the files of the source, "
+        "and breaks once they are vacuumed.",
     )
     version: int | None = Field(
-        default=None, description="The version to clone. Not set: the latest."
+        default=None, description="The version to clone. Default: the latest."
     )
     timestamp: str | None = Field(
         default=None,
-        description="Instead: the latest version at or before it, such as 2024-05-01T12:30:00Z.",
+        description="Alternative to version: the latest version at or before this time, such as "
+        "2024-05-01T12:30:00Z.",
     )
     replace: bool = Field(
         default=False,
-        description="A table that is at the target becomes the clone, as a new version; only what "
-        "it does not have is copied.",
+        description="If the target is a table, make the clone a new version of it; only files it "
+        "does not have yet are copied.",
     )
     dry_run: bool = Field(
-        default=True, description="Only tell what would be cloned. Off: make the clone."
+        default=True, description="Only report what would be cloned. Set to false to clone."
     )
 
 
@@ -145,19 +150,17 @@ class DeltaMaintenanceConfig(Config):
     """What a maintenance job does with each of its tables, in this order."""
 
     tables: list[str] = Field(
-        default=[], description="Only these of the job's tables, by name. Empty: all of them."
+        default=[], description="Names of the job's tables to maintain. Empty: all of them."
     )
-    optimize: OptimizeConfig = Field(
-        default=OptimizeConfig(), description="Write small files together."
-    )
+    optimize: OptimizeConfig = Field(default=OptimizeConfig(), description="Compact small files.")
     vacuum: VacuumConfig = Field(
-        default=VacuumConfig(), description="Delete files that nothing refers to."
+        default=VacuumConfig(), description="Delete files that the table no longer refers to."
     )
     checkpoint: CheckpointConfig = Field(
         default=CheckpointConfig(), description="Write a checkpoint."
     )
     clean_log: CleanLogConfig = Field(
-        default=CleanLogConfig(), description="Delete the log of expired versions."
+        default=CleanLogConfig(), description="Delete the log files of expired versions."
     )
 
 
@@ -165,13 +168,15 @@ class DeltaRestoreConfig(Config):
     """Which table goes back to which version."""
 
     table: str = Field(description="Name of one of the job's tables.")
-    version: int | None = Field(default=None, description="The version to go back to.")
+    version: int | None = Field(default=None, description="The version to restore.")
     timestamp: str | None = Field(
         default=None,
-        description="Instead: the latest version at or before it, such as 2024-05-01T12:30:00Z.",
+        description="Alternative to version: the latest version at or before this time, such as "
+        "2024-05-01T12:30:00Z.",
     )
     dry_run: bool = Field(
-        default=True, description="Only tell what would change. Off: commit the restored version."
+        default=True,
+        description="Only report what would change. Set to false to commit the restored version.",
     )
 
 
@@ -188,7 +193,7 @@ class TableConfig(Config):
     storage_options: AnyStorageOptions = Field(
         default=LocalStorageOptions(),
         discriminator="provider",
-        description="How to reach the storage. What is not set comes from the environment.",
+        description="Storage options. Whatever is not set is taken from the environment.",
     )
 
 
@@ -211,11 +216,13 @@ class TableCloneConfig(TableConfig, CloneConfig):
 class TableRestoreConfig(TableConfig):
     """A table, and the version it goes back to."""
 
-    version: int | None = Field(default=None, description="The version to go back to.")
+    version: int | None = Field(default=None, description="The version to restore.")
     timestamp: str | None = Field(
         default=None,
-        description="Instead: the latest version at or before it, such as 2024-05-01T12:30:00Z.",
+        description="Alternative to version: the latest version at or before this time, such as "
+        "2024-05-01T12:30:00Z.",
     )
     dry_run: bool = Field(
-        default=True, description="Only tell what would change. Off: commit the restored version."
+        default=True,
+        description="Only report what would change. Set to false to commit the restored version.",
     )

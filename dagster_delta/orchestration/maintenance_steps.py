@@ -65,7 +65,7 @@ def optimize_step(
     def tell(progress: OptimizeProgress) -> None:
         done, total = spell_bytes(progress.num_done_bytes), spell_bytes(progress.num_total_bytes)
         if progress.version is None:
-            log.info(f"optimize: {done} of {total}; others changed these files, which stay")
+            log.info(f"optimize: {done} of {total}; skipped files that other writers have changed")
             return
         log.info(
             f"optimize: {done} of {total}; version {progress.version} has "
@@ -88,10 +88,12 @@ def optimize_step(
         f"{metrics['numAddedFiles']} ({spell_bytes(metrics['numAddedBytes'])})"
     )
     if result.skipped:
-        summary = "nothing to write together"
+        summary = "nothing to compact"
     if result.num_left_files:
-        log.warning(f"optimize: {result.num_left_files} files were changed by others meanwhile")
-        summary += f"; {result.num_left_files} files were changed by others and stay"
+        log.warning(
+            f"optimize: skipped {result.num_left_files} files that other writers have changed"
+        )
+        summary += f"; skipped {result.num_left_files} files that other writers have changed"
     return StepReport(
         "OPTIMIZE",
         summary,
@@ -198,7 +200,9 @@ def clone_step(
         on_progress=lambda done, total: log.info(f"clone: {done} of {total} files copied"),
     )
     if result.skipped:
-        return StepReport("CLONE", f"{config.target} is version {source.version} already", facts)
+        return StepReport(
+            "CLONE", f"{config.target} already is a clone of version {source.version}", facts
+        )
     summary = (
         f"{config.target} (version {result.version}) is a {kind} clone of version "
         f"{source.version} ({size}); {result.metrics['numCopiedFiles']} files were copied"
@@ -235,7 +239,9 @@ def restore_step(
         return StepReport("RESTORE (dry run)", summary, facts)
     result = table.restore(target.version, commit_info=commit_info)
     if result.skipped:
-        return StepReport("RESTORE", f"the table is as it was at version {target.version}", facts)
+        return StepReport(
+            "RESTORE", f"the table is already as it was at version {target.version}", facts
+        )
     summary = f"version {result.version} is version {target.version} again: {rows}"
     log.info(f"restore: {summary}")
     numbers = {

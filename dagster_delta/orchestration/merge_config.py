@@ -62,20 +62,21 @@ class OperationConfig(KnownFieldsOnly, Config):
     """A clause that only has a condition."""
 
     predicate: str | None = Field(
-        default=None, description="Spark SQL over both aliases; not set: the clause always holds."
+        default=None,
+        description="Spark SQL over both aliases. Default: the clause applies to every such row.",
     )
 
 
 class OperationAllConfig(OperationConfig):
     """A clause that takes every column of the source."""
 
-    except_cols: list[str] | None = Field(default=None, description="Columns that it leaves alone.")
+    except_cols: list[str] | None = Field(default=None, description="Columns to leave unchanged.")
 
 
 class OperationWithUpdatesConfig(OperationConfig):
     """A clause that says what columns get."""
 
-    updates: dict[str, str] = Field(description="Spark SQL by column of the table.")
+    updates: dict[str, str] = Field(description="Column of the table to Spark SQL expression.")
 
 
 class MergeOperationsConfig(KnownFieldsOnly, Config):
@@ -99,22 +100,24 @@ class MergeConfig(KnownFieldsOnly, Config):
     )
     predicate: str | None = Field(
         default=None,
-        description="Spark SQL: when a row of the table and one of the asset match, as in "
-        "'t.id = s.id'. Metadata `merge_predicate` overrides it.",
+        description="Spark SQL condition under which a row of the table and a row of the asset "
+        "match, such as 't.id = s.id'. The metadata `merge_predicate` overrides it.",
     )
     source_alias: str | None = Field(
-        default=None, description="What expressions call the rows of the asset; 's' by default."
+        default=None, description="Alias of the asset's rows in expressions; 's' by default."
     )
     target_alias: str | None = Field(
-        default=None, description="What expressions call the table; 't' by default."
+        default=None, description="Alias of the table in expressions; 't' by default."
     )
     error_on_type_mismatch: bool = Field(
         default=True,
-        description="A value that does not fit the type of its column is an error. It always is.",
+        description="Accepted for compatibility with dagster-delta; has to be true. A value that "
+        "does not fit its column is always an error.",
     )
     merge_operations_config: MergeOperationsConfig | None = Field(
         default=None,
-        description="The clauses of the type custom. Metadata `merge_operations_config` overrides.",
+        description="The clauses of a merge of type custom. The metadata `merge_operations_config` "
+        "overrides them.",
     )
 
     @property

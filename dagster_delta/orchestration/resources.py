@@ -69,22 +69,23 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         description="Spark Connect server (sc://…), used instead of a master. It may hold a token.",
         json_schema_extra={"dagster__is_secret": True},
     )
-    app_name: str = Field(default="dagster", description="Name of the application.")
+    app_name: str = Field(default="dagster", description="Name of the Spark application.")
     conf: dict[str, str] = Field(
         default={},
         repr=False,
-        description="Spark settings. Those of a running session's JVM take no effect any more.",
+        description="Spark settings. Static settings have no effect on a session that is already "
+        "running.",
     )
     class_archive: bool = Field(
         default=True,
-        description="Whether the JVM leaves an archive of its classes (about 170 MB) in the user's "
-        "cache directory ($XDG_CACHE_HOME or ~/.cache), with which the next one starts in about "
-        "half the time.",
+        description="Whether the JVM leaves a class data sharing archive (about 170 MB) in the "
+        "user's cache directory ($XDG_CACHE_HOME or ~/.cache), with which later sessions start "
+        "in about half the time.",
     )
     ship_package: bool = Field(
         default=False,
-        description="Whether this package is sent to the workers, for clusters that do not have it "
-        "installed. Its dependencies have to be there.",
+        description="Whether to send this package to the executors, for clusters that do not "
+        "have it installed. Its dependencies have to be installed there.",
     )
 
     @property
@@ -126,7 +127,15 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             settings = {"spark.sql.session.timeZone": "UTC", **self.conf}
             for name, value in settings.items():
                 builder = builder.config(name, value)
-            session = start_session(builder, settings, class_archive=self.class_archive)
+            try:
+                session = start_session(builder, settings, class_archive=self.class_archive)
+            except ImportError as error:
+                if self.remote is None:
+                    raise
+                raise InvalidArgument(
+                    f"Spark Connect needs packages that are not installed ({error}): "
+                    "pip install 'dagster-delta-protocol[connect]'"
+                ) from error
         if self.ship_package:
             ship_package(session)
         if runs_already:
@@ -189,21 +198,21 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
     }
 
     uri: str | None = Field(default=None, description="Location of the table.")
-    url: str | None = Field(
-        default=None, description="The same, by the name that earlier integrations use."
+    url: str | None = Field(default=None, description="Alias of uri, as in dagster-deltalake.")
+    root_uri: str | None = Field(
+        default=None, description="Location under which several tables are stored."
     )
-    root_uri: str | None = Field(default=None, description="Location that holds many tables.")
     schema_: str | None = Field(
         default=None, alias="schema", description="Directory between the root and the table."
     )
     name: str | None = Field(default=None, description="Name of the table under the root.")
     version: int | None = Field(
-        default=None, description="Version that `table()` opens; not set: the latest."
+        default=None, description="Version that `table()` opens. Default: the latest."
     )
     storage_options: AnyStorageOptions = Field(
         default=LocalStorageOptions(),
         discriminator="provider",
-        description="How to reach the storage.",
+        description="Storage options.",
     )
     enable_column_change: bool = Field(default=False, description=COLUMN_CHANGE_DESCRIPTION)
 

@@ -31,68 +31,74 @@ class DeltaSchemaChangeConfig(Config):
     """One change of one table's schema. By default it is only planned, and told."""
 
     table: str = Field(
-        default="", description="Name of one of the job's tables. Empty where it has only one."
+        default="",
+        description="Name of one of the job's tables. May be empty if the job has only one.",
     )
     kind: SchemaChangeKind = Field(
         default=SchemaChangeKind.ALTER,
-        description="ALTER: what `statement` says; CHANGE_COLUMN: another type for `column`, "
-        "online, where the resource has enable_column_change; RESUME_COLUMN_CHANGE, "
-        "CANCEL_COLUMN_CHANGE: what becomes of one in progress; MATERIALIZE_DEFAULTS: what "
-        "`existing_rows` lazy left out of files is written to them, and other clients read the "
-        "table again.",
+        description="ALTER: run `statement`; CHANGE_COLUMN: change the type of `column` online, "
+        "if the resource has enable_column_change; RESUME_COLUMN_CHANGE, CANCEL_COLUMN_CHANGE: "
+        "continue or cancel the change in progress; MATERIALIZE_DEFAULTS: write lazy defaults "
+        "into the data files, so that other clients can read the table again.",
     )
     dry_run: bool = Field(
         default=True,
-        description="Only plan the change: what it does, what it costs, who reads the columns. "
-        "Off: do it.",
+        description="Only plan the change: what it does, what it costs, which assets read the "
+        "columns. Set to false to apply it.",
     )
     statement: str = Field(
         default="",
-        description="For ALTER: ALTER TABLE as Spark, DuckDB or MySQL spell it; `ALTER TABLE t` "
-        "may be left out. Several actions, separated by commas, are one commit.",
+        description="For ALTER: an ALTER TABLE statement in the syntax of Spark, DuckDB or "
+        "MySQL; `ALTER TABLE t` may be omitted. Several actions, separated by commas, are one "
+        "commit.",
     )
     existing_rows: Literal["rewrite", "lazy", "null"] = Field(
         default="rewrite",
-        description="For ALTER: what existing rows hold in a new column with a default. rewrite: "
-        "the default, as their files are written again; lazy: the default, put there when they are "
-        "read, so that only this library reads the table until MATERIALIZE_DEFAULTS; null: null.",
+        description="For ALTER: the value of existing rows in a new column with a default. "
+        "rewrite: the default, written by rewriting their files; lazy: the default, filled in "
+        "when they are read, so that only this library can read the table until "
+        "MATERIALIZE_DEFAULTS; null: null.",
     )
     column: str = Field(
         default="",
         description="For CHANGE_COLUMN: path of the column: `a`, `a.b`, `a.element`, `a.value`.",
     )
     new_type: str = Field(
-        default="", description="For CHANGE_COLUMN: any atomic type: INT, DECIMAL(10,2), DATE."
+        default="",
+        description="For CHANGE_COLUMN: the new type, any atomic one: INT, DECIMAL(10,2), DATE.",
     )
     cast: str | None = Field(
         default=None,
-        description="For CHANGE_COLUMN: Spark SQL over the row for the new value. Not set: CAST.",
+        description="For CHANGE_COLUMN: Spark SQL expression over the row that computes the new "
+        "value. Default: CAST.",
     )
     on_error: Literal["abort", "null"] = Field(
         default="abort",
-        description="For CHANGE_COLUMN: whether a value that cannot be converted ends the change, "
-        "which leaves the table as it was, or becomes null.",
+        description="For CHANGE_COLUMN: whether a value that cannot be converted aborts the "
+        "change, leaving the column as it was, or becomes null.",
     )
     nullable: bool | None = Field(
         default=None,
-        description="For CHANGE_COLUMN: whether the column takes nulls then. Not set: as now.",
+        description="For CHANGE_COLUMN: whether the changed column is nullable. Default: "
+        "unchanged.",
     )
     position: str | None = Field(
         default=None,
-        description="For CHANGE_COLUMN: FIRST, or the column to stand behind. Not set: as now.",
+        description="For CHANGE_COLUMN: FIRST, or the name of the column to place it after. "
+        "Default: unchanged.",
     )
     batch_bytes: int | None = Field(
         default=None,
-        description="For column changes: bytes of data files that are written again in one commit. "
-        "Not set: 1 GiB.",
+        description="For column changes: bytes of data files to rewrite per commit. Default: 1 "
+        "GiB.",
     )
     enable_features: bool = Field(
         default=False,
-        description="Whether the table is given features that the change needs and it lacks, such "
-        "as column mapping, after which older clients no longer read it.",
+        description="Whether to enable table features that the change needs, such as column "
+        "mapping. Clients without these features can then no longer read the table.",
     )
     engine: Literal["arrow", "spark"] = Field(
         default="arrow",
-        description="What writes existing rows again. arrow: the process of the step; spark: the "
+        description="What rewrites existing rows. arrow: the process of the step; spark: the "
         "executors of its Spark session.",
     )

@@ -92,9 +92,9 @@ def _alter(
         on_progress=_rewrite_teller(log),
     )
     if config.dry_run:
-        log.info(f"planned, nothing is changed: {config.statement}")
+        log.info(f"dry run: {config.statement}")
     elif result.skipped:
-        log.info("the table is like that already")
+        log.info("no change is needed")
     else:
         log.info(f"version {result.version}: {config.statement}")
     changes = result.plan.schema_changes
@@ -103,7 +103,7 @@ def _alter(
 
 
 def _rewrite_teller(log: Log) -> Callable[[int, int], None]:
-    return lambda done, of: log.info(f"{done:,} of {of:,} files are written again")
+    return lambda done, of: log.info(f"{done:,} of {of:,} files rewritten")
 
 
 def _materialize_defaults(
@@ -117,11 +117,11 @@ def _materialize_defaults(
     )
     cost = f"{result.plan.affected_files:,} files, {spell_bytes(result.plan.affected_bytes)}"
     if config.dry_run:
-        log.info(f"planned, nothing is changed: {cost} are written again")
+        log.info(f"dry run: {cost} would be rewritten")
     elif result.skipped:
-        log.info("no row of the table takes a default when it is read")
+        log.info("the table has no lazy defaults")
     else:
-        log.info(f"version {result.version}: {cost} were written again with their defaults")
+        log.info(f"version {result.version}: {cost} were rewritten with their defaults")
     return ChangeReport(result.to_markdown(), (), config.dry_run)
 
 
@@ -139,11 +139,11 @@ def _change_column(
     )
     snapshot = table.snapshot()
     size = spell_bytes(snapshot.size_bytes or 0)
-    cost = f"{snapshot.num_files:,} files, {size}, are written again while others read and write"
+    cost = f"{snapshot.num_files:,} files, {size}, are rewritten while others read and write"
     markdown = f"{plan.to_markdown()}\n{cost}.\n"
     columns = (plan.change.path[0],)
     if config.dry_run:
-        log.info(f"planned, nothing is changed: {config.column} becomes {config.new_type}; {cost}")
+        log.info(f"dry run: {config.column} becomes {config.new_type}; {cost}")
         return ChangeReport(markdown, columns, is_dry_run=True)
     told = _Teller(log)
     table.change_column(
@@ -196,7 +196,7 @@ def _require(table: DeltaTable) -> ColumnChangeState:
 
 def _in_progress(state: ColumnChangeState, log: Log) -> ChangeReport:
     text = _spell(state)
-    log.info(f"nothing is changed; {text}")
+    log.info(f"dry run: {text}")
     return ChangeReport(text, (state.column,), is_dry_run=True)
 
 
@@ -204,7 +204,7 @@ def _spell(state: ColumnChangeState) -> str:
     return (
         f"column {state.column} from {state.from_type} to {state.to_type}: {state.state}, "
         f"{state.num_files_left:,} of {state.num_files:,} files "
-        f"({spell_bytes(state.bytes_left)}) are left"
+        f"({spell_bytes(state.bytes_left)}) remain"
     )
 
 
@@ -218,15 +218,15 @@ class _Teller:
     def __call__(self, progress: ColumnChangeProgress) -> None:
         """Tell of one commit."""
         self._last = progress
-        what = "the change is public" if progress.state is None else _spell(progress.state)
+        what = "the change is published" if progress.state is None else _spell(progress.state)
         self._log.info(f"version {progress.version}: {what}")
 
     def markdown(self) -> str:
         """What was done in all."""
         if self._last is None:
-            return "Somebody else finished the change."
+            return "Another process finished the change."
         return (
-            f"| version | rows written again | bytes written | values that became null |\n"
+            f"| version | rows rewritten | bytes written | values that became null |\n"
             f"|---:|---:|---:|---:|\n"
             f"| {self._last.version} | {self._last.num_rows:,} "
             f"| {spell_bytes(self._last.bytes_written)} | {self._last.num_nulled:,} |"

@@ -95,7 +95,7 @@ def delta_schema_change_job(
         chosen = _choose(tables, config.table)
         table = chosen.open(context.resources)
         if table is None:
-            raise InvalidArgument(f"{chosen.name} was never materialised: there is no schema")
+            raise InvalidArgument(f"{chosen.name} has no Delta table yet: materialize it first")
         if spark is not None and config.engine == "spark":
             # Asking for the session starts it.
             _ = getattr(context.resources, spark).session

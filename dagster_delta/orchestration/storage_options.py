@@ -73,7 +73,7 @@ class StorageOptions(KnownFieldsOnly, Config):
     model_config = ConfigDict(hide_input_in_errors=True)
 
     extra: dict[str, Any] = Field(
-        default={}, repr=False, description="Further options, handed on as they are."
+        default={}, repr=False, description="Further options, passed through unchanged."
     )
 
     option_names: ClassVar[dict[str, str]] = {}
@@ -123,25 +123,25 @@ class S3StorageOptions(StorageOptions):
     access_key_id: str | None = _secret("Access key.")
     secret_access_key: str | None = _secret("Secret key.")
     session_token: str | None = _secret("Session token of temporary credentials.")
-    token: str | None = _secret("Session token, by the name that earlier integrations use.")
+    token: str | None = _secret("Alias of session_token, as in dagster-deltalake.")
     profile: str | None = Field(default=None, description="Profile of the AWS configuration.")
     region: str | None = Field(default=None, description="Region of the bucket.")
     endpoint: str | None = Field(
-        default=None, repr=False, description="URL of a provider other than AWS."
+        default=None, repr=False, description="Endpoint URL of an S3-compatible provider."
     )
     virtual_hosted_style_request: bool | None = Field(
-        default=None, description="Name the bucket in the host name instead of the path."
+        default=None, description="Put the bucket into the host name instead of the path."
     )
     skip_signature: bool | None = Field(
-        default=None, description="Do not sign requests: public buckets."
+        default=None, description="Do not sign requests, for public buckets."
     )
     ca_bundle: str | None = Field(
-        default=None, description="Path of certificates to trust instead of the system's."
+        default=None, description="Path of a CA bundle to trust instead of the system's."
     )
     conditional_put: Literal["probe", "etag", "disabled"] = Field(
         default="probe",
         description="etag: the provider is known to honour If-None-Match; disabled: it does not, "
-        "and its tables are read-only; probe: find out before the first commit.",
+        "so tables are read-only; probe: find out before the first commit.",
     )
 
     def to_options(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class GcsStorageOptions(StorageOptions):
         default=None, description="Path of the application default credentials."
     )
     project: str | None = Field(default=None, description="Project to bill.")
-    endpoint: str | None = Field(default=None, description="URL of another endpoint.")
+    endpoint: str | None = Field(default=None, description="Endpoint URL, if not Google's.")
 
     def to_options(self) -> dict[str, Any]:
         """The storage options that `DeltaTable` takes. They hold the secrets in plain text."""

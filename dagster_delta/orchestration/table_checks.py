@@ -183,9 +183,9 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     spelled = ", ".join(scan.columns)
     return Finding(
         passed=not keys,
-        description=f"{keys} keys are held by several rows, {repeated} in all ({spelled})"
+        description=f"{keys} keys ({spelled}) occur in more than one row, {repeated} rows in all"
         if keys
-        else f"No two rows agree in {spelled}",
+        else f"No two rows have the same {spelled}",
         facts={"violations": int(keys)},
         examples=tuple(examples),
     )
@@ -200,7 +200,7 @@ def check_row_count(snapshot: Snapshot, least: int | None, most: int | None) -> 
     bounds = " and ".join(
         [f"at least {least}"] * (least is not None) + [f"at most {most}"] * (most is not None)
     )
-    return Finding(passed, f"The table has {count} rows; expected are {bounds}", {"rows": count})
+    return Finding(passed, f"The table has {count} rows; expected {bounds}", {"rows": count})
 
 
 def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) -> Finding:
@@ -216,13 +216,13 @@ def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) 
     """
     changed_ms = _last_change_ms(snapshot)
     if changed_ms is None:
-        return Finding(passed=False, description="The table never had a row")
+        return Finding(passed=False, description="The table has never had a row")
     changed = dt.datetime.fromtimestamp(changed_ms / 1000, dt.UTC)
     age = now - changed
     return Finding(
         passed=age <= oldest,
-        description=f"Rows changed last at {changed.isoformat(timespec='seconds')}, "
-        f"{_rounded(age)} ago; allowed are {_rounded(oldest)}",
+        description=f"Rows last changed at {changed.isoformat(timespec='seconds')}, "
+        f"{_rounded(age)} ago; the limit is {_rounded(oldest)}",
         facts={"age_seconds": age.total_seconds()},
     )
 
@@ -245,9 +245,9 @@ def check_schema(snapshot: Snapshot, declared: StructType, *, allow_more: bool) 
         lines += [f"+ {each.column}: {each.data_type} was not declared" for each in diff.added]
     return Finding(
         passed=not lines,
-        description="\n".join(["The columns are not those that were declared:", *lines])
+        description="\n".join(["The columns differ from the declaration:", *lines])
         if lines
-        else "The table has the columns that were declared",
+        else "The columns match the declaration",
         facts={"differences": len(lines)},
     )
 
@@ -268,7 +268,7 @@ def check_health(snapshot: Snapshot, most: Mapping[str, float]) -> Finding:
         name: value for name, value in values.items() if value is not None and value > most[name]
     }
     described = ", ".join(
-        f"{name} is {value:g}, of {most[name]:g} allowed" for name, value in beyond.items()
+        f"{name} is {value:g}; the limit is {most[name]:g}" for name, value in beyond.items()
     )
     return Finding(
         passed=not beyond,
@@ -301,12 +301,12 @@ def _check_each(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
         if count:
             counts[f"{each.name} ({each.sql})"] = count
             examples += _first_rows(rows.batches(broken), _MAX_EXAMPLES - len(examples))
-    described = "; ".join(f"{count} rows break {name}" for name, count in counts.items())
+    described = "; ".join(f"{count} rows violate {name}" for name, count in counts.items())
     if not constraints:
-        described = "The table declares nothing of this kind"
+        described = "The table declares no constraints of this kind"
     return Finding(
         passed=not counts,
-        description=described or f"{len(constraints)} rules hold for {rows.scope}",
+        description=described or f"{len(constraints)} constraints hold for {rows.scope}",
         facts={"violations": sum(counts.values()), "rules": len(constraints), "scope": rows.scope},
         examples=tuple(examples),
     )

@@ -136,7 +136,7 @@ def load_input(load_type: LoadType, table_input: TableInput) -> Any:
             raise
         raise InvalidArgument(
             f"loading an input as {load_type.annotation} needs the package {load_type.package}, "
-            "which is not installed"
+            f"which is not installed: pip install {load_type.package}"
         ) from error
 
 

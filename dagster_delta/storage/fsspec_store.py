@@ -27,6 +27,9 @@ __all__ = ["FsspecStore"]
 # Where each file system keeps the time of the last modification.
 _TIMES = ("mtime", "modified", "LastModified", "last_modified", "updated", "created")
 
+# Scheme to the extra of the distribution that brings its package.
+_EXTRAS = {"gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+
 
 class FsspecStore:
     """A read-only `ObjectStore` over a file system of fsspec.
@@ -188,16 +191,24 @@ def _open_file_system(scheme: str, location: str, options: Mapping[str, Any]) ->
         # A listing that was kept would hide the commits of other writers.
         return fsspec.filesystem(scheme, use_listings_cache=False, **options)
     except ImportError as error:
-        raise StorageFailure(
-            f"Storage of the kind {scheme}:// needs a package that is not installed: {error}",
-            table=location,
-        ) from error
+        raise _missing_package(scheme, str(error), location) from error
     except (ValueError, TypeError) as error:
+        # fsspec learns of some schemes from the package that serves them.
+        if scheme in _EXTRAS and scheme not in fsspec.available_protocols():
+            raise _missing_package(scheme, str(error), location) from error
         raise InvalidArgument(
-            f"The location or its storage options make no sense to fsspec "
+            f"fsspec does not accept the location or its storage options "
             f"({type(error).__name__}); check the scheme {scheme}:// and the option names",
             table=location,
         ) from None
+
+
+def _missing_package(scheme: str, problem: str, location: str) -> StorageFailure:
+    extra = _EXTRAS.get(scheme)
+    mend = problem if extra is None else f"pip install 'dagster-delta-protocol[{extra}]'"
+    return StorageFailure(
+        f"Tables on {scheme}:// need a package that is not installed: {mend}", table=location
+    )
 
 
 def _object_meta(path: str, info: Mapping[str, Any]) -> ObjectMeta:

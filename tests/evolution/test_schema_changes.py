@@ -539,10 +539,10 @@ def test_a_plan_tells_people_what_it_does() -> None:
     )
     report = done.to_markdown()
     for line in (
-        "| add column c (integer DEFAULT 1) | log only |",
-        "| write existing files again with c = 1 | existing files are written again |",
+        "| add column c (integer DEFAULT 1) | metadata only |",
+        "| rewrite existing files with c = 1 | existing files are rewritten |",
         "**Rewrites data**",
-        "- every existing row has to satisfy `NOT NULL ident`: ",
+        "- every existing row must satisfy `NOT NULL ident`: ",
         "- property `delta.columnMapping.mode = name`",
         "+ c: integer DEFAULT 1",
         "~ id: renamed to ident",

@@ -83,7 +83,7 @@ def test_sound_rows_pass(checked):
         "delta_constraints": True,
         "delta_generated_columns": True,
     }
-    assert "declares nothing" in found["delta_generated_columns"].description
+    assert "declares no constraints" in found["delta_generated_columns"].description
 
 
 def test_rows_of_foreign_writers_that_break_a_rule_are_shown(checked):
@@ -223,7 +223,7 @@ def test_thresholds_of_health(checked):
     most = {"small_file_share": 0.5, "num_files": 100}
     found = checked.evaluate(health=most, constraints=False)["delta_health"]
     assert not found.passed
-    assert "small_file_share is 1, of 0.5" in found.description
+    assert "small_file_share is 1; the limit is 0.5" in found.description
     assert facts(found)["num_files"] == 4
     assert checked.evaluate(health={"num_files": 4}, constraints=False)["delta_health"].passed
 

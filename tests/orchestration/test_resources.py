@@ -107,6 +107,15 @@ def test_the_token_of_a_connect_url_is_not_shown():
     assert "hush" not in repr(SparkSessionResource(remote="sc://host:15002/;token=hush"))
 
 
+def test_connect_without_its_packages_says_what_to_install(monkeypatch):
+    def missing(*_, **__):
+        raise ImportError("grpcio >= 1.48.1 must be installed")
+
+    monkeypatch.setattr("dagster_delta.engines.spark.session.start_session", missing)
+    with pytest.raises(InvalidArgument, match=r"dagster-delta-protocol\[connect\]"):
+        _ = SparkSessionResource(remote="sc://host:15002").session
+
+
 @pytest.mark.spark
 def test_the_session_that_runs_already_is_the_session(spark):
     assert SparkSessionResource().session is spark

@@ -111,12 +111,25 @@ def test_a_protocol_that_nobody_knows_is_refused() -> None:
         open_store("nosuchprotocol://x/y")
 
 
-def test_a_protocol_whose_package_is_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("location", "named"),
+    [
+        ("gs://bucket/table", r"dagster-delta-protocol\[gcs\]"),
+        (
+            "abfss://container@account.dfs.core.windows.net/table",
+            r"dagster-delta-protocol\[azure\]",
+        ),
+        ("sftp://host/table", "install sftpfs"),
+    ],
+)
+def test_a_protocol_whose_package_is_missing_says_what_to_install(
+    location: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import fsspec
 
     def missing(*_: object, **__: object) -> None:
-        raise ImportError("Please install gcsfs")
+        raise ImportError("Please install sftpfs")
 
     monkeypatch.setattr(fsspec, "filesystem", missing)
-    with pytest.raises(StorageFailure, match="gcsfs"):
-        open_store("gs://bucket/table")
+    with pytest.raises(StorageFailure, match=named):
+        open_store(location)

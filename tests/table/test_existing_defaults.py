@@ -88,7 +88,7 @@ def test_existing_rows_read_the_default_and_no_file_is_written(
 def test_the_plan_says_that_no_file_is_written(store: MemoryStore) -> None:
     table = table_of(store, IDS)
     text = str(lazily(table, "ADD COLUMN c INT DEFAULT 7", dry_run=True))
-    assert "existing rows read c as 7, and their files stay as they are | log only" in text
+    assert "existing rows read c as 7; their files are not rewritten | metadata only" in text
     assert "**Metadata only**" in text
     assert (
         "lists allowColumnDefaults, appendOnly, invariants, dagsterDelta.existingDefaults" in text

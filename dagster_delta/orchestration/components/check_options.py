@@ -20,8 +20,8 @@ __all__ = ["CheckOptions", "RowCountBounds", "build_checks"]
 class RowCountBounds(dg.Model, dg.Resolvable):
     """How many rows a table should have."""
 
-    least: Annotated[int | None, documented("At least so many.")] = None
-    most: Annotated[int | None, documented("At most so many.")] = None
+    least: Annotated[int | None, documented("Minimum number of rows.")] = None
+    most: Annotated[int | None, documented("Maximum number of rows.")] = None
 
 
 class CheckOptions(dg.Model, dg.Resolvable):
@@ -35,41 +35,40 @@ class CheckOptions(dg.Model, dg.Resolvable):
         ),
     ] = True
     unique: Annotated[
-        list[str], documented("Columns in which no two rows agree, such as the keys of a merge.")
+        list[str],
+        documented("Columns whose combined values are unique, such as the keys of a merge."),
     ] = Field(default=[])
-    row_count: Annotated[
-        RowCountBounds | None, documented("How many rows the table should have.")
-    ] = None
+    row_count: Annotated[RowCountBounds | None, documented("Bounds on the number of rows.")] = None
     freshness_hours: Annotated[
-        float | None, documented("How old the last change of rows may be, in hours.")
+        float | None, documented("Maximum age of the last change of rows, in hours.")
     ] = None
     columns: Annotated[
         dict[str, str],
         documented(
-            "Columns that the table should have, with their types in Spark SQL.",
+            "Expected columns, with their types in Spark SQL.",
             examples=[{"id": "BIGINT", "name": "STRING"}],
         ),
     ] = Field(default={})
     allow_more_columns: Annotated[
-        bool, documented("Whether the table may have other columns besides.")
+        bool, documented("Whether the table may have additional columns.")
     ] = False
     health: Annotated[
         dict[str, float],
         documented(
-            "Largest allowed values of the table's shape, by name.",
+            "Upper bounds on health measures, by name.",
             examples=[{"small_file_share": 0.5}],
         ),
     ] = Field(default={})
-    all_rows: Annotated[
-        bool, documented("Look at all rows in every check, not just at new ones.")
-    ] = False
+    all_rows: Annotated[bool, documented("Check all rows every time, not only new ones.")] = False
     blocking: Annotated[
         bool | list[str],
         documented(
-            "Whether downstream assets wait for the checks, or the names of those they wait for."
+            "Whether the checks block downstream assets, or the names of the checks that do."
         ),
     ] = False
-    severity: Annotated[Literal["ERROR", "WARN"], documented("Of a check that fails.")] = "ERROR"
+    severity: Annotated[Literal["ERROR", "WARN"], documented("Severity of a failed check.")] = (
+        "ERROR"
+    )
 
 
 def build_checks(

@@ -149,7 +149,7 @@ StorageField: TypeAlias = Annotated[
     dg.Resolver(
         _resolve_storage,
         model_field_type=_StorageModel,
-        description="How to reach the storage. What is not set comes from the environment; give "
+        description="Storage options. Whatever is not set is taken from the environment; give "
         "secrets as templates: {{ env.NAME }}.",
         examples=[{"provider": "s3", "region": "eu-central-1"}],
     ),
@@ -161,8 +161,8 @@ MaintenanceConfigField: TypeAlias = Annotated[
     dg.Resolver(
         _resolve_maintenance,
         model_field_type=strict_model(DeltaMaintenanceConfig),
-        description="What runs do unless they are told otherwise. By default small files are "
-        "written together, and VACUUM only tells what it would delete.",
+        description="Default config of the runs. By default they compact small files, and VACUUM "
+        "is a dry run.",
         examples=[{"vacuum": {"dry_run": False}}],
     ),
 ]

@@ -56,30 +56,32 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
     """
 
     root: str = Field(
-        description="Location to look for tables at and below.", examples=["s3://lake/raw"]
+        description="Location at and below which to look for tables.", examples=["s3://lake/raw"]
     )
     storage_options: StorageField = None
     key_prefix: Annotated[
         list[str],
         documented_texts(
-            "Prefix of the keys; the rest is the table's path below the root.", list[str]
+            "Prefix of the asset keys; the rest is the table's path below the root.", list[str]
         ),
     ] = Field(default=[])
     include: Annotated[
-        list[str], documented("Only tables whose path below the root matches one of these.")
+        list[str],
+        documented("Glob patterns; only tables whose path below the root matches one of them."),
     ] = Field(default=["*"])
     exclude: Annotated[
-        list[str], documented("No tables whose path below the root matches one of these.")
+        list[str],
+        documented("Glob patterns; no tables whose path below the root matches one of them."),
     ] = Field(default=[])
     maintenance: Annotated[
         MaintenanceOptions | None,
-        documented("A job, or a schedule, that keeps all these tables in shape."),
+        documented("A job or schedule that maintains all these tables."),
     ] = None
     sensor: Annotated[
         SensorOptions | None,
         documented(
-            "A sensor on all these tables. It reports commits on the assets where those "
-            "are not observed, and runs assets or a job."
+            "A sensor on all these tables. It reports commits on the assets that are not "
+            "observed, and runs assets or a job."
         ),
     ] = None
     defs_state: ResolvedDefsStateConfig = DefsStateConfigArgs.local_filesystem()

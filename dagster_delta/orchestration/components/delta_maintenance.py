@@ -27,24 +27,29 @@ class MaintenanceOptions(dg.Model, dg.Resolvable):
     """What keeps tables in shape, and when."""
 
     name: Annotated[
-        str, documented("Name of the job, or of the schedule, whose job is called <name>_job then.")
+        str,
+        documented(
+            "Name of the job; with a cron schedule, name of the schedule, whose job is called "
+            "<name>_job."
+        ),
     ] = "delta_maintenance"
     cron_schedule: Annotated[
         str | None,
         documented(
-            "When it runs. Not set: a job alone, for the Launchpad.", examples=["0 3 * * *"]
+            "Cron expression of the schedule. Default: no schedule, only a job for the Launchpad.",
+            examples=["0 3 * * *"],
         ),
     ] = None
     execution_timezone: Annotated[
-        str | None, documented("Of the cron schedule; UTC by default.")
+        str | None, documented("Time zone of the cron schedule; UTC by default.")
     ] = None
-    enabled: Annotated[bool, documented("Whether the schedule is on from the start.")] = False
+    enabled: Annotated[bool, documented("Whether the schedule is initially running.")] = False
     config: MaintenanceConfigField = DeltaMaintenanceConfig()
     spark: Annotated[
         str | None,
-        documented("Key of the resource that starts the Spark session, for the engine spark."),
+        documented("Key of the SparkSessionResource, for the engine spark."),
     ] = None
-    description: Annotated[str | None, documented("What the UI says about the job.")] = None
+    description: Annotated[str | None, documented("Description of the job.")] = None
     tags: Annotated[
         dict[str, str], documented_texts("Tags of the job.", dict[str, str | int | float | bool])
     ] = Field(default={})
@@ -69,7 +74,7 @@ class DeltaMaintenanceComponent(dg.Component, MaintenanceOptions):
     """
 
     tables: dict[str, str] = Field(
-        description="Name to location of the tables.",
+        description="Tables by name, with their locations.",
         examples=[{"raw/flights": "s3://lake/raw/flights"}],
     )
     storage_options: StorageField = None

@@ -46,7 +46,7 @@ class DeltaSensorComponent(dg.Component, SensorOptions):
     root: Annotated[
         str | None,
         documented(
-            "Instead: watch every table at or below this location.", examples=["s3://lake/raw"]
+            "Alternative: watch every table at or below this location.", examples=["s3://lake/raw"]
         ),
     ] = None
     discover_every_seconds: Annotated[
@@ -54,7 +54,7 @@ class DeltaSensorComponent(dg.Component, SensorOptions):
     ] = 300
     storage_options: StorageField = None
     asset_key: Annotated[
-        dg.ResolvedAssetKey | None, documented("Report each commit of the one table on this asset.")
+        dg.ResolvedAssetKey | None, documented("Report each commit of the table on this asset.")
     ] = None
     asset_key_prefix: Annotated[
         list[str] | None,
@@ -66,7 +66,9 @@ class DeltaSensorComponent(dg.Component, SensorOptions):
     ] = None
     asset_event: Annotated[
         Literal["materialization", "observation"],
-        documented("As what to report commits; automation conditions see materializations."),
+        documented(
+            "Event type for reported commits; automation conditions react to materializations."
+        ),
     ] = "materialization"
 
     @classmethod

@@ -30,21 +30,21 @@ class TableAssetOptions(dg.Model, dg.Resolvable):
     owners: Annotated[
         list[str],
         documented(
-            "Who answers for it: e-mail addresses, or teams.",
+            "Owners of the asset: e-mail addresses or teams.",
             examples=[["team:data", "ada@example.com"]],
         ),
     ] = Field(default=[])
     tags: Annotated[
         dict[str, str], documented_texts("Tags of the asset.", dict[str, str | int | float | bool])
     ] = Field(default={})
-    kinds: Annotated[list[str], documented("Kinds of the asset besides deltalake.")] = Field(
+    kinds: Annotated[list[str], documented("Kinds of the asset in addition to deltalake.")] = Field(
         default=[]
     )
     observe: Annotated[
         bool,
         documented(
-            "Whether the asset can be observed. Off where a sensor or the runs that write"
-            " the table report its materializations."
+            "Whether the asset is observable. Set to false if a sensor, or the runs that write "
+            "the table, report its materializations."
         ),
     ] = True
     automation_condition: Annotated[
@@ -58,7 +58,7 @@ class TableAssetOptions(dg.Model, dg.Resolvable):
     show_history: Annotated[
         int,
         documented(
-            "How many of the latest commits every observation shows, each with a link to its run."
+            "Number of recent commits to show in every observation, each with a link to its run."
         ),
     ] = 0
     checks: Annotated[CheckOptions | None, documented("Asset checks on the table.")] = None
@@ -85,15 +85,15 @@ class DeltaTableComponent(dg.Component, TableAssetOptions):
     key: dg.ResolvedAssetKey = Field(description="Key of the asset.", examples=["raw/flights"])
     uri: str = Field(description="Location of the table.", examples=["s3://lake/raw/flights"])
     storage_options: StorageField = None
-    description: Annotated[str | None, documented("What the UI says about the asset.")] = None
-    metadata: Annotated[dict[str, Any], documented("Further metadata of the asset.")] = Field(
+    description: Annotated[str | None, documented("Description of the asset.")] = None
+    metadata: Annotated[dict[str, Any], documented("Additional metadata of the asset.")] = Field(
         default={}
     )
     sensor: Annotated[
         SensorOptions | None,
         documented(
-            "A sensor on the table. It reports commits on the asset where that is not "
-            "observed, and runs assets or a job."
+            "A sensor on the table. It reports commits on the asset if that is not observed, and "
+            "runs assets or a job."
         ),
     ] = None
 

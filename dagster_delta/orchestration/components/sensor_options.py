@@ -27,32 +27,30 @@ class SensorOptions(dg.Model, dg.Resolvable):
     assets: Annotated[
         str | list[str] | None,
         documented(
-            "Assets to materialize, in Dagster's selection syntax.",
+            "Assets to materialize, in Dagster's asset selection syntax.",
             examples=["group:reports", 'key:"reports/daily"+'],
         ),
     ] = None
-    job: Annotated[str | None, documented("Instead of assets: name of a job to run.")] = None
+    job: Annotated[str | None, documented("Alternative to assets: name of a job to run.")] = None
     change_feed: Annotated[
         bool,
-        documented(
-            "Watch row changes: a commit that the change data feed did not record is an error."
-        ),
+        documented("Require the change data feed: a commit that it did not record is an error."),
     ] = False
     start_from: Annotated[
         Literal["latest", "earliest"] | int,
-        documented("Where the first tick begins: latest, earliest or a version."),
+        documented("Where the first tick starts: latest, earliest or a version."),
     ] = "latest"
     operations: Annotated[
         list[str] | None,
         documented(
-            "Only these operations. One that changes no row counts only when named here.",
+            "Only these operations. Operations that change no rows count only if named here.",
             examples=[["WRITE", "MERGE"]],
         ),
     ] = None
     partitions: Annotated[
         dict[str, list[str | None]] | None,
         documented_texts(
-            "Only these values of partition columns; null is one.",
+            "Only these values of partition columns; null is a value.",
             dict[str, list[str | int | None]],
             examples=[{"country": ["AT", "CH"]}],
         ),
@@ -61,15 +59,15 @@ class SensorOptions(dg.Model, dg.Resolvable):
         Field(default=[])
     )
     minimum_rows: Annotated[
-        int | None, documented("Wait until the waiting commits have changed this many rows …")
+        int | None, documented("Wait until pending commits have changed this many rows …")
     ] = None
     minimum_age_seconds: Annotated[
-        float | None, documented("… or until the oldest of them was seen this long ago.")
+        float | None, documented("… or until the oldest of them was seen this many seconds ago.")
     ] = None
     partitions_def: Annotated[
         dg.PartitionsDefinition[Any] | None,
         documented(
-            "Partitions of the target: one run per partition that changed.",
+            "Partitions definition of the target: one run per changed partition.",
             examples=["{{ dg.DailyPartitionsDefinition(start_date='2024-01-01') }}"],
             template=True,
         ),
@@ -77,22 +75,25 @@ class SensorOptions(dg.Model, dg.Resolvable):
     partition_expr: Annotated[
         str | dict[str, str] | None,
         documented(
-            "The table's partition column that tells the partition key, or dimension to column."
+            "Partition column of the table that maps to the partition key, or a mapping from "
+            "dimension to column."
         ),
     ] = None
     run_tags: Annotated[
         dict[str, str],
-        documented_texts("Further tags of every run.", dict[str, str | int | float | bool]),
+        documented_texts("Additional tags of every run.", dict[str, str | int | float | bool]),
     ] = Field(default={})
     max_commits_per_tick: Annotated[
-        int, documented("Commits that one tick reads from one table.")
+        int, documented("Maximum number of commits that one tick reads per table.")
     ] = 100
-    max_runs_per_tick: Annotated[int, documented("Runs that one tick requests.")] = 100
+    max_runs_per_tick: Annotated[
+        int, documented("Maximum number of runs that one tick requests.")
+    ] = 100
     minimum_interval_seconds: Annotated[
-        int | None, documented("Seconds between two ticks at least.")
+        int | None, documented("Minimum number of seconds between two ticks.")
     ] = None
-    enabled: Annotated[bool, documented("Whether the sensor is on from the start.")] = False
-    description: Annotated[str | None, documented("What the UI says about the sensor.")] = None
+    enabled: Annotated[bool, documented("Whether the sensor is initially running.")] = False
+    description: Annotated[str | None, documented("Description of the sensor.")] = None
 
 
 def build_sensor(
