@@ -34,7 +34,11 @@ _UNCOUNTED_STRIDE = 50
 
 
 def sort_files(
-    groups: Sequence[ReadPlan], spec: WriteSpec, columns: Sequence[tuple[str, ...]]
+    groups: Sequence[ReadPlan],
+    spec: WriteSpec,
+    columns: Sequence[tuple[str, ...]],
+    *,
+    is_hilbert: bool = False,
 ) -> WriteResult:
     """New files with the rows of each group sorted along a curve of its own.
 
@@ -42,6 +46,7 @@ def sort_files(
         groups: files of one partition each.
         spec: how the files are written.
         columns: logical paths of the columns to sort by.
+        is_hilbert: whether along the Hilbert curve instead of the Z-order curve.
 
     Raises:
         DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure.
@@ -50,7 +55,7 @@ def sort_files(
     engine = ArrowEngine()
     try:
         for group in groups:
-            curve, num_rows = _curve_of(group, columns)
+            curve, num_rows = _curve_of(group, columns, is_hilbert=is_hilbert)
             rows = engine.read(group)
             batches = sorted_along(curve, rows, num_rows=num_rows)
             reader = pa.RecordBatchReader.from_batches(rows.schema, batches)
@@ -62,7 +67,7 @@ def sort_files(
 
 
 def _curve_of(
-    group: ReadPlan, columns: Sequence[tuple[str, ...]]
+    group: ReadPlan, columns: Sequence[tuple[str, ...]], *, is_hilbert: bool
 ) -> tuple[ZOrderCurve, int | None]:
     """The curve through a sample of the group, and how many rows it has as far as the log knows."""
     counts = parse_statistics_json(group.files["stats"], ())["num_records"]
@@ -75,7 +80,8 @@ def _curve_of(
         chosen = np.arange(skip, batch.num_rows, stride)
         skip = int(chosen[-1]) + stride - batch.num_rows if len(chosen) else skip - batch.num_rows
         sampled.append(batch.take(pa.array(chosen)) if stride > 1 else batch)
-    return ZOrderCurve.through(columns, pa.Table.from_batches(sampled, rows.schema)), num_rows
+    sample = pa.Table.from_batches(sampled, rows.schema)
+    return ZOrderCurve.through(columns, sample, is_hilbert=is_hilbert), num_rows
 
 
 def sorted_along(

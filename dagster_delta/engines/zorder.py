@@ -1,7 +1,8 @@
-"""The Z-order curve through the values of several columns, from a sample of them.
+"""The Z-order or Hilbert curve through the values of several columns, from a sample of them.
 
 Each value is replaced by its rank among the quantiles of its column, so that every column counts
-alike whatever its type and spread; the bits of the ranks are interleaved then.
+alike whatever its type and spread; the bits of the ranks are interleaved then. On the Hilbert curve
+neighbours are always close to each other, which the Z-order curve leaves at its corners.
 """
 
 from __future__ import annotations
@@ -50,14 +51,19 @@ class ZOrderCurve:
     """Per column whether nulls have a rank of their own, below all values."""
     bits: int
     """Bits per column."""
+    is_hilbert: bool = False
+    """Whether it is the Hilbert curve."""
 
     @classmethod
-    def through(cls, columns: Sequence[tuple[str, ...]], sample: Any) -> ZOrderCurve:
+    def through(
+        cls, columns: Sequence[tuple[str, ...]], sample: Any, *, is_hilbert: bool = False
+    ) -> ZOrderCurve:
         """The curve through a sample of the rows.
 
         Args:
             columns: logical paths of columns of primitive types.
             sample: `pa.Table` with these columns.
+            is_hilbert: whether it is the Hilbert curve.
         """
         bits = min(_MAX_BITS, _CURVE_BITS // len(columns))
         values = [column_at(sample, each) for each in columns]
@@ -66,6 +72,7 @@ class ZOrderCurve:
             tuple(_quantiles(each, 2**bits - 2) for each in values),
             tuple(each.null_count > 0 for each in values),
             bits,
+            is_hilbert,
         )
 
     def positions(self, rows: Any) -> Any:
@@ -77,6 +84,8 @@ class ZOrderCurve:
         ranks = [
             self._ranks(column_at(rows, each), index) for index, each in enumerate(self.columns)
         ]
+        if self.is_hilbert:
+            ranks = _along_hilbert(ranks, self.bits)
         places = np.zeros(rows.num_rows, dtype=np.uint64)
         one = np.uint64(1)
         for bit in range(self.bits - 1, -1, -1):
@@ -91,6 +100,32 @@ class ZOrderCurve:
             ranks[np.asarray(pc.is_null(values))] = 0
         # A column of few values spreads over all bits too, else the others would outweigh it.
         return (ranks * 2**self.bits // (len(quantiles) + 1 + has_nulls)).astype(np.uint64)
+
+
+def _along_hilbert(ranks: list[Any], bits: int) -> list[Any]:
+    """Ranks whose bits, interleaved, give the place along the Hilbert curve.
+
+    The way of J. Skilling, Programming the Hilbert curve (2004): turn back the rotations of the
+    sub-cubes from the largest on, then undo the Gray code.
+    """
+    if len(ranks) < 2:
+        return ranks
+    x = [each.copy() for each in ranks]
+    powers = [np.uint64(1 << bit) for bit in range(bits - 1, 0, -1)]
+    for power in powers:
+        below = power - np.uint64(1)
+        for index in range(len(x)):
+            is_set = (x[index] & power) != 0
+            swapped = np.where(is_set, 0, (x[0] ^ x[index]) & below).astype(np.uint64)
+            x[0] ^= np.where(is_set, below, swapped)
+            if index:
+                x[index] ^= swapped
+    for index in range(1, len(x)):
+        x[index] ^= x[index - 1]
+    turned = np.zeros_like(x[0])
+    for power in powers:
+        turned ^= np.where((x[-1] & power) != 0, power - np.uint64(1), np.uint64(0))
+    return [each ^ turned for each in x]
 
 
 def _quantiles(values: Any, most: int) -> Any:

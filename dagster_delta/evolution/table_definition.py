@@ -79,6 +79,8 @@ class TableDefinition:
     """Table properties."""
     name: str | None = None
     description: str | None = None
+    cluster_by: Sequence[str] = ()
+    """Paths of the clustering columns."""
 
 
 def define_table(

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dagster_delta.protocol.arrow_columns import boolean_column
 from dagster_delta.protocol.arrow_values import FALSE, integer_scalar
 
-__all__ = ["FileGroup", "group_by_partition", "in_batches", "pack_small_files"]
+__all__ = ["FileGroup", "group_by_partition", "in_batches", "is_purged", "pack_small_files"]
 
 PartitionKey = tuple[Hashable, ...]
 
@@ -60,7 +60,7 @@ def pack_small_files(
         max_deleted_share: files with a larger share of deleted rows (0 to 1) are written anew too.
         keep_clustered: whether files that a clustering wrote stay as they are.
     """
-    purged = _is_purged(files["deletion_vector"], num_records, max_deleted_share)
+    purged = is_purged(files["deletion_vector"], num_records, max_deleted_share)
     chosen = pc.or_(pc.less(files["size_bytes"], integer_scalar(min_size_bytes)), purged)
     if keep_clustered:
         chosen = pc.and_(chosen, pc.is_null(files["clustering_provider"]))
@@ -97,8 +97,14 @@ def in_batches(groups: Sequence[FileGroup], max_bytes: int) -> Iterator[list[Fil
         yield batch
 
 
-def _is_purged(vectors: Any, num_records: Any, max_deleted_share: float) -> Any:
-    """For each file whether its share of deleted rows is too large."""
+def is_purged(vectors: Any, num_records: Any, max_deleted_share: float) -> Any:
+    """For each file whether its share of deleted rows is too large: a `pa.BooleanArray`.
+
+    Args:
+        vectors: column `deletion_vector` of `LIVE_FILE_SCHEMA`.
+        num_records: rows of each file, deleted ones counted; null where unknown.
+        max_deleted_share: from 0 to 1.
+    """
     if vectors.null_count == len(vectors):
         return boolean_column([False] * len(vectors))
     deleted = pc.cast(pc.struct_field(vectors, "cardinality"), pa.float64())

@@ -100,6 +100,7 @@ class DeltaTable(
         schema: StructType | pa.Schema | Sequence[Column | StructField],
         *,
         partition_by: Sequence[str] = (),
+        cluster_by: Sequence[str] = (),
         properties: Mapping[str, object] | None = None,
         name: str | None = None,
         description: str | None = None,
@@ -115,6 +116,7 @@ class DeltaTable(
             schema: logical schema, partition columns included: ours, a pyarrow.Schema, or a list
                 of `Column`s, which may have defaults, be generated or be numbered.
             partition_by: partition columns, in directory order.
+            cluster_by: columns that OPTIMIZE clusters rows by; not with partition columns.
             properties: table properties; `delta.*` names are checked.
             name: shown by catalogs and tools.
             description: shown by catalogs and tools.
@@ -140,7 +142,7 @@ class DeltaTable(
             allow_column_changes=allow_column_changes,
         )
         definition = TableDefinition(
-            _as_schema(schema), partition_by, properties, name, description
+            _as_schema(schema), partition_by, properties, name, description, cluster_by
         )
         existing = table._snapshot
         if existing is not None and mode == "ignore":
@@ -150,6 +152,7 @@ class DeltaTable(
         return table._create(definition, mode)
 
     def _create(self, definition: TableDefinition, mode: CreateMode) -> DeltaTable:
+        from dagster_delta.table.cluster_planning import define_clustering
         from dagster_delta.table.replacement import replace_everything
 
         existing = self._snapshot
@@ -161,7 +164,10 @@ class DeltaTable(
             new_name=new_column_name,
             replaces=existing.configuration if existing else None,
         )
+        configuration, domains = define_clustering(configuration, definition.cluster_by, existing)
         transaction.stage_configuration(configuration)
+        for each in domains:
+            transaction.stage_domain(each)
         if existing is not None:
             replaced = replace_everything(existing, now_ms=now_ms())
             transaction.stage_removed(replaced.removes)
@@ -172,6 +178,7 @@ class DeltaTable(
                 "isManaged": False,
                 "description": definition.description,
                 "partitionBy": list(configuration.partition_columns),
+                "clusterBy": list(definition.cluster_by),
                 "properties": configuration.metadata.configuration,
             },
         )

@@ -56,6 +56,7 @@ class MaintenanceMethods(ABC):
         min_file_size: int | None = None,
         max_deleted_share: float = 0.05,
         zorder_by: Sequence[str] = (),
+        full: bool = False,
         engine: Literal["arrow", "spark"] | None = None,
         max_commit_bytes: int | None = None,
         commit_info: Mapping[str, object] | None = None,
@@ -67,7 +68,9 @@ class MaintenanceMethods(ABC):
         concurrent append disturbs none of them; where another writer changes a file meanwhile, the
         commit with that file is given up and the rest goes on.
 
-        On a table with clustering columns the files that a clustering wrote stay as they are.
+        On a table with clustering columns, files that are new since the last call are clustered
+        along a Hilbert curve through these columns, together with what was clustered in small
+        amounts before; larger amounts stay as they are.
 
         Args:
             where: Spark SQL; only files that may hold rows for which it is true are looked at.
@@ -79,6 +82,8 @@ class MaintenanceMethods(ABC):
                 written anew whatever their size; 0 purges every deleted row.
             zorder_by: columns to sort the rows of each partition by, along a Z-order curve, so that
                 filters on any of them skip files. Every file is written anew then.
+            full: of a table with clustering columns, whether files that were clustered by other
+                columns than today's are clustered anew too.
             engine: `arrow` (the default) works in this process, in bounded memory; `spark` on the
                 executors of the active session.
             max_commit_bytes: bytes of the files that one commit replaces; 16 GiB by default.
@@ -103,6 +108,7 @@ class MaintenanceMethods(ABC):
             min_file_size_bytes=min_file_size,
             max_deleted_share=max_deleted_share,
             zorder_by=tuple(zorder_by),
+            full=full,
             engine=engine,
             max_commit_bytes=max_commit_bytes or MAX_COMMIT_BYTES,
             commit_info=commit_info,

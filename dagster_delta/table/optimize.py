@@ -22,14 +22,17 @@ import pyarrow.compute as pc
 from dagster_delta.engines.engine import WriteResult, WriteSpec
 from dagster_delta.engines.row_tracking import keep_row_ids
 from dagster_delta.errors import CommitConflict, InvalidArgument
+from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.protocol.arrow_columns import index_column
 from dagster_delta.protocol.log_replay import keys_of
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.cluster_planning import clustered, plan_cubes, table_clustering
 from dagster_delta.table.compaction_plan import (
     FileGroup,
     group_by_partition,
     in_batches,
+    is_purged,
     pack_small_files,
 )
 from dagster_delta.table.file_actions import tombstones
@@ -77,6 +80,8 @@ class OptimizeOptions:
     min_file_size_bytes: int | None = None
     max_deleted_share: float = 0.05
     zorder_by: Sequence[str] = ()
+    full: bool = False
+    """Whether files that were clustered by other columns are clustered anew."""
     engine: Literal["arrow", "spark"] | None = None
     max_commit_bytes: int = MAX_COMMIT_BYTES
     commit_info: Mapping[str, object] | None = None
@@ -127,12 +132,18 @@ def optimize_table(
     """
     Transaction(store, snapshot, clock=clock)  # refuses tables that this library cannot write
     target = _target_size(snapshot, options)
-    rewrite = _rewriter(snapshot, options)
+    clustering = table_clustering(snapshot)
+    if options.full and not clustering:
+        raise InvalidArgument("full says that all of a clustered table is clustered; leave it out")
+    rewrite = _rewriter(snapshot, options, clustering)
     files = snapshot.scan(where=options.where).files()
-    groups = _groups(snapshot, files, options, target)
-    job = _Optimization(snapshot, options, clock, rewrite, target, _parameters(options))
+    groups = _groups(snapshot, files, options, target, clustering)
+    parameters = _parameters(options, clustering)
+    job = _Optimization(snapshot, options, clock, rewrite, target, parameters, clustering)
     job.total_bytes = sum(each.size_bytes for each in groups)
-    for batch in in_batches(groups, options.max_commit_bytes):
+    # A cube is committed by itself, as its files are told by it.
+    max_bytes = 0 if clustering else options.max_commit_bytes
+    for batch in in_batches(groups, max_bytes):
         job.run([files.take(index_column(each.positions)) for each in batch])
     return job.result()
 
@@ -147,7 +158,11 @@ def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
 
 
 def _groups(
-    snapshot: Snapshot, files: Any, options: OptimizeOptions, target: int
+    snapshot: Snapshot,
+    files: Any,
+    options: OptimizeOptions,
+    target: int,
+    clustering: Sequence[tuple[str, ...]],
 ) -> list[FileGroup]:
     if not 0 <= options.max_deleted_share <= 1:
         raise InvalidArgument(
@@ -155,10 +170,15 @@ def _groups(
         )
     if options.zorder_by:
         return group_by_partition(files)
+    num_records = parse_statistics_json(files["stats"], ())["num_records"]
+    if clustering:
+        purged = is_purged(files["deletion_vector"], num_records, options.max_deleted_share)
+        most = options.max_commit_bytes
+        return plan_cubes(files, clustering, purged, max_bytes=most, full=options.full)
     minimum = options.min_file_size_bytes
     return pack_small_files(
         files,
-        parse_statistics_json(files["stats"], ())["num_records"],
+        num_records,
         target_size_bytes=target,
         min_size_bytes=int(target * MIN_SIZE_SHARE) if minimum is None else minimum,
         max_deleted_share=options.max_deleted_share,
@@ -166,38 +186,49 @@ def _groups(
     )
 
 
-def _rewriter(snapshot: Snapshot, options: OptimizeOptions) -> RewriteFiles:
+def _rewriter(
+    snapshot: Snapshot, options: OptimizeOptions, clustering: tuple[tuple[str, ...], ...]
+) -> RewriteFiles:
     if options.engine not in (None, "arrow", "spark"):
         raise InvalidArgument(f"there is no engine {options.engine!r}: choose 'arrow' or 'spark'")
-    columns = zorder_columns(snapshot.configuration, options.zorder_by)
+    columns = zorder_columns(snapshot.configuration, options.zorder_by) or clustering
+    is_hilbert = bool(clustering)
     if options.engine == "spark":
-        return _rewriter_on_spark(snapshot, columns)
+        return _rewriter_on_spark(snapshot, columns, is_hilbert=is_hilbert)
     if columns:
         from dagster_delta.engines.sorted_rewrite import sort_files
 
-        return partial(sort_files, columns=columns)
+        return partial(sort_files, columns=columns, is_hilbert=is_hilbert)
     from dagster_delta.engines.compaction import compact_files
 
     return compact_files
 
 
-def _rewriter_on_spark(snapshot: Snapshot, columns: tuple[tuple[str, ...], ...]) -> RewriteFiles:
+def _rewriter_on_spark(
+    snapshot: Snapshot, columns: tuple[tuple[str, ...], ...], *, is_hilbert: bool
+) -> RewriteFiles:
     from dagster_delta.engines.spark.compaction import compact_on_spark, sort_on_spark
     from dagster_delta.engines.spark.engine import SparkEngine, check_reachable
 
     check_reachable(snapshot.store)
     session = SparkEngine().session
     if columns:
-        return partial(sort_on_spark, columns=columns, session=session)
+        return partial(sort_on_spark, columns=columns, session=session, is_hilbert=is_hilbert)
     return partial(compact_on_spark, session=session)
 
 
-def _parameters(options: OptimizeOptions) -> dict[str, object]:
-    return {
+def _parameters(
+    options: OptimizeOptions, clustering: Sequence[tuple[str, ...]]
+) -> dict[str, object]:
+    parameters: dict[str, object] = {
         "predicate": [] if options.where is None else [options.where],
         "zOrderBy": list(options.zorder_by),
         "auto": False,
     }
+    if clustering:
+        parameters["clusterBy"] = [dotted(each) for each in clustering]
+        parameters["isFull"] = options.full
+    return parameters
 
 
 @dataclass(slots=True)
@@ -210,6 +241,8 @@ class _Optimization:
     rewrite: RewriteFiles
     target_size_bytes: int
     parameters: Mapping[str, object]
+    clustering: Sequence[tuple[str, ...]] = ()
+    """The clustering columns."""
     total_bytes: int = 0
     done_bytes: int = 0
     versions: list[int] = field(default_factory=list)
@@ -276,9 +309,8 @@ class _Optimization:
         kept = [keep_row_ids(read_plan(snapshot, each, None), spec) for each in groups]
         written = self.rewrite([plan for plan, _ in kept], kept[0][1])
         transaction.declare_row_ids_kept()
-        transaction.stage_written(
-            msgspec.structs.replace(each, data_change=False) for each in written.files
-        )
+        added = [msgspec.structs.replace(each, data_change=False) for each in written.files]
+        transaction.stage_written(clustered(added, self.clustering) if self.clustering else added)
         try:
             check_no_row_lost(snapshot, files, written)
             transaction.stage_removed(tombstones(files, self.clock(), data_change=False))

@@ -190,6 +190,28 @@ def test_delta_spark_knows_what_we_cluster_by(delta_spark: SparkSession, tmp_pat
     assert len(alike(delta_spark, table)) == 2
 
 
+def test_clusters_of_ours_and_of_delta_spark_are_known_to_both(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "t")
+    rows = pa.table({"a": list(range(100)), "b": [each % 7 for each in range(100)]})
+    table = DeltaTable.create(uri, rows.schema, cluster_by=["a", "b"])
+    for _ in range(2):
+        table.append(rows)
+    assert not table.optimize(engine="spark").skipped
+    (detail,) = delta_spark.sql(f"DESCRIBE DETAIL delta.`{uri}`").collect()
+    assert detail.clusteringColumns == ["a", "b"]
+    # What one has clustered is a cube to the other, and is left alone.
+    (done,) = delta_spark.sql(f"OPTIMIZE delta.`{uri}`").collect()
+    assert done.metrics.numFilesRemoved == 0
+    table.append(rows)
+    (done,) = delta_spark.sql(f"OPTIMIZE delta.`{uri}`").collect()
+    assert done.metrics.numFilesRemoved == table.snapshot().num_files
+    table.refresh()
+    assert table.optimize().skipped
+    assert len(alike(delta_spark, table)) == 300
+
+
 def test_a_preview_table_stays_one_that_delta_spark_reads(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ def sort_on_spark(
     columns: Sequence[tuple[str, ...]],
     *,
     session: SparkSession,
+    is_hilbert: bool = False,
 ) -> WriteResult:
     """New files with the rows of each partition sorted along a curve through all of them.
 
@@ -133,6 +134,7 @@ def sort_on_spark(
         spec: how the files are written.
         columns: logical paths of the columns to sort by.
         session: classic or Connect.
+        is_hilbert: whether along the Hilbert curve instead of the Z-order curve.
 
     Raises:
         As `compact_on_spark` does.
@@ -140,7 +142,8 @@ def sort_on_spark(
     plan = replace(groups[0], files=pa.concat_tables([each.files for each in groups]))
     frame = SparkEngine(session).read(plan)
     functions = functions_of(frame)
-    curve = ZOrderCurve.through(columns, _sample(frame, plan, columns))
+    sample = _sample(frame, plan, columns)
+    curve = ZOrderCurve.through(columns, sample, is_hilbert=is_hilbert)
     placed = frame.mapInArrow(_PlaceTask(curve), _with_place(frame))
     partition_columns = plan.configuration.partition_columns
     keys = [functions.col(_quoted(each)) for each in (*partition_columns, _PLACE)]

@@ -1,0 +1,150 @@
+"""Clustered tables: created so, and laid out along a curve by what OPTIMIZE finds new."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dagster_delta import DeltaTable
+from dagster_delta.engines import sorted_rewrite
+from dagster_delta.engines.parquet import writer
+from dagster_delta.errors import InvalidArgument, SchemaChangeRefused, SchemaMismatch
+
+SCHEMA = pa.schema(
+    [("a", pa.int64()), ("s", pa.struct([("b", pa.int64())])), ("text", pa.string())]
+)
+
+
+def rows(count: int, seed: int = 0) -> pa.Table:
+    random = np.random.default_rng(seed)
+    a, b = (random.permutation(count).tolist() for _ in range(2))
+    return pa.table({"a": a, "s": [{"b": each} for each in b], "text": ["x"] * count}, SCHEMA)
+
+
+def create(name: str, **options: Any) -> DeltaTable:
+    return DeltaTable.create(f"memory://{name}", SCHEMA, cluster_by=["a", "s.b"], **options)
+
+
+def cubes(table: DeltaTable) -> Counter[str | None]:
+    """Number of live files by the cube they are in."""
+    tags = table.snapshot().files()["tags"].to_pylist()
+    return Counter(dict(each or {}).get("ZCUBE_ID") for each in tags)
+
+
+def share_read(table: DeltaTable, where: str) -> float:
+    """Share of the files that may hold rows for which a condition is true."""
+    snapshot = table.snapshot()
+    return float(snapshot.scan(where=where).files().num_rows / snapshot.num_files)
+
+
+def ids(table: DeltaTable) -> list[tuple[int, int]]:
+    found = table.snapshot().scan().to_arrow()
+    return sorted((each["a"], each["s"]["b"]) for each in found.to_pylist())
+
+
+def test_a_table_is_created_clustered() -> None:
+    table = create("clustered-from-the-start")
+    domain = table.snapshot().domain_metadata()["delta.clustering"]
+    assert json.loads(domain.configuration)["clusteringColumns"] == [["a"], ["s", "b"]]
+    assert {"clustering", "domainMetadata"} <= set(table.protocol().writer_features or ())
+
+
+@pytest.mark.parametrize(
+    ("columns", "partition_by", "error"),
+    [
+        (["nothing"], [], SchemaMismatch),
+        (["a", "a"], [], InvalidArgument),
+        (["a"], ["text"], SchemaChangeRefused),
+    ],
+)
+def test_what_cannot_be_clustered_makes_no_table(
+    columns: list[str], partition_by: list[str], error: type[Exception]
+) -> None:
+    uri = "memory://not-clustered"
+    with pytest.raises(error):
+        DeltaTable.create(uri, SCHEMA, cluster_by=columns, partition_by=partition_by)
+    assert not DeltaTable.is_delta_table(uri)
+
+
+def test_a_table_that_replaces_a_clustered_one_is_not_clustered() -> None:
+    table = create("replaced-clustered")
+    schema = pa.schema([("other", pa.int64())])
+    replaced = DeltaTable.create(table.uri, schema, mode="replace", store=table.store)
+    assert "delta.clustering" not in replaced.snapshot().domain_metadata()
+    replaced.append(pa.table({"other": [1]}))
+    assert replaced.optimize().skipped
+
+
+def test_filters_on_any_clustering_column_skip_most_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "ROW_GROUP_ROWS", 400)
+    monkeypatch.setattr(sorted_rewrite, "_BATCH_ROWS", 400)
+    table = create("clustered-and-filtered")
+    for seed in range(4):
+        table.append(rows(2_000, seed))
+    before = ids(table)
+    assert share_read(table, "a < 100") == share_read(table, "s.b < 100") == 1
+    result = table.optimize(target_file_size=1)
+    assert ids(table) == before
+    assert result.snapshot.num_files > 12
+    assert share_read(table, "a < 100") < 0.5
+    assert share_read(table, "s.b < 100") < 0.5
+    providers = table.snapshot().live_files()["clustering_provider"].to_pylist()
+    assert set(providers) == {"liquid"}
+    assert len(cubes(table)) == 1
+
+
+def test_only_what_is_new_and_small_cubes_are_clustered_again() -> None:
+    table = create("clustered-step-by-step")
+    table.append(rows(1_000))
+    table.append(rows(1_000, 1))
+    assert not table.optimize().skipped
+    (large,) = cubes(table)
+    most = int(table.snapshot().size_bytes * 1.2)
+    # One cube that is alone, and full, is left alone.
+    assert table.optimize(max_commit_bytes=most).skipped
+    table.append(rows(50, 2))
+    table.optimize(max_commit_bytes=most)
+    (small,) = cubes(table).keys() - {large}
+    assert large in cubes(table)
+    assert table.optimize(max_commit_bytes=most).skipped
+    table.append(rows(50, 3))
+    table.optimize(max_commit_bytes=most)
+    assert large in cubes(table)
+    assert small not in cubes(table)
+    assert None not in cubes(table)
+    assert len(ids(table)) == 2_100
+
+
+def test_other_clustering_columns_are_taken_over_by_full() -> None:
+    table = create("clustered-otherwise")
+    table.append(rows(100))
+    table.optimize()
+    (before,) = cubes(table)
+    table.alter("CLUSTER BY (text)")
+    assert table.optimize().skipped
+    assert not table.optimize(full=True).skipped
+    assert before not in cubes(table)
+    assert table.optimize(full=True).skipped
+    with pytest.raises(InvalidArgument, match="clustering columns"):
+        table.optimize(zorder_by=["a"])
+
+
+def test_deleted_rows_are_purged_from_clustered_files() -> None:
+    table = create("clustered-and-purged", properties={"delta.enableDeletionVectors": "true"})
+    table.append(rows(100))
+    table.optimize()
+    table.delete("a < 50")
+    assert table.optimize().metrics["numDeletionVectorsRemoved"] == 1
+    assert len(ids(table)) == 50
+    assert table.optimize().skipped
+
+
+def test_full_is_for_clustered_tables() -> None:
+    table = DeltaTable.create("memory://not-clustered-at-all", SCHEMA)
+    with pytest.raises(InvalidArgument, match="full"):
+        table.optimize(full=True)
