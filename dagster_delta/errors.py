@@ -83,7 +83,7 @@ __all__ = [
 
 
 class DeltaError(Exception):
-    """Root of the tree.
+    """Base class of all errors that the library raises.
 
     Args:
         message: what happened and what to do now, without the location.
@@ -230,7 +230,7 @@ class ChangeDataNotRecorded(VersionNotFound):
 
 
 class InvalidArgument(DeltaError, ValueError):
-    """An argument that makes no sense here."""
+    """An argument is invalid."""
 
 
 class CommitConflict(DeltaError):

@@ -20,7 +20,8 @@ __all__ = ["variants_from_json", "variants_from_python", "variants_to_json", "va
 
 
 def variants_from_python(values: Iterable[object]) -> pa.StructArray:
-    """A column of variants: what an append takes for a column of type `variant`.
+    """A column of variants encoded from Python values, to be appended to a column of type
+    `variant`.
 
     Args:
         values: mappings of strings, lists, tuples, str, int, float, bool, `Decimal`, bytes, dates,
@@ -36,7 +37,7 @@ def variants_from_python(values: Iterable[object]) -> pa.StructArray:
 
 
 def variants_from_json(texts: Iterable[str | None]) -> pa.StructArray:
-    """A column of variants from JSON texts, as `parse_json` of Spark makes them.
+    """A column of variants parsed from JSON strings, as by Spark's `parse_json`.
 
     Args:
         texts: JSON, or None for a null of the column; a pyarrow array, a pandas Series or any
@@ -58,7 +59,7 @@ def variants_from_json(texts: Iterable[str | None]) -> pa.StructArray:
 
 
 def variants_to_python(variants: Any) -> list[object]:
-    """The Python values of a column of variants: dicts, lists and scalars, None for a null.
+    """A column of variants as Python values: dicts, lists and scalars, None for null.
 
     Args:
         variants: a column of a scan, `pyarrow.Array` or `pyarrow.ChunkedArray`.
@@ -71,7 +72,7 @@ def variants_to_python(variants: Any) -> list[object]:
 
 
 def variants_to_json(variants: Any) -> list[str | None]:
-    """A column of variants as JSON texts without spaces, as `to_json` of Spark in UTC makes them.
+    """A column of variants as compact JSON strings, as by Spark's `to_json` in UTC.
 
     Args:
         variants: as for `variants_to_python`.

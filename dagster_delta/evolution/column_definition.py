@@ -76,7 +76,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table that is created.
+    """A column of a new table.
 
     Raises:
         InvalidArgument: the type is none, or values come from two places.

@@ -61,7 +61,7 @@ def delta_asset_checks(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     io_manager_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
-    """Asset checks for the table of an asset, whoever writes it.
+    """Asset checks for the table of an asset, whichever tool writes it.
 
     Names: `delta_not_null`, `delta_constraints`, `delta_generated_columns`, `delta_unique`,
     `delta_row_count`, `delta_freshness`, `delta_schema` and `delta_health`. The first three look at

@@ -99,7 +99,7 @@ class AssetOptions:
     custom_metadata: Mapping[str, str] = field(default_factory=dict)
     """Put into the commitInfo of every commit."""
     merge: MergeConfig | None = None
-    """How the mode `merge` merges."""
+    """Configuration of the mode `merge`."""
     history: int = 0
     """Latest commits of the table that every materialisation shows; each is read for it."""
 

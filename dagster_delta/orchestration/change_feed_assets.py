@@ -82,7 +82,7 @@ def delta_change_feed_asset(
     io_manager_key: str = "io_manager",
     **asset_options: Any,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """A decorator for an asset that is kept up to date by the changes of another table.
+    """A decorator for an asset that is updated incrementally from the changes of another table.
 
     The function has a parameter `changes`, and its annotation says as what they come: as
     `pa.Table`, `pa.RecordBatchReader`, a pandas, polars or pyspark frame, or as `UpstreamChanges`,

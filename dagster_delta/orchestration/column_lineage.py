@@ -23,7 +23,7 @@ __all__ = ["UpstreamColumns", "column_lineage_by_name", "sql_column_lineage"]
 
 @dataclass(frozen=True, slots=True)
 class UpstreamColumns:
-    """The columns that an upstream asset has."""
+    """An upstream asset and its columns."""
 
     asset_key: AssetKey
     columns: Sequence[str]
@@ -49,7 +49,8 @@ def column_lineage_by_name(columns: Sequence[str], upstream: UpstreamColumns) ->
 def sql_column_lineage(
     sql: str, tables: Mapping[str, UpstreamColumns], columns: Sequence[str] | None = None
 ) -> TableColumnLineage:
-    """From each column of a query to the upstream columns that its values are made of.
+    """The column lineage of a query: for each of its columns, the upstream columns it is computed
+    from.
 
     Columns that only filter, join or group have no part in it; nor have constants and counts of
     rows.

@@ -63,7 +63,7 @@ __all__ = ["DeltaIOManager"]
 
 
 class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
-    """Stores assets as Delta tables and loads them back.
+    """Stores assets as Delta tables, and loads tables as inputs.
 
     What an asset returns (a pyspark, pandas or polars frame, or any Arrow value) picks the engine
     that writes it; the annotation of an input picks the type it is loaded as. An asset that returns

@@ -38,7 +38,8 @@ Asset = AssetsDefinition | AssetSpec | SourceAsset
 
 
 def delta_table_pool(table: AssetKey | str | Sequence[str]) -> str:
-    """The pool of everything that changes one table; give it a limit of 1 in the deployment.
+    """The concurrency pool of the steps that change one table; set its limit to 1 in the
+    deployment.
 
     Maintenance jobs use it by themselves. An asset declared with it never runs while its table is
     being maintained: `@dg.asset(pool=delta_table_pool("flights"))`.

@@ -56,21 +56,21 @@ class MaintenanceJobOptions(TypedDict, total=False):
     """Which tables a job is about, and what else it is; all of them optional."""
 
     assets: Iterable[Asset]
-    """Assets that a `DeltaIOManager` stores, or that name their location as `dagster/uri`."""
+    """Assets stored by a `DeltaIOManager`, or with their location in the metadata `dagster/uri`."""
     selection: dg.AssetSelection
-    """Only these of the assets."""
+    """Selection among the assets."""
     tables: Mapping[str, str]
-    """Name to location of tables that are no assets."""
+    """Tables that are not assets, by name, with their locations."""
     storage_options: StorageOptions | Mapping[str, Any]
-    """How to reach those, and assets that name their location themselves."""
+    """Storage options for `tables`, and for assets with a `dagster/uri`."""
     spark: str
-    """Key of the resource that starts the Spark session, for the engine `spark`."""
+    """Key of the SparkSessionResource, for the engine `spark`."""
     description: str
-    """What the UI says about the job."""
+    """Description of the job."""
     tags: Mapping[str, str]
     """Tags of the job."""
     executor_def: dg.ExecutorDefinition
-    """How the steps of a run are executed; by default as the code location says."""
+    """Executor of the job; by default that of the code location."""
 
 
 def delta_maintenance_job(
@@ -79,8 +79,8 @@ def delta_maintenance_job(
     config: DeltaMaintenanceConfig | None = None,
     **options: Unpack[MaintenanceJobOptions],
 ) -> dg.JobDefinition:
-    """A job that optimizes, vacuums and checkpoints tables and cleans their logs, one step per
-    table.
+    """A job that optimizes, vacuums and checkpoints tables and cleans up their logs, with one step
+    per table.
 
     By default small files are written together, and VACUUM only tells what it would delete. The
     Launchpad shows the config, typed and explained; a run may restrict it to some `tables`.
@@ -120,7 +120,7 @@ def delta_maintenance_schedule(
     default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
     **options: Unpack[MaintenanceJobOptions],
 ) -> dg.ScheduleDefinition:
-    """A schedule with a maintenance job of its own, called `<name>_job`.
+    """A schedule with its own maintenance job, called `<name>_job`.
 
     Args:
         name: of the schedule.
@@ -153,7 +153,7 @@ def delta_maintenance_schedule(
 def delta_restore_job(
     name: str = "delta_restore", **options: Unpack[MaintenanceJobOptions]
 ) -> dg.JobDefinition:
-    """A job that makes one of its tables what it was at an older version.
+    """A job that restores one of its tables to an older version.
 
     A run names the table, and the version or the time. By default it only tells what would change.
     A restored asset is reported as materialised, so that what depends on it can follow.
@@ -200,7 +200,7 @@ def delta_restore_job(
 def delta_clone_job(
     name: str = "delta_clone", **options: Unpack[MaintenanceJobOptions]
 ) -> dg.JobDefinition:
-    """A job that makes another location a clone of one of its tables.
+    """A job that clones one of its tables to another location.
 
     A run names the table, the location and, if it is not the latest, the version or the time. By
     default it only tells what would be cloned. The table itself does not change.

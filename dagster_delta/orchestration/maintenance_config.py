@@ -30,7 +30,7 @@ MaintenanceEngine = Literal["arrow", "spark"]
 
 
 class OptimizeConfig(Config):
-    """How small files are written together."""
+    """How small files are compacted."""
 
     enabled: bool = Field(default=True, description="Whether to run this step.")
     where: str | None = Field(
@@ -64,7 +64,7 @@ class OptimizeConfig(Config):
 
 
 class VacuumConfig(Config):
-    """How files that nothing refers to are deleted."""
+    """How unreferenced files are deleted."""
 
     enabled: bool = Field(default=True, description="Whether to run this step.")
     dry_run: bool = Field(
@@ -84,7 +84,7 @@ class VacuumConfig(Config):
 
 
 class CheckpointConfig(Config):
-    """Whether readers are spared the replay of commits."""
+    """Whether to write a checkpoint."""
 
     enabled: bool = Field(default=False, description="Whether to run this step.")
     after_commits: int = Field(
@@ -94,7 +94,7 @@ class CheckpointConfig(Config):
 
 
 class CleanLogConfig(Config):
-    """How the log of versions that nobody has to read any more is deleted."""
+    """How the log files of expired versions are deleted."""
 
     enabled: bool = Field(
         default=False,
@@ -147,7 +147,7 @@ class CloneConfig(Config):
 
 
 class DeltaMaintenanceConfig(Config):
-    """What a maintenance job does with each of its tables, in this order."""
+    """The steps of a maintenance job for each of its tables, in this order."""
 
     tables: list[str] = Field(
         default=[], description="Names of the job's tables to maintain. Empty: all of them."

@@ -60,7 +60,7 @@ _NOTHING = dg.Out(dg.Nothing)
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def optimize_op(context: dg.OpExecutionContext, config: TableOptimizeConfig) -> None:
-    """Write small files of a table together, or sort its rows along a Z-order curve."""
+    """Compact the small files of a table, or Z-order its rows."""
     _on(
         context,
         config,
@@ -70,7 +70,7 @@ def optimize_op(context: dg.OpExecutionContext, config: TableOptimizeConfig) -> 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def vacuum_op(context: dg.OpExecutionContext, config: TableVacuumConfig) -> None:
-    """Find the files of a table that nothing refers to, and delete them where that is asked for."""
+    """Find the unreferenced files of a table and, unless it is a dry run, delete them."""
     _on(context, config, lambda table, info: [vacuum_step(table, config, context.log, info)])
 
 
@@ -86,19 +86,19 @@ def checkpoint_op(context: dg.OpExecutionContext, config: TableConfig) -> None:
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def clean_log_op(context: dg.OpExecutionContext, config: TableCleanLogConfig) -> None:
-    """Find the log of a table's expired versions, and delete it where that is asked for."""
+    """Find the log files of a table's expired versions and, unless it is a dry run, delete them."""
     _on(context, config, lambda table, _: [clean_log_step(table, config, context.log)])
 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def clone_op(context: dg.OpExecutionContext, config: TableCloneConfig) -> None:
-    """Make another location a clone of a table, or tell what that would mean."""
+    """Clone a table to another location, or report what that would copy."""
     _on(context, config, lambda table, info: [clone_step(table, config, context.log, info)])
 
 
 @dg.op(ins=_START, out=_NOTHING, pool=MAINTENANCE_POOL)
 def restore_op(context: dg.OpExecutionContext, config: TableRestoreConfig) -> None:
-    """Make a table what it was at an older version, or tell what that would mean."""
+    """Restore a table to an older version, or report what that would change."""
     _on(
         context,
         config,

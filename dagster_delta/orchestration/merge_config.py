@@ -39,7 +39,7 @@ T = TypeVar("T", bound=Config)
 
 
 class MergeType(StrEnum):
-    """What becomes of rows that match and of those that do not."""
+    """What happens to matched and unmatched rows."""
 
     deduplicate_insert = "deduplicate_insert"
     """Rows that match none are inserted; matched ones stay as they are."""
@@ -80,7 +80,7 @@ class OperationWithUpdatesConfig(OperationConfig):
 
 
 class MergeOperationsConfig(KnownFieldsOnly, Config):
-    """The clauses of a merge of type `custom`, several of each."""
+    """The clauses of a merge of type `custom`; each kind may occur several times."""
 
     when_matched_update: list[OperationWithUpdatesConfig] | None = None
     when_matched_update_all: list[OperationAllConfig] | None = None
@@ -92,7 +92,7 @@ class MergeOperationsConfig(KnownFieldsOnly, Config):
 
 
 class MergeConfig(KnownFieldsOnly, Config):
-    """How the mode `merge` merges."""
+    """Configuration of the mode `merge`."""
 
     merge_type: MergeType = Field(
         default=MergeType.upsert,

@@ -47,7 +47,7 @@ def observable_delta_asset(
     automation_condition: dg.AutomationCondition[Any] | None = None,
     show_history: int = 0,
 ) -> dg.AssetsDefinition:
-    """An observable asset for a table that somebody else writes.
+    """An observable asset for a table written outside Dagster.
 
     Its data version is `table_id:version` of the last commit that changed rows: compaction, new
     properties and new columns leave it as it is. An observation reads the commits since the one

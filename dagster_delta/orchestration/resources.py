@@ -40,7 +40,7 @@ _TOLD: set[tuple[str, str]] = set()
 
 
 class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]):
-    """The Spark session of this process: started when first asked for, then shared.
+    """The Spark session of this process, started on first use and then shared.
 
     A session that runs already is used as it is, which is how to hand one in; what is configured
     here and would have needed another JVM is named in a warning. To build a session in another way,
@@ -178,7 +178,7 @@ def _local_cores(master: str) -> int | str | None:
 
 
 class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
-    """One Delta table, to open in any asset or op.
+    """One Delta table, for use in any asset or op.
 
     The table is named by its `uri`, or by `root_uri`, `schema` and `name` as `DeltaIOManager` lays
     tables out.

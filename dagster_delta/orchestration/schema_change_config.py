@@ -12,7 +12,7 @@ __all__ = ["DeltaSchemaChangeConfig", "SchemaChangeKind"]
 
 
 class SchemaChangeKind(Enum):
-    """What a run of a schema change job does."""
+    """The kind of change that a run of a schema change job makes."""
 
     ALTER = "alter"
     """What `statement` says, in one commit."""
@@ -28,7 +28,7 @@ class SchemaChangeKind(Enum):
 
 
 class DeltaSchemaChangeConfig(Config):
-    """One change of one table's schema. By default it is only planned, and told."""
+    """One schema change of one table. By default, it is a dry run."""
 
     table: str = Field(
         default="",

@@ -51,7 +51,7 @@ class SchemaChangeJobOptions(MaintenanceJobOptions, total=False):
 def delta_schema_change_job(
     name: str = "delta_schema_change", **options: Unpack[SchemaChangeJobOptions]
 ) -> dg.JobDefinition:
-    """A job that changes the schema of one of its tables, or plans to.
+    """A job that plans or applies a schema change of one of its tables.
 
     The Launchpad shows the config, typed and explained; see `DeltaSchemaChangeConfig`. A run that
     is ended in the middle of a column change leaves a table that anybody reads and writes; another

@@ -36,54 +36,67 @@ class DeltaSensorOptions(TypedDict, total=False):
     root: str
     """Watch every table at or below this location, instead of `tables`."""
     discover_every_seconds: float
-    """How often to look for new tables below the root; 300 by default. Local directories are
-    walked; on object stores every name below the root is listed."""
+    """How often to look for new tables below the root, in seconds; 300 by default. Local
+    directories are walked; on object stores, every name below the root is listed.
+    """
     storage_options: StorageOptions | Mapping[str, Any]
-    """How to reach the storage."""
+    """Storage options."""
     target: Any
-    """What to run: a job, an asset selection or assets, as `dg.sensor` takes it. Without one the
-    sensor only reports commits on `asset_key`."""
+    """What to run: a job, an asset selection or assets, as for `dg.sensor`. Without a target, the
+    sensor only reports commits on `asset_key`.
+    """
     job_name: str
-    """Instead of `target`: the name of a job of the code location."""
+    """Alternative to `target`: the name of a job in the code location."""
     start_from: StartFrom
-    """Where the first tick begins: `latest` (the default), `earliest`, or a version."""
+    """Where the first tick starts: `latest` (the default), `earliest`, or a version."""
     operations: Collection[str]
-    """Only these operations, such as WRITE or MERGE. One that changes no row, such as OPTIMIZE,
-    counts only when it is named here."""
+    """Only these operations, such as WRITE or MERGE. Operations that change no rows, such as
+    OPTIMIZE, count only if named here.
+    """
     partitions: PartitionFilter
     """Only these partitions: allowed values (as text) by partition column, or a function."""
     columns: str | Sequence[str]
-    """Only commits that change one of these columns. Rows that come or go change all of them, and
-    so does an update while the change data feed is off; of one that it records, the change data
-    files are read."""
+    """Only commits that change one of these columns. Inserts and deletes change all columns, and so
+    does an update that the change data feed did not record; for recorded updates, the change data
+    files are read.
+    """
     minimum_rows: int
-    """Wait until the waiting commits have changed this many rows …"""
+    """Wait until pending commits have changed this many rows …"""
     minimum_age_seconds: float
-    """… or until the oldest of them was seen this long ago."""
+    """… or until the oldest of them was seen this many seconds ago."""
     partitions_def: dg.PartitionsDefinition[Any]
-    """Partitions of the target: one run per partition that changed. Dynamic ones are added."""
+    """Partitions definition of the target: one run per changed partition. Dynamic partitions are
+    added.
+    """
     partition_expr: str | Mapping[str, str]
-    """The table's partition column that tells the partition key, or dimension to column."""
+    """Partition column of the table that maps to the partition key, or a mapping from dimension to
+    column.
+    """
     partition_keys: PartitionKeysOf
-    """Instead of `partition_expr`: from the values of a table partition to partition keys."""
+    """Alternative to `partition_expr`: a function from the values of a table partition to partition
+    keys.
+    """
     asset_key: Any
-    """Report each commit on this asset; for several tables a function from location to key."""
+    """Report each commit on this asset; for several tables, a function from location to asset key.
+    """
     asset_event: AssetEventKind
-    """As what: `materialization` (the default; automation conditions see it) or `observation`."""
+    """Event type of reported commits: `materialization` (the default; automation conditions react
+    to it) or `observation`.
+    """
     run_config: RunConfigFor
-    """The config of a run, made from its `TableChanges`."""
+    """Run config, or a function from the `TableChanges` of a run to its config."""
     run_tags: Mapping[str, str]
-    """Further tags of every run."""
+    """Additional tags of every run."""
     max_commits_per_tick: int
-    """Commits that one tick reads from one table; 100 by default."""
+    """Maximum number of commits that one tick reads per table; 100 by default."""
     max_runs_per_tick: int
-    """Runs that one tick requests; 100 by default."""
+    """Maximum number of runs that one tick requests; 100 by default."""
     minimum_interval_seconds: int
-    """Seconds between two ticks at least."""
+    """Minimum number of seconds between two ticks."""
     default_status: dg.DefaultSensorStatus
-    """Whether it is on from the start; it is not by default."""
+    """Whether the sensor is initially running; it is stopped by default."""
     description: str
-    """What the UI says about it."""
+    """Description of the sensor."""
 
 
 def delta_table_sensor(
@@ -91,7 +104,7 @@ def delta_table_sensor(
     tables: str | Sequence[str] = (),
     **options: Unpack[DeltaSensorOptions],
 ) -> dg.SensorDefinition:
-    """A sensor that requests a run when commits have changed the rows of a table.
+    """A sensor that requests a run when commits change the rows of a table.
 
     The run key is `table_id:version[:partition]`; tags name the table, the range of commits, the
     operations and the rows.
@@ -116,7 +129,7 @@ def delta_change_feed_sensor(
     tables: str | Sequence[str] = (),
     **options: Unpack[DeltaSensorOptions],
 ) -> dg.SensorDefinition:
-    """As `delta_table_sensor`, for tables whose row changes are recorded.
+    """Like `delta_table_sensor`, for tables with a change data feed.
 
     The change data files stand in `TableChanges.change_files` and in the events on `asset_key`. A
     commit that was made while the change data feed was off is an error, since a consumer of row

@@ -26,7 +26,7 @@ def delta_sql_asset(
     io_manager_key: str = "io_manager",
     **asset_options: Any,
 ) -> dg.AssetsDefinition:
-    """An asset that Spark makes of other assets by a query.
+    """An asset computed from other assets by a query that Spark runs.
 
     The query names its tables in braces, as `SparkSession.sql` has it; a brace of its own is
     doubled. Every materialisation shows the query, and from which upstream columns the values of

@@ -67,7 +67,7 @@ _PAYLOAD = "leave it out, requests are signed as the AWS SDK does"
 
 
 class StorageOptions(KnownFieldsOnly, Config):
-    """What every kind of storage has in common."""
+    """Base class of the storage options."""
 
     # Pydantic would quote the offending input, a mistyped secret say, in its errors.
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -102,7 +102,7 @@ class LocalStorageOptions(StorageOptions):
 
 
 class S3StorageOptions(StorageOptions):
-    """Tables on S3, or on storage that speaks its language.
+    """Tables on S3 or S3-compatible storage.
 
     What is not set comes from the environment and the AWS configuration files.
     """
@@ -216,7 +216,7 @@ class AzureStorageOptions(StorageOptions):
 
 
 class FsspecStorageOptions(StorageOptions):
-    """Tables on anything else that fsspec reaches: `extra` holds its options."""
+    """Tables on any other storage that fsspec supports, with its options in `extra`."""
 
     provider: Literal["fsspec"] = "fsspec"
 

@@ -38,7 +38,7 @@ _MAX_NAMED_FILES = 100
 
 
 class DeltaCommitRange(Config):
-    """Config of an asset or op: the commits that its run is about.
+    """Config of an asset or op: the range of commits that its run processes.
 
     Examples:
         @dg.asset
@@ -54,7 +54,7 @@ class DeltaCommitRange(Config):
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """The commits that one run is requested for."""
+    """The range of commits that a run is requested for."""
 
     table_uri: str
     table_id: str

@@ -40,7 +40,7 @@ class VersionRange:
 
 
 class UpstreamChanges(RowFrames):
-    """What an incremental asset is given: row changes since the last run, or every row at once.
+    """The input of an incremental asset: the row changes since the last run, or every row.
 
     Behind the columns of the upstream table stand `_change_type` (`insert`, `delete`,
     `update_preimage`, `update_postimage`), `_commit_version` and `_commit_timestamp`. In a full

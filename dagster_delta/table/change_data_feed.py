@@ -44,7 +44,8 @@ Timestamp = dt.datetime | str | int
 
 
 class ChangeDataFeed(RowFrames):
-    """The rows that came, went or changed in a range of versions, one row per row and commit.
+    """The rows inserted, deleted or updated in a range of versions, one row per changed row and
+    commit.
 
     Behind the columns of the table stand `_change_type` (`insert`, `delete`, `update_preimage`,
     `update_postimage`), `_commit_version` and `_commit_timestamp`. Rows are read with the schema of
@@ -93,7 +94,7 @@ class ChangeDataFeed(RowFrames):
 
     @property
     def ending_version(self) -> int:
-        """Last version whose changes are read: the next feed starts behind it."""
+        """Last version whose changes are read; the next feed starts after it."""
         return self.snapshot.version
 
     @property
@@ -104,8 +105,8 @@ class ChangeDataFeed(RowFrames):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no file can hold a row, as the log alone tells: the versions only arranged rows
-        anew, or changed others than those that are asked for.
+        """Whether the log alone shows that there are no changes: the versions only rearranged rows,
+        or changed none of the requested ones.
 
         Raises:
             As `to_batches` does of the log.

@@ -52,7 +52,9 @@ class ColumnChangeMethods(ABC):
         position: str | None = None,
         enable_features: bool = False,
     ) -> ColumnChangePlan:
-        """What `change_column` would do; nothing is written. Arguments and errors are its own."""
+        """The plan of `change_column`; nothing is written. Takes its arguments and raises its
+        errors.
+        """
         from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
         from dagster_delta.table.column_change import plan_for
 
@@ -77,7 +79,7 @@ class ColumnChangeMethods(ABC):
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[ColumnChangeProgress], None] | None = None,
     ) -> CommitResult:
-        """Change a column to any atomic type while readers and writers go on.
+        """Change a column to any atomic type online, while others read and write the table.
 
         Every data file is written again with both columns, batch by batch; one last commit puts the
         new one in the old one's place. Files that others write meanwhile are caught up with first.
@@ -130,7 +132,7 @@ class ColumnChangeMethods(ABC):
         return self._adopt(job.run(self._adopt(begun).snapshot))
 
     def column_change(self) -> ColumnChangeState | None:
-        """The change that is in progress at the latest version, or None.
+        """The column change in progress at the latest version, or None.
 
         Raises:
             TableNotFound: there is no table yet.
@@ -149,7 +151,7 @@ class ColumnChangeMethods(ABC):
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[ColumnChangeProgress], None] | None = None,
     ) -> CommitResult:
-        """Go on with the change that is in progress, to its end.
+        """Continue the column change in progress, to its end.
 
         Args:
             batch_bytes: as for `change_column`.
@@ -201,7 +203,7 @@ class ColumnChangeMethods(ABC):
     def cancel_column_change(
         self, *, commit_info: Mapping[str, object] | None = None
     ) -> CommitResult:
-        """End the change that is in progress without an effect: the column stays what it was.
+        """Cancel the column change in progress: the column stays as it was.
 
         Converted values stay in the files, where no reader sees them, until the files are written
         again.

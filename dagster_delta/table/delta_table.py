@@ -48,7 +48,7 @@ class DeltaTable(
     MaintenanceMethods,
     ColumnChangeMethods,
 ):
-    """A table, as its latest version is known to this handle.
+    """A handle on a Delta table and the latest version it has seen.
 
     Reading calls answer from the version that was opened or last written here; `refresh` looks
     for newer ones. Every write starts from the latest version.
@@ -109,7 +109,7 @@ class DeltaTable(
         store: ObjectStore | None = None,
         allow_column_changes: bool = True,
     ) -> DeltaTable:
-        """A new table without rows, under the lowest protocol that schema and properties need.
+        """Create an empty table with the lowest protocol that its schema and properties need.
 
         Args:
             uri: path or URI of the table's root.
@@ -202,7 +202,7 @@ class DeltaTable(
         storage_options: Mapping[str, Any] | None = None,
         store: ObjectStore | None = None,
     ) -> bool:
-        """Whether a table is at the location; whether it can be read is not looked at.
+        """Whether there is a table at the location. Does not check whether it can be read.
 
         Args:
             uri: path or URI of the table's root.
@@ -227,19 +227,19 @@ class DeltaTable(
         return self._store
 
     def version(self) -> int:
-        """The version this handle knows. Raises TableNotFound where there is no table yet."""
+        """The version this handle has seen. Raises TableNotFound if there is no table yet."""
         return self._known().version
 
     def schema(self) -> StructType:
-        """The logical schema. Raises TableNotFound where there is no table yet."""
+        """The logical schema. Raises TableNotFound if there is no table yet."""
         return self._known().schema
 
     def protocol(self) -> Protocol:
-        """The protocol action. Raises TableNotFound where there is no table yet."""
+        """The protocol action. Raises TableNotFound if there is no table yet."""
         return self._known().protocol
 
     def metadata(self) -> Metadata:
-        """The metadata action. Raises TableNotFound where there is no table yet."""
+        """The metadata action. Raises TableNotFound if there is no table yet."""
         return self._known().metadata
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
@@ -258,7 +258,7 @@ class DeltaTable(
     def snapshot(
         self, version: int | None = None, timestamp: datetime | str | int | None = None
     ) -> Snapshot:
-        """One immutable version of the table: by default the one this handle knows.
+        """One immutable version of the table, by default the one this handle has seen.
 
         Args:
             version: number of the version.
@@ -332,7 +332,7 @@ class DeltaTable(
         return self._known() if latest is None else latest
 
     def transaction(self) -> Transaction:
-        """A change of the table planned on its latest version, for those who stage actions.
+        """A transaction on the latest version, for callers that stage actions themselves.
 
         Raises:
             UnsupportedFeature, UnsupportedWriterVersion: this library cannot write the table.
@@ -356,7 +356,7 @@ class DeltaTable(
         description: str | None = None,
         sort_by: Sequence[str] = (),
     ) -> CommitResult:
-        """Add rows as one commit, which also creates the table where there is none.
+        """Append rows as one commit, creating the table if it does not exist.
 
         Args:
             data: pyarrow Table, RecordBatchReader or Dataset, pandas or polars frame, Spark
@@ -415,7 +415,7 @@ class DeltaTable(
         description: str | None = None,
         sort_by: Sequence[str] = (),
     ) -> CommitResult:
-        """Replace rows by others as one commit, which also creates the table where there is none.
+        """Replace rows as one commit, creating the table if it does not exist.
 
         Args:
             data: as for `append`.

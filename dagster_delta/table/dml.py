@@ -41,7 +41,7 @@ class RowChangeMethods(ABC):
         idempotency: tuple[str, int] | None = None,
         commit_info: Mapping[str, object] | None = None,
     ) -> CommitResult:
-        """Remove rows as one commit. Where no row matches there is none, and `skipped` is true.
+        """Delete rows as one commit. If no row matches, nothing is committed and `skipped` is true.
 
         Only the columns of the predicate are read, in files that may hold a match. With deletion
         vectors (`delta.enableDeletionVectors`) no row is written; else the files with matches are
@@ -91,7 +91,7 @@ class RowChangeMethods(ABC):
         idempotency: tuple[str, int] | None = None,
         commit_info: Mapping[str, object] | None = None,
     ) -> CommitResult:
-        """Change rows as one commit. Where no row matches there is none, and `skipped` is true.
+        """Update rows as one commit. If no row matches, nothing is committed and `skipped` is true.
 
         Args:
             set: Spark SQL by column: `{"price": "price * 1.1"}`. All of it is computed from the row
@@ -141,7 +141,7 @@ class RowChangeMethods(ABC):
         engine: str | None = None,
         schema_mode: MergeSchemaMode = "strict",
     ) -> MergeBuilder:
-        """Change, remove and add rows by what a source says: name the clauses, then `execute`.
+        """Merge a source into the table: add clauses, then call `execute`.
 
         Only files that may hold a match are read, by partition values and statistics, and of them
         only the columns of the conditions; rows that do not change are written again only where

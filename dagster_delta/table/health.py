@@ -22,7 +22,7 @@ __all__ = ["TableHealth", "table_health"]
 
 @dataclass(frozen=True, slots=True)
 class TableHealth:
-    """Facts about one version of a table. No file but the log was read for them."""
+    """Statistics on the files of one version of a table, computed from the log alone."""
 
     version: int
     num_files: int

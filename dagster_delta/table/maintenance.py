@@ -62,7 +62,8 @@ class MaintenanceMethods(ABC):
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[OptimizeProgress], None] | None = None,
     ) -> OptimizeResult:
-        """Write small files together, and drop rows that deletion vectors hide. No row changes.
+        """Compact small files, and purge rows that deletion vectors mark as deleted. No row
+        changes.
 
         A large table is worked through in several commits, each of which stands by itself. A
         concurrent append disturbs none of them; where another writer changes a file meanwhile, the
@@ -128,7 +129,7 @@ class MaintenanceMethods(ABC):
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> VacuumResult:
-        """Delete files that neither the latest version nor a retained older one refers to.
+        """Delete files that neither the latest version nor a retained older version refers to.
 
         Only files below the table's root are looked at, and none whose name, or directory, begins
         with `_` or `.` (change data and partition directories excepted). Files that were modified
@@ -161,7 +162,7 @@ class MaintenanceMethods(ABC):
         return result
 
     def checkpoint(self) -> None:
-        """Write a checkpoint of the version this handle knows.
+        """Write a checkpoint of the version this handle has seen.
 
         Raises:
             TableNotFound, StorageFailure, UnsupportedWriterVersion.
@@ -178,7 +179,7 @@ class MaintenanceMethods(ABC):
         dry_run: bool = True,
         enforce_retention: bool = True,
     ) -> LogCleanupResult:
-        """Delete the log of versions that are older than the table has to remember.
+        """Delete the log files of versions older than the table's log retention.
 
         The log is cut at a checkpoint, which is written where none is near: the version that was
         the latest at midnight (UTC), the retention ago, and all newer ones stay readable. Rows are
@@ -227,7 +228,7 @@ class MaintenanceMethods(ABC):
         *,
         commit_info: Mapping[str, object] | None = None,
     ) -> CommitResult:
-        """Make the table what it was at an older version: rows, schema and properties.
+        """Restore the table to an older version: rows, schema and properties.
 
         That is a new version, so nothing is lost and it can be undone alike. The protocol never
         goes down, and transaction ids stay known. Rows that somebody appends meanwhile count as
@@ -278,7 +279,7 @@ class MaintenanceMethods(ABC):
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> CommitResult:
-        """Make another location a table with the rows of one version; the result is the clone's.
+        """Clone one version of the table to another location; the result is the clone's.
 
         Schema, partitioning, properties, constraints, table features, row ids and clustering come
         along. Older versions, transaction ids and metadata domains of others do not: the clone has
@@ -326,7 +327,7 @@ class MaintenanceMethods(ABC):
         return clone_table(source, store, options, clock=now_ms)
 
     def health(self, *, small_file_size: int | None = None) -> TableHealth:
-        """Facts about the shape of the table, from the log alone.
+        """Statistics on the table's files, from the log alone.
 
         Args:
             small_file_size: files below this number of bytes count as small; by default those that

@@ -39,7 +39,7 @@ _EMBEDDED_FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_ve
 
 
 class Scan(RowFrames):
-    """A read of one version of a table, planned when it is asked for rows. Immutable.
+    """A read of one version of a table, planned when rows are requested. Immutable.
 
     Args:
         snapshot: the version.
@@ -90,7 +90,7 @@ class Scan(RowFrames):
         return ROW_ID_NAMES if carried is None else ROW_ID_NAMES[: len(carried.names)]
 
     def files(self) -> Any:
-        """The files that may hold rows of the result: a `pa.Table` of LIVE_FILE_SCHEMA.
+        """The files that may contain rows of the result: a `pa.Table` of LIVE_FILE_SCHEMA.
 
         Raises:
             InvalidTable, StorageFailure: of the log.
@@ -98,7 +98,7 @@ class Scan(RowFrames):
         return self._files(LIVE_FILE_SCHEMA.names, self._skipped)
 
     def plan(self) -> ReadPlan:
-        """What an engine is asked to do, for an engine of the caller's own.
+        """The read plan that is given to an engine, for callers with an engine of their own.
 
         Row ids are its last two columns, by the names that data files have for them.
 
@@ -175,8 +175,8 @@ class Scan(RowFrames):
         return planner.read_files(plan, logged, derived or Constant(value=True))
 
     def count(self) -> int:
-        """Number of rows, from the log alone where it knows; rows that deletion vectors hide are
-        not counted.
+        """Number of rows, from the log alone if it suffices. Rows marked as deleted are not
+        counted.
 
         Raises:
             As `to_batches` does, where files have to be read.

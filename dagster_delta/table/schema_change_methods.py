@@ -72,7 +72,7 @@ class SchemaChangeMethods(ABC):
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> SchemaChangeResult:
-        """Change the table as an `ALTER TABLE` statement says, all of it in one commit.
+        """Run an `ALTER TABLE` statement as one commit.
 
         The spellings of Spark, Delta, DuckDB, DuckLake, MySQL and TiDB are understood; see
         `dagster_delta.evolution.alter_statement`.
@@ -174,8 +174,8 @@ class SchemaChangeMethods(ABC):
         truncate_history: bool = False,
         **options: Unpack[AlterOptions],
     ) -> SchemaChangeResult:
-        """Write the files again whose rows take a default when they are read, and open the table to
-        other clients: the counterpart of `existing_rows="lazy"`.
+        """Write lazy defaults into the data files, after which other clients can read the table:
+        the counterpart of `existing_rows="lazy"`.
 
         Files that hold the columns already stay. The rewrite is one commit, and commits that take
         the feature `dagsterDelta.existingDefaults` out of the protocol follow; called again after a
@@ -205,7 +205,7 @@ class SchemaChangeMethods(ABC):
         if_exists: bool = False,
         **options: Unpack[AlterOptions],
     ) -> SchemaChangeResult:
-        """Drop a column, or a field of a struct, by the log alone.
+        """Drop a column or struct field, as a metadata-only change.
 
         Args:
             column: its path.
@@ -224,7 +224,7 @@ class SchemaChangeMethods(ABC):
     def rename_column(
         self, column: str | Sequence[str], new_name: str, **options: Unpack[AlterOptions]
     ) -> SchemaChangeResult:
-        """Rename a column, or a field of a struct, by the log alone.
+        """Rename a column or struct field, as a metadata-only change.
 
         Args:
             column: its path.
@@ -246,7 +246,8 @@ class SchemaChangeMethods(ABC):
         data_type: str | DataType | pa.DataType,
         **options: Unpack[AlterOptions],
     ) -> SchemaChangeResult:
-        """Give a column, field, array element, map key or map value a wider type, by the log alone.
+        """Widen the type of a column, field, array element, map key or map value, as a
+        metadata-only change.
 
         Args:
             column: its path.
@@ -266,7 +267,7 @@ class SchemaChangeMethods(ABC):
     def set_nullable(
         self, column: str | Sequence[str], nullable: bool = True, **options: Unpack[AlterOptions]
     ) -> SchemaChangeResult:
-        """Let a column be null, or forbid it once no existing row has it null.
+        """Make a column nullable, or NOT NULL after validating existing rows.
 
         Args:
             column: its path; also of an array element or a map value where they may become null.
@@ -287,7 +288,7 @@ class SchemaChangeMethods(ABC):
     def set_default(
         self, column: str | Sequence[str], default: str | None, **options: Unpack[AlterOptions]
     ) -> SchemaChangeResult:
-        """Give a column a default for rows to come; rows that are there keep what they have.
+        """Set the default of a column for future rows; existing rows keep their values.
 
         Args:
             column: its path.
@@ -309,7 +310,7 @@ class SchemaChangeMethods(ABC):
     def set_comment(
         self, column: str | Sequence[str], comment: str | None, **options: Unpack[AlterOptions]
     ) -> SchemaChangeResult:
-        """Comment on a column.
+        """Set or remove the comment of a column.
 
         Args:
             column: its path.
@@ -332,7 +333,7 @@ class SchemaChangeMethods(ABC):
         after: str | None = None,
         **options: Unpack[AlterOptions],
     ) -> SchemaChangeResult:
-        """Put a column, or a field of a struct, to another place among those beside it.
+        """Move a column, or a struct field, to another position.
 
         Args:
             column: its path.
@@ -353,7 +354,7 @@ class SchemaChangeMethods(ABC):
     def add_constraint(
         self, name: str, check: str, **options: Unpack[AlterOptions]
     ) -> SchemaChangeResult:
-        """Add a CHECK that every row has to satisfy, once every existing row does.
+        """Add a CHECK constraint, after validating existing rows.
 
         Args:
             name: of the constraint; kept in lower case.
@@ -372,7 +373,7 @@ class SchemaChangeMethods(ABC):
     def drop_constraint(
         self, name: str, *, if_exists: bool = False, **options: Unpack[AlterOptions]
     ) -> SchemaChangeResult:
-        """Drop a CHECK.
+        """Drop a CHECK constraint.
 
         Args:
             name: of the constraint.
@@ -389,7 +390,7 @@ class SchemaChangeMethods(ABC):
     def cluster_by(
         self, *columns: str | Sequence[str], **options: Unpack[AlterOptions]
     ) -> SchemaChangeResult:
-        """Declare other clustering columns; what is stored stays as it is until it is optimized.
+        """Change the clustering columns; existing files stay as they are until they are optimized.
 
         Args:
             *columns: their paths, at most four; none at all to end the clustering.

@@ -34,7 +34,7 @@ class SettingMethods(ABC):
         *,
         commit_info: Mapping[str, object] | None = None,
     ) -> CommitResult:
-        """Set table properties, in one commit with the protocol they need and all that follows.
+        """Set table properties, together with the protocol changes they need, in one commit.
 
         A legacy protocol gives way to lists of features, where the new feature needs that, with
         all it implied. `delta.enableRowTracking` gives ids to the rows that are there,
@@ -71,7 +71,7 @@ class SettingMethods(ABC):
         if_exists: bool = False,
         commit_info: Mapping[str, object] | None = None,
     ) -> CommitResult:
-        """Take table properties away; features that they needed stay in the protocol.
+        """Unset table properties; features that they needed stay in the protocol.
 
         Args:
             names: of the properties.
@@ -97,7 +97,7 @@ class SettingMethods(ABC):
     def enable_feature(
         self, name: str, *, commit_info: Mapping[str, object] | None = None
     ) -> CommitResult:
-        """Make the protocol list a table feature, and those it builds on.
+        """Add a table feature, and those it depends on, to the protocol.
 
         A feature with a property of its own (`delta.enableDeletionVectors`, …) is supported then
         and not yet in use: `set_properties` turns it on.
@@ -128,7 +128,7 @@ class SettingMethods(ABC):
         *,
         commit_info: Mapping[str, object] | None = None,
     ) -> CommitResult:
-        """Take a table feature out of the protocol, after the table was freed of its use.
+        """Remove a table feature from the protocol, after removing all traces of it from the table.
 
         A feature that only writers know leaves in one commit, and what it kept with it: properties,
         row ids, column defaults, metadata domains. For one that readers know too, files are written
@@ -171,7 +171,8 @@ class SettingMethods(ABC):
         min_writer_version: int = 1,
         commit_info: Mapping[str, object] | None = None,
     ) -> CommitResult:
-        """Raise the protocol versions; writer version 7 lists what the old version implied.
+        """Upgrade the protocol versions; writer version 7 lists the features that the old version
+        implied.
 
         Args:
             min_reader_version: least reader version; the table's own may be higher.

@@ -50,7 +50,7 @@ _MAX_PROBES = 100
 
 
 class Snapshot:
-    """A version of a table: its configuration at once, its files when they are asked for.
+    """One immutable version of a table. Its files are listed only when needed.
 
     Immutable and thread-safe: what is read once is kept, column by column.
     """
@@ -79,7 +79,7 @@ class Snapshot:
         version: int | None = None,
         timestamp: dt.datetime | str | int | None = None,
     ) -> Snapshot:
-        """The table as it is, as it was at a version, or as it was at a time.
+        """The latest version of a table, a given version, or the version at a timestamp.
 
         Args:
             store: rooted at the table.
@@ -123,7 +123,7 @@ class Snapshot:
 
     @property
     def protocol(self) -> Protocol:
-        """What a client must understand to touch the table."""
+        """The protocol action: what a client must understand to read and write the table."""
         return self.configuration.protocol
 
     @property
@@ -214,13 +214,15 @@ class Snapshot:
 
     @property
     def is_large_and_unread(self) -> bool:
-        """Whether there are so many files that they are not worth reading for a few totals."""
+        """Whether the file list is large and not loaded yet, so that it should not be read for a
+        few totals.
+        """
         with located(self.store, self.version):
             parts = self._state.unread_parts()
             return sum(part.num_adds for part in parts) > LARGE_TABLE_FILES
 
     def logged_files(self, *, more_than: int) -> LoggedFiles | None:
-        """The log of a large table, for an engine that looks for live files by itself.
+        """The log of a large table, for an engine that replays it by itself.
 
         Args:
             more_than: number of files that makes a table large.
@@ -239,7 +241,7 @@ class Snapshot:
         return LoggedFiles(self.store, self.version, self.configuration, parts, hidden, added)
 
     def statistics(self, columns: Sequence[StatisticsColumn]) -> Any:
-        """What the statistics say about some columns, row for row with `live_files`.
+        """The statistics of some columns, row for row with `live_files`.
 
         Returns:
             The `pa.Table` that `parse_statistics_json` describes.
@@ -248,7 +250,7 @@ class Snapshot:
             return self._state.statistics(columns)
 
     def files(self) -> Any:
-        """The live files for people to look at, a `pa.Table` with one row per file.
+        """The live files for inspection: a `pa.Table` with one row per file.
 
         Columns: `path` (as in the log, percent-encoded), `size_bytes`, `partition_values` (by
         logical column name), `num_records` (what deletion vectors hide subtracted; null where
@@ -288,7 +290,7 @@ class Snapshot:
         return pa.chunked_array(chunks, partition_values.type)
 
     def transaction_version(self, app_id: str) -> int | None:
-        """The latest version that an application has committed; None where it never did."""
+        """The latest version that an application has committed, or None."""
         found = self._transactions_by_id().get(app_id)
         return None if found is None else found.version
 
@@ -364,7 +366,7 @@ class Snapshot:
         return Snapshot(self.store, segment, configuration, self._state.advance(tail), checksum)
 
     def update(self) -> Snapshot:
-        """The latest version: this snapshot, or a new one carried forward by what came since.
+        """The latest version: this snapshot, or a new one updated with the commits since.
 
         Raises:
             InvalidTable, UnsupportedFeature, StorageFailure.

@@ -89,7 +89,7 @@ class ApplicationProgress:
 
 @dataclass(slots=True)
 class Transaction:
-    """A change of one table.
+    """A change of one table, staged and then committed.
 
     Args:
         store: store of the table.
@@ -151,7 +151,7 @@ class Transaction:
         return self.snapshot.configuration
 
     def stage_configuration(self, configuration: TableConfiguration) -> None:
-        """Make protocol and metadata part of the commit, as far as they change.
+        """Add protocol and metadata to the commit, if they change.
 
         Raises:
             InvalidArgument: the table is to stay readable as Iceberg, and would not.
@@ -176,7 +176,7 @@ class Transaction:
             self.stage_configuration(advance_high_water_marks(self.configuration, marks))
 
     def depend_on(self, reads: ReadScope) -> None:
-        """Say which part of the table the change depends on; replaces what was said before."""
+        """Declare which part of the table the change depends on, replacing what was declared."""
         self._reads = reads
 
     def stage_written(self, files: Iterable[AddFile]) -> None:
@@ -186,7 +186,7 @@ class Transaction:
             self._own_paths.append(decode_path(each.path))
 
     def stage_readded(self, files: Iterable[AddFile], *, written: Iterable[str] = ()) -> None:
-        """Add logical files whose data files stand in the table already.
+        """Add logical files whose data files are already in the table.
 
         Args:
             files: with other deletion vectors, say.
@@ -206,7 +206,7 @@ class Transaction:
         self._removes.extend(removes)
 
     def declare_row_ids_kept(self) -> None:
-        """Say that every row which moves to another file takes its id along, and its version too
+        """Declare that every row moved to another file keeps its row id, and its row commit version
         unless it changes.
 
         Without it a commit that both writes and removes files says that ids were lost.
@@ -214,18 +214,19 @@ class Transaction:
         self._keeps_row_ids = True
 
     def protect_earlier_checkpoints(self) -> None:
-        """Have the table keep the checkpoints before the commit until all of them can go at once.
+        """Protect the checkpoints before the commit until all of them can be deleted at once.
 
         The configuration that is staged must support `checkpointProtection`.
         """
         self._protects_checkpoints = True
 
     def record_application(self, app_id: str, version: int) -> None:
-        """Record that an application has got as far as `version`, as part of the commit."""
+        """Record that an application has reached `version`, as part of the commit."""
         self._applications[app_id] = version
 
     def advance_application(self, progress: ApplicationProgress) -> None:
-        """Record that an application gets on, as part of the commit.
+        """Record the progress of an application as part of the commit, if it is still where the
+        change expects it.
 
         Raises:
             ConcurrentTransaction: it is somewhere else than where it should start from.
@@ -244,11 +245,11 @@ class Transaction:
         self.record_application(progress.app_id, progress.version)
 
     def stage_domain(self, domain: DomainMetadata) -> None:
-        """Set or remove a metadata domain of the protocol's own, for those who know its rules."""
+        """Set or remove a metadata domain of the protocol, for callers that follow its rules."""
         self._domains[domain.domain] = domain
 
     def set_domain_metadata(self, domain: str, configuration: str) -> None:
-        """Set the contents of a metadata domain of the user's own.
+        """Set a user-defined metadata domain.
 
         Raises:
             InvalidArgument: the domain is one of the protocol's own.
@@ -278,7 +279,7 @@ class Transaction:
         metrics: Mapping[str, int | str] | None = None,
         user_info: Mapping[str, object] | None = None,
     ) -> CommitResult:
-        """Land the change as the table's next version, rebased on others' where that is safe.
+        """Commit the change as the next version, rebased on concurrent commits where that is safe.
 
         Args:
             operation: what was done, by the name other engines know.
@@ -311,7 +312,7 @@ class Transaction:
         metrics: Mapping[str, int | str] | None = None,
         user_info: Mapping[str, object] | None = None,
     ) -> CommitResult | Refused:
-        """As `commit`, but a conflict is returned, and the files written for it are kept.
+        """Like `commit`, but returns a conflict, and keeps the files written for the change.
 
         Raises:
             CommitRetriesExhausted, CommitStateUnknown, InvalidArgument, UnsupportedFeature,
@@ -336,7 +337,7 @@ class Transaction:
         return CommitResult(outcome.version, metrics, snapshot)
 
     def rebase_on(self, snapshot: Snapshot) -> Transaction:
-        """The same change planned on another snapshot, without a change of the configuration.
+        """The same change planned on another snapshot, without its configuration change.
 
         Only for a change that depends on nothing: whether it still makes sense is not looked at.
         """
@@ -346,7 +347,7 @@ class Transaction:
         return rebased
 
     def abandon(self) -> None:
-        """Delete the data files written for this change, as far as the store lets it."""
+        """Delete the data files written for this change, as far as the store permits."""
         paths, self._own_paths = self._own_paths, []
         try:
             self.store.delete(paths)

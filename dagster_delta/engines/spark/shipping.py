@@ -24,7 +24,7 @@ _SHIPPED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
 def ship_package(spark: SparkSession) -> None:
-    """Let the Python workers of a session import this package, by sending it to them.
+    """Send this package to the Python workers of a session.
 
     What it needs has compiled parts and has to be in their Python already: pyarrow, pandas, msgspec
     and pyroaring, and for tables in object stores fsspec and what reads the store. For streams from

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dg.scaffold_with(DeltaLakeScaffolder)
 class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
-    """Every Delta table at or below a root as an asset, with its columns and comments.
+    """Every Delta table at or below a root, as an asset with its columns and comments.
 
     The tables are looked for when the state is refreshed: by `dg dev`, or by
     `dg utils refresh-defs-state` when an image is built. Loading definitions touches no storage.

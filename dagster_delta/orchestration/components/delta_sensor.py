@@ -24,7 +24,7 @@ __all__ = ["DeltaSensorComponent"]
 
 @dg.scaffold_with(DeltaSensorScaffolder)
 class DeltaSensorComponent(dg.Component, SensorOptions):
-    """A sensor that requests runs when commits change the rows of tables, whoever made them.
+    """A sensor that requests runs when commits by any writer change the rows of tables.
 
     It watches some tables, or every table below a root. It runs assets or a job, or only reports
     commits on the assets of the tables, or both.

@@ -66,7 +66,7 @@ class TableAssetOptions(dg.Model, dg.Resolvable):
 
 @dg.scaffold_with(DeltaTableScaffolder)
 class DeltaTableComponent(dg.Component, TableAssetOptions):
-    """A Delta table that something else writes, as an asset: observed, checked and watched.
+    """A Delta table written outside Dagster, as an asset with observations, checks and a sensor.
 
     Its data version is the last commit that changed rows, so that automation conditions downstream
     fire on real changes and not on maintenance. Nothing is read when definitions are loaded.

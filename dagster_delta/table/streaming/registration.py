@@ -11,7 +11,7 @@ __all__ = ["register_delta_log"]
 
 
 def register_delta_log(spark: SparkSession) -> None:
-    """Let a session read and write tables by `format("delta_log")`, in Python and in SQL.
+    """Register `format("delta_log")` with a session, for reading and writing in Python and SQL.
 
     Streams know the options `startingVersion` (a number or `latest`), `startingTimestamp`,
     `maxFilesPerTrigger` (1000 by default) and `maxBytesPerTrigger` (both from Spark 4.2 on),

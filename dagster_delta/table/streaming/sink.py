@@ -27,7 +27,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class DeltaSink:
-    """What `foreachBatch` calls with each batch; see `delta_sink`. Picklable, as Connect needs."""
+    """The function that `foreachBatch` calls, see `delta_sink`. Picklable, as Connect needs it."""
 
     uri: str
     query_id: str | None = None
@@ -70,7 +70,8 @@ def delta_sink(
     properties: Mapping[str, object] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DeltaSink:
-    """What writes the batches of a streaming query to a table, each exactly once.
+    """A `foreachBatch` function that writes the batches of a streaming query to a table exactly
+    once.
 
     Each batch is one commit, which records the id of the query and the number of the batch. A batch
     that is run again, after a crash between the commit and Spark's own bookkeeping, is found to be
