@@ -55,6 +55,13 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_rows_are_the_same_and_no_file_of_the_checkpoint_is_decoded_here",
     ),
     Operation(
+        "Change and maintain tables of many millions of files in bounded memory: the log is "
+        "streamed in batches, and only matching files are kept",
+        "tests/table/test_large_tables.py::test_a_change_of_a_large_table_is_that_of_a_small_one",
+        "tests/engines/test_spark_log_planning.py::"
+        "test_a_change_on_spark_decodes_no_file_of_the_checkpoint_here",
+    ),
+    Operation(
         "Read deletion vectors",
         "tests/reference/test_delta_spark.py::test_deletion_vectors_by_delta_spark_are_read",
         "tests/engines/test_spark_reading.py::test_deleted_rows_are_gone_at_every_density",
@@ -262,9 +269,10 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/table/test_sorted_writes.py::test_spark_sorts_the_rows_of_every_file",
     ),
     Operation(
-        "Checkpoints: classic, multi-part and V2",
-        "tests/table/test_post_commit.py::test_a_large_checkpoint_comes_in_parts",
-        "tests/table/test_post_commit.py::test_a_large_checkpoint_comes_in_parts",
+        "Checkpoints: classic, multi-part and V2 with sidecars, written in bounded memory",
+        "tests/table/test_split_checkpoints.py::test_a_split_checkpoint_says_what_the_commits_said",
+        "tests/reference/test_delta_spark.py::"
+        "test_delta_spark_reads_a_split_checkpoint_and_follows_it",
     ),
     Operation(
         "Delete and update, with deletion vectors or copy-on-write, and change data files",

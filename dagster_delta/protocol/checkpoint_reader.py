@@ -81,6 +81,8 @@ _MARKERS = {
     "sidecar": "path",
 }
 
+_NO_REMOVES = pa.Table.from_batches([], TOMBSTONE_SCHEMA)
+
 _BATCH_ROWS = 65_536
 # Several columns of so many rows are decoded by several threads.
 _MANY_ROWS = 262_144
@@ -175,7 +177,7 @@ class CheckpointPart:
         wanted = {kind for kind in kinds if expected[kind] != 0}
         if not wanted:
             return
-        for batch in self._batches(sorted(wanted), _TABLE_ACTION_BATCH_ROWS):
+        for batch in self.batches(sorted(wanted), _TABLE_ACTION_BATCH_ROWS):
             markers = {
                 kind: pc.is_valid(pc.struct_field(batch.column(kind), _MARKERS[kind]))
                 for kind in wanted
@@ -230,7 +232,7 @@ class CheckpointPart:
         if not self.has("add", "path"):
             return pa.nulls(self.num_rows, pa.bool_()).fill_null(False), []
         masks, paths = [], []
-        for batch in self._batches(["add.path"]):
+        for batch in self.batches(["add.path"]):
             path = conform(pc.struct_field(batch.column("add"), "path"), pa.string())
             present = path.is_valid()
             masks.append(present)
@@ -248,7 +250,7 @@ class CheckpointPart:
         sources = {
             name: ADD_SOURCES[name] for name in columns if self._has_values(ADD_SOURCES[name])
         }
-        found = self._read_action("add", sources, types, keep) if sources else {}
+        found = self._read_adds(sources, types, keep) if sources else {}
         num_rows = keep.true_count
         return {
             name: found[name] if name in found else _nulls(num_rows, types[name])
@@ -265,18 +267,30 @@ class CheckpointPart:
 
     def read_removes(self) -> Any:
         """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
-        if not self.has("remove", "path"):
-            return pa.Table.from_batches([], TOMBSTONE_SCHEMA)
-        types = {item.name: item.type for item in TOMBSTONE_SCHEMA}
-        sources = {
-            name: source for name, source in REMOVE_SOURCES.items() if self.has("remove", source)
-        }
-        found = self._read_action("remove", sources, types, None)
-        num_rows = len(found["path"])
-        columns = [
-            found[name] if name in found else _nulls(num_rows, types[name]) for name in types
-        ]
-        return pa.Table.from_arrays(columns, schema=TOMBSTONE_SCHEMA)
+        return pa.concat_tables([_NO_REMOVES, *self.remove_batches()])
+
+    def remove_batches(self) -> Iterator[Any]:
+        """Every remove, in `pa.Table`s of TOMBSTONE_SCHEMA that are decoded one after the other.
+
+        Raises:
+            CorruptLog: the file is damaged.
+        """
+        if not self.has("remove", "path") or self.num_values("remove", "path") == 0:
+            return
+        sources = [source for source in REMOVE_SOURCES.values() if self.has("remove", source)]
+        for batch in self.batches([f"remove.{source}" for source in sources]):
+            structs = batch.column("remove")
+            present = pc.is_valid(pc.struct_field(structs, "path"))
+            if not present.true_count:
+                continue
+            columns = []
+            for wanted in TOMBSTONE_SCHEMA:
+                if REMOVE_SOURCES[wanted.name] not in sources:
+                    columns.append(pa.nulls(present.true_count, wanted.type))
+                    continue
+                values = pc.struct_field(structs, REMOVE_SOURCES[wanted.name]).filter(present)
+                columns.append(conform(values, wanted.type))
+            yield pa.Table.from_arrays(columns, schema=TOMBSTONE_SCHEMA)
 
     def read_parsed_statistics(self, paths: Sequence[Sequence[str]] | None, keep: Any) -> Any:
         """`add.stats_parsed` with only the leaves at these paths, or None where there is none.
@@ -294,23 +308,20 @@ class CheckpointPart:
         if not wanted:
             return None
         chunks, start = [], 0
-        for batch in self._batches([".".join(path) for path in wanted]):
+        for batch in self.batches([".".join(path) for path in wanted]):
             parsed = pc.struct_field(batch.column("add"), "stats_parsed")
             chunks += chunks_where(parsed, keep.slice(start, len(batch)))
             start += len(batch)
         return pa.chunked_array(chunks) if chunks else None
 
-    def _read_action(
-        self, action: str, sources: Mapping[str, str], types: Mapping[str, Any], keep: Any
+    def _read_adds(
+        self, sources: Mapping[str, str], types: Mapping[str, Any], keep: Any
     ) -> dict[str, Any]:
         chunks: dict[str, list[Any]] = {name: [] for name in sources}
         start = 0
-        for batch in self._batches([f"{action}.{source}" for source in sources.values()]):
-            structs = batch.column(action)
-            if keep is None:
-                mask = pc.is_valid(pc.struct_field(structs, sources["path"]))
-            else:
-                mask = keep.slice(start, len(batch))
+        for batch in self.batches([f"add.{source}" for source in sources.values()]):
+            structs = batch.column("add")
+            mask = keep.slice(start, len(batch))
             start += len(batch)
             for name, source in sources.items():
                 values = pc.struct_field(structs, source)
@@ -319,7 +330,16 @@ class CheckpointPart:
                 ]
         return {name: pa.chunked_array(chunks[name], types[name]) for name in sources}
 
-    def _batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[Any]:
+    def batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[Any]:
+        """All rows as `pa.RecordBatch`es, decoded one after the other.
+
+        Args:
+            columns: paths of names, joined by dots: everything at and below them that is there.
+            rows: in each batch, at most.
+
+        Raises:
+            CorruptLog: the file is damaged.
+        """
         if self.num_rows == 0:
             return
         leaves = self._leaves_of(columns)

@@ -5,15 +5,19 @@ Spec: Checkpoints; Checkpoint Format; Checkpoint Schema; V2 Spec checkpoints.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from dagster_delta.protocol.actions import (
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    SetTransaction,
+    SidecarFile,
+)
 from dagster_delta.protocol.arrow_columns import nested_column
 from dagster_delta.protocol.arrow_values import every
 from dagster_delta.protocol.checkpoint_structs import (
@@ -25,7 +29,17 @@ from dagster_delta.protocol.checkpoint_structs import (
 from dagster_delta.protocol.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark, is_row_id_mark
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
-__all__ = ["CheckpointState", "EncodedCheckpoint", "encode_checkpoint", "statistics_columns"]
+__all__ = [
+    "WRITING_OPTIONS",
+    "CheckpointState",
+    "EncodedCheckpoint",
+    "encode_actions_file",
+    "encode_checkpoint",
+    "file_actions",
+    "other_actions",
+    "stack_actions",
+    "statistics_columns",
+]
 
 _TEXT_MAP = pa.map_(pa.string(), pa.string())
 _TEXTS = pa.list_(pa.string())
@@ -77,6 +91,13 @@ _SIDECAR = pa.struct(
 
 _ROW_GROUP_ROWS = 250_000
 
+WRITING_OPTIONS: Mapping[str, Any] = {
+    "compression": "snappy",
+    "store_decimal_as_integer": True,
+    "store_schema": False,
+}
+"""How Parquet files of a checkpoint are written."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
@@ -93,92 +114,53 @@ class CheckpointState:
     transactions: Sequence[SetTransaction]
     domain_metadata: Sequence[DomainMetadata]
 
-    @property
-    def num_file_actions(self) -> int:
-        """Number of add and remove actions."""
-        return int(self.live_files.num_rows) + int(self.tombstones.num_rows)
-
 
 @dataclass(frozen=True, slots=True)
 class EncodedCheckpoint:
-    """The files of a checkpoint, not stored yet."""
+    """A checkpoint in one file, not stored yet."""
 
-    parts: tuple[bytes, ...]
-    """Contents of each file, in order."""
+    data: bytes
+    """Contents of the file."""
     num_actions: int
     num_add_files: int
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(len(part) for part in self.parts)
 
-
-def encode_checkpoint(
-    state: CheckpointState, *, max_actions_per_part: int | None = None, as_v2: bool = False
-) -> EncodedCheckpoint:
-    """The checkpoint of a table version.
+def encode_checkpoint(state: CheckpointState, *, as_v2: bool = False) -> EncodedCheckpoint:
+    """The checkpoint of a table version in one file.
 
     Args:
         state: what stands in it.
-        max_actions_per_part: file actions beyond which it is split into several files; None to
-            never split it.
         as_v2: whether it is a V2 checkpoint: one that says so in a checkpointMetadata action. All
             its actions stand in the one file, without sidecars.
     """
-    files = _file_actions(state)
-    num_parts = 1
-    if max_actions_per_part is not None and not as_v2:
-        num_parts = max(1, -(-files.num_rows // max_actions_per_part))
-    others = _other_actions(state, as_v2=as_v2)
-    if num_parts == 1:
-        tables = [_stack(others, files)]
-    else:
-        # Spec: the parts of a checkpoint MUST be clustered by path, null otherwise.
-        part_of = _part_numbers(state, num_parts)
-        tables = [files.filter(pc.equal(part_of, part)) for part in range(num_parts)]
-        tables[0] = _stack(others, tables[0])
+    files = file_actions(state)
+    others = other_actions(state, as_v2=as_v2)
     return EncodedCheckpoint(
-        parts=tuple(_encode_parquet(table) for table in tables),
+        data=encode_actions_file(stack_actions([others, files])),
         num_actions=others.num_rows + files.num_rows,
         num_add_files=state.live_files.num_rows,
     )
 
 
-def _encode_parquet(table: Any) -> bytes:
+def encode_actions_file(actions: Any) -> bytes:
+    """A Parquet file that holds the rows of a `pa.Table` of actions."""
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        table,
-        sink,
-        compression="snappy",
-        row_group_size=_ROW_GROUP_ROWS,
-        store_decimal_as_integer=True,
-        store_schema=False,
-    )
+    pq.write_table(actions, sink, row_group_size=_ROW_GROUP_ROWS, **WRITING_OPTIONS)
     return bytes(sink.getvalue())
 
 
-def _stack(first: Any, second: Any) -> Any:
-    """Two tables of actions as one, a column that only one of them has null in the other."""
-    return pa.concat_tables([first, second], promote_options="default")
+def stack_actions(tables: Sequence[Any]) -> Any:
+    """Tables of actions as one, a column that some of them lack null in these."""
+    return pa.concat_tables(tables, promote_options="default")
 
 
-def _part_numbers(state: CheckpointState, num_parts: int) -> Any:
-    # A stable hash: several attempts at one checkpoint must agree about the contents of a part.
-    paths = pa.chunked_array(
-        [*state.live_files["path"].chunks, *state.tombstones["path"].chunks], pa.string()
-    )
-    return pa.array(
-        [zlib.crc32(path.encode()) % num_parts for path in paths.to_pylist()], pa.int32()
-    )
-
-
-def _file_actions(state: CheckpointState) -> Any:
+def file_actions(state: CheckpointState) -> Any:
+    """A `pa.Table` of the adds and removes, one row each, adds first."""
     adds = _add_column(state)
     removes = _remove_column(state.tombstones)
-    return _stack(pa.table({"add": adds}), pa.table({"remove": removes}))
+    return stack_actions([pa.table({"add": adds}), pa.table({"remove": removes})])
 
 
 def _add_column(state: CheckpointState) -> Any:
@@ -241,8 +223,16 @@ def _struct(columns: dict[str, Any]) -> Any:
     )
 
 
-def _other_actions(state: CheckpointState, *, as_v2: bool) -> Any:
-    """A pyarrow.Table of every action that is not about a file, one row each."""
+def other_actions(
+    state: CheckpointState, *, as_v2: bool, sidecars: Sequence[SidecarFile] = ()
+) -> Any:
+    """A `pa.Table` of every action that is not about a file, one row each.
+
+    Args:
+        state: of the version; its files are not looked at.
+        as_v2: as for `encode_checkpoint`.
+        sidecars: files of a V2 checkpoint that hold the file actions.
+    """
     domains = [each for each in state.domain_metadata if not is_row_id_mark(each)]
     rows: list[tuple[str, Any, list[object]]] = [
         ("protocol", _PROTOCOL, [_protocol_row(state.configuration.protocol)]),
@@ -258,7 +248,7 @@ def _other_actions(state: CheckpointState, *, as_v2: bool) -> Any:
             0,
             ("checkpointMetadata", _CHECKPOINT_METADATA, [{"version": state.version}]),
         )
-        rows.append(("sidecar", _SIDECAR, []))
+        rows.append(("sidecar", _SIDECAR, [_sidecar_row(each) for each in sidecars]))
     tables = [pa.table({name: nested_column(values, kind)}) for name, kind, values in rows]
     return pa.concat_tables(tables, promote_options="default")
 
@@ -298,6 +288,15 @@ def _transaction_row(transaction: SetTransaction) -> dict[str, object]:
 
 def _mark_row(mark: RowIdHighWaterMark) -> dict[str, object]:
     return {"highWaterMark": mark.high_water_mark, "preservedRowIds": mark.preserved_row_ids}
+
+
+def _sidecar_row(sidecar: SidecarFile) -> dict[str, object]:
+    return {
+        "path": sidecar.path,
+        "sizeInBytes": sidecar.size_in_bytes,
+        "modificationTime": sidecar.modification_time_ms,
+        "tags": sidecar.tags,
+    }
 
 
 def _domain_row(domain: DomainMetadata) -> dict[str, object]:

@@ -24,11 +24,11 @@ __all__ = [
     "LIVE_FILE_SCHEMA",
     "TOMBSTONE_SCHEMA",
     "FileActions",
+    "HiddenFiles",
     "ReconciledTail",
     "file_key",
     "keys_of",
     "reconcile_tail",
-    "rows_to_keep",
 ]
 
 DELETION_VECTOR_TYPE = pa.struct(
@@ -173,26 +173,34 @@ def keys_of(paths: Any, deletion_vectors: Any) -> Any:
     return pc.if_else(pc.is_valid(storage_type), keys, paths)
 
 
-def rows_to_keep(
-    paths: Any, deletion_vectors: Callable[[Any], Any], hidden_keys: Sequence[str]
-) -> Any:
-    """Which rows no newer action speaks of: a `pa.BooleanArray`, or None where all are kept.
+class HiddenFiles:
+    """The files that newer actions speak of, so that older ones about them count no more.
 
     Args:
-        paths: `pa.ChunkedArray` of strings.
-        deletion_vectors: gives, for a `pa.BooleanArray` over the rows, the chosen ones as
-            DELETION_VECTOR_TYPE; called only where a path matches.
-        hidden_keys: keys of the newer actions.
+        keys: of the files, see `file_key`.
     """
-    if not hidden_keys or len(paths) == 0:
-        return None
-    hidden_paths = string_column([key.partition(KEY_SEPARATOR)[0] for key in hidden_keys])
-    touched = pc.is_in(_canonical_paths(paths), value_set=hidden_paths).combine_chunks()
-    if not touched.true_count:
-        return None
-    keys = keys_of(paths.filter(touched), deletion_vectors(touched))
-    left_alone = pc.invert(pc.is_in(keys, value_set=string_column(hidden_keys)))
-    return pc.replace_with_mask(pc.invert(touched), touched, left_alone.combine_chunks())
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._num_keys = len(keys)
+        self._keys = string_column(list(keys))
+        self._paths = string_column([key.partition(KEY_SEPARATOR)[0] for key in keys])
+
+    def rows_to_keep(self, paths: Any, deletion_vectors: Callable[[Any], Any]) -> Any:
+        """Which rows no newer action speaks of: a `pa.BooleanArray`, or None where all are kept.
+
+        Args:
+            paths: `pa.ChunkedArray` of strings.
+            deletion_vectors: gives, for a `pa.BooleanArray` over the rows, the chosen ones as
+                DELETION_VECTOR_TYPE; called only where a path matches.
+        """
+        if not self._num_keys or len(paths) == 0:
+            return None
+        touched = pc.is_in(_canonical_paths(paths), value_set=self._paths).combine_chunks()
+        if not touched.true_count:
+            return None
+        keys = keys_of(paths.filter(touched), deletion_vectors(touched))
+        left_alone = pc.invert(pc.is_in(keys, value_set=self._keys))
+        return pc.replace_with_mask(pc.invert(touched), touched, left_alone.combine_chunks())
 
 
 def _canonical_paths(paths: Any) -> Any:

@@ -9,36 +9,51 @@ import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.arrow_columns import string_column
-from dagster_delta.protocol.checkpoint_reader import CheckpointPart
 from dagster_delta.protocol.statistics import (
     StatisticsColumn,
     parse_statistics_json,
     project_parsed_statistics,
 )
 
-__all__ = ["checkpoint_statistics", "checkpoint_statistics_json"]
+__all__ = [
+    "LoggedAdds",
+    "checkpoint_statistics",
+    "checkpoint_statistics_json",
+    "statistics_leaves",
+]
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
-def checkpoint_statistics(
-    part: CheckpointPart, keep: Any, columns: Sequence[StatisticsColumn]
-) -> Any:
+class LoggedAdds(Protocol):
+    """Rows of a checkpoint as `CheckpointPart` gives them out."""
+
+    def has(self, *path: str) -> bool:
+        """Whether there is a column at this path of names."""
+
+    def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
+        """Columns of LIVE_FILE_SCHEMA in the chosen rows, each as a `pa.ChunkedArray`."""
+
+    def read_parsed_statistics(self, paths: Sequence[Sequence[str]] | None, keep: Any) -> Any:
+        """`add.stats_parsed` of the chosen rows with the leaves at these paths."""
+
+
+def checkpoint_statistics(part: LoggedAdds, keep: Any, columns: Sequence[StatisticsColumn]) -> Any:
     """The `pa.Table` that `parse_statistics_json` would make for the chosen files of a part.
 
     Args:
-        part: of the checkpoint.
-        keep: `pa.BooleanArray` over all rows of the part: the files asked for.
+        part: rows of the checkpoint.
+        keep: `pa.BooleanArray` over all of the rows: the files asked for.
         columns: what to extract.
     """
-    parsed = part.read_parsed_statistics(_leaves(columns), keep)
+    parsed = part.read_parsed_statistics(statistics_leaves(columns), keep)
     if parsed is None:
         return parse_statistics_json(_texts(part, keep), columns)
     table = project_parsed_statistics(parsed, columns)
@@ -55,13 +70,14 @@ def checkpoint_statistics(
     return pa.Table.from_arrays(merged, schema=table.schema)
 
 
-def _leaves(columns: Sequence[StatisticsColumn]) -> list[tuple[str, ...]]:
+def statistics_leaves(columns: Sequence[StatisticsColumn]) -> list[tuple[str, ...]]:
+    """Where `stats_parsed` holds what `checkpoint_statistics` needs, as paths below it."""
     groups = ("minValues", "maxValues", "nullCount", "nullCounts")
     leaves = [(group, *column.path) for column in columns for group in groups]
     return [("numRecords",), ("tightBounds",), *leaves]
 
 
-def _texts(part: CheckpointPart, keep: Any) -> Any:
+def _texts(part: LoggedAdds, keep: Any) -> Any:
     return part.read_adds(["stats"], keep)["stats"]
 
 
@@ -69,12 +85,12 @@ def _whole(values: Any) -> Any:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
-def checkpoint_statistics_json(part: CheckpointPart, keep: Any) -> Any:
+def checkpoint_statistics_json(part: LoggedAdds, keep: Any) -> Any:
     """Statistics as JSON text, a `pa.ChunkedArray`: spelled from the parsed ones where need be.
 
     Args:
-        part: of the checkpoint.
-        keep: `pa.BooleanArray` over all rows of the part: the files asked for.
+        part: rows of the checkpoint.
+        keep: `pa.BooleanArray` over all of the rows: the files asked for.
     """
     texts = _texts(part, keep)
     if not texts.null_count or not part.has("add", "stats_parsed"):

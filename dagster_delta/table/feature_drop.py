@@ -26,10 +26,10 @@ from dagster_delta.protocol.partition_values import decode_path, encode_path
 from dagster_delta.protocol.schema import StructField, StructType, walk_fields
 from dagster_delta.protocol.type_widening import type_changes
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.checkpoint_files import write_checkpoint
 from dagster_delta.table.file_actions import added_again
 from dagster_delta.table.file_columns import OlderFiles
 from dagster_delta.table.moved_rows import stage_moved_rows
-from dagster_delta.table.post_commit import write_checkpoint
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.transaction import CommitResult, Transaction
 

@@ -1,4 +1,4 @@
-"""The files below a table's root that VACUUM may look at, and what is to be known of some of them.
+"""The files below a table's root that VACUUM may delete, and what is to be known of them.
 
 A local file system gives names for little and sizes and times for much more, so there only those of
 the files that nothing refers to are looked up.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -27,15 +28,19 @@ LISTED_FILE_SCHEMA = pa.schema(
 )
 """Columns of a table of listed files; paths are decoded and relative to the root."""
 
+_FILES_AT_ONCE = 65_536
+
 
 class ListedFiles:
-    """What a store holds.
+    """What a store holds beyond what is needed; of the rest there is only the number.
 
     Args:
         store: store of the table.
         is_ours: tells of a path, relative to the root, whether it may be looked at; of none in a
             directory of which it says no, where `may_enter` does so as well.
         may_enter: tells of a directory whether anything in it may be looked at.
+        is_needed: tells of a `pa.StringArray` of such paths which of them are needed, as a
+            `pa.BooleanArray`.
 
     Raises:
         StorageFailure: the store refused or failed.
@@ -46,41 +51,50 @@ class ListedFiles:
         store: ObjectStore,
         is_ours: Callable[[str], bool],
         may_enter: Callable[[str], bool],
+        is_needed: Callable[[Any], Any],
     ) -> None:
         self._root = store.local_path("")
-        sizes: list[int] = []
-        times: list[int] = []
-        paths: list[str] = []
+        self.num_listed = 0
+        """Number of the files that may be looked at."""
+        self._is_needed = is_needed
+        self._found = [pa.Table.from_batches([], LISTED_FILE_SCHEMA)]
         if self._root is not None:
-            paths.extend(filter(is_ours, _local_paths(self._root, may_enter)))
+            local = filter(is_ours, _local_paths(self._root, may_enter))
+            while paths := list(islice(local, _FILES_AT_ONCE)):
+                # Their sizes and times are looked up for those that are left in the end.
+                self._keep(paths, [0] * len(paths), [0] * len(paths))
         else:
-            for each in store.list_recursive():
-                if is_ours(each.path):
-                    paths.append(each.path)
-                    sizes.append(each.size_bytes)
-                    times.append(each.modified_ms)
-        self.paths = string_column(paths)
-        """`pyarrow.StringArray`, relative to the root."""
-        self._known = None
-        if self._root is None:
-            columns = [self.paths, integer_column(sizes), integer_column(times)]
-            self._known = pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)
+            others = (each for each in store.list_recursive() if is_ours(each.path))
+            while some := list(islice(others, _FILES_AT_ONCE)):
+                self._keep(
+                    [each.path for each in some],
+                    [each.size_bytes for each in some],
+                    [each.modified_ms for each in some],
+                )
 
-    def describe(self, wanted: Any, *, before_ms: int) -> Any:
-        """Those of the files that are old enough, as a `pyarrow.Table` of LISTED_FILE_SCHEMA.
+    def _keep(self, paths: list[str], sizes: list[int], times: list[int]) -> None:
+        self.num_listed += len(paths)
+        columns = [string_column(paths), integer_column(sizes), integer_column(times)]
+        files = pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)
+        self._found.append(files.filter(pc.invert(self._is_needed(columns[0]))))
+
+    def describe(self, is_needed: Callable[[Any], Any] | None, *, before_ms: int) -> Any:
+        """The files that nobody needs, as far as they are old enough: a `pyarrow.Table` of
+        LISTED_FILE_SCHEMA.
 
         Args:
-            wanted: `pyarrow.BooleanArray` over `paths`.
+            is_needed: tells of some of the files, as before, that they are needed after all.
             before_ms: files that were modified at this time or later, in milliseconds since the
                 epoch, are left out: a writer may be about to commit them.
 
         Raises:
             StorageFailure: the file system refused or failed.
         """
-        if self._known is not None:
-            found = self._known.filter(wanted)
-        else:
-            found = self._looked_up(self.paths.filter(wanted).to_pylist())
+        found = pa.concat_tables(self._found)
+        if is_needed is not None:
+            found = found.filter(pc.invert(is_needed(found["path"])))
+        if self._root is not None:
+            found = self._looked_up(found["path"].to_pylist())
         return found.filter(pc.less(found["modified_ms"], integer_scalar(before_ms)))
 
     def _looked_up(self, paths: list[str]) -> Any:

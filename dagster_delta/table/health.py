@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.arrow_values import integer_scalar
-from dagster_delta.table.compaction_plan import group_by_partition
+from dagster_delta.table.file_totals import add_up_files
 from dagster_delta.table.log_reader import find_segment
 from dagster_delta.table.optimize import MIN_SIZE_SHARE
+from dagster_delta.table.partition_codes import partition_texts
 from dagster_delta.table.write_planning import write_spec
 
 if TYPE_CHECKING:
@@ -82,20 +84,18 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
     if small_file_bytes is None:
         spec = write_spec(snapshot.configuration, snapshot.store.location)
         small_file_bytes = int(spec.target_file_size_bytes * MIN_SIZE_SHARE)
-    files = snapshot.live_files(["size_bytes", "partition_values", "deletion_vector"])
-    partitions = group_by_partition(files)
-    small = pc.less(files["size_bytes"], integer_scalar(small_file_bytes))
-    vectors = files["deletion_vector"]
+    totals = add_up_files(snapshot)
+    partitions = _partitions(snapshot, small_file_bytes)
     # A snapshot that was moved from commit to commit knows only the checkpoint it began with.
     checkpoint = find_segment(snapshot.store, snapshot.version).checkpoint
     return TableHealth(
         version=snapshot.version,
-        num_files=files.num_rows,
-        size_bytes=snapshot.size_bytes,
+        num_files=totals.num_files,
+        size_bytes=totals.size_bytes,
         num_records=snapshot.num_records,
-        num_small_files=_small_with_company([each.positions for each in partitions], small),
-        num_files_with_deletions=len(vectors) - vectors.null_count,
-        num_deleted_records=_deleted(vectors),
+        num_small_files=sum(each.num_small for each in partitions if each.num_small > 1),
+        num_files_with_deletions=totals.num_deletion_vectors,
+        num_deleted_records=totals.num_deleted_records,
         num_partitions=len(partitions),
         largest_partition_bytes=max((each.size_bytes for each in partitions), default=0),
         commits_since_checkpoint=snapshot.version
@@ -104,13 +104,27 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
     )
 
 
-def _small_with_company(partitions: list[tuple[int, ...]], small: Any) -> int:
-    is_small = small.to_pylist()
-    counts = (sum(is_small[each] for each in positions) for positions in partitions)
-    return sum(count for count in counts if count > 1)
+@dataclass(slots=True)
+class _Partition:
+    size_bytes: int = 0
+    num_small: int = 0
 
 
-def _deleted(vectors: Any) -> int:
-    if vectors.null_count == len(vectors):
-        return 0
-    return pc.sum(pc.cast(pc.struct_field(vectors, "cardinality"), pa.int64())).as_py() or 0
+def _partitions(snapshot: Snapshot, small_file_bytes: int) -> Collection[_Partition]:
+    """What the files of each partition come to; two spellings of a value make two partitions."""
+    names = snapshot.configuration.physical_partition_columns
+    found: dict[str, _Partition] = {}
+    for batch in snapshot.file_batches(["size_bytes", "partition_values"]):
+        sizes = batch.files["size_bytes"]
+        columns = {
+            "partition": partition_texts(batch.files["partition_values"], names),
+            "size": sizes,
+            "small": pc.less(sizes, integer_scalar(small_file_bytes)).cast(pa.int64()),
+        }
+        table = pa.Table.from_arrays(list(columns.values()), names=list(columns))
+        grouped = table.group_by("partition").aggregate([("size", "sum"), ("small", "sum")])
+        for row in grouped.to_pylist():
+            partition = found.setdefault(row["partition"], _Partition())
+            partition.size_bytes += row["size_sum"]
+            partition.num_small += row["small_sum"]
+    return found.values()

@@ -236,7 +236,7 @@ def _plan(
 
 def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: int) -> None:
     """Make sure that the log can begin with a version: that has a checkpoint, and can be read."""
-    from dagster_delta.table.post_commit import write_checkpoint
+    from dagster_delta.table.checkpoint_files import write_checkpoint
     from dagster_delta.table.snapshot import Snapshot
 
     table = store.location.uri
@@ -246,7 +246,8 @@ def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: in
         old.configuration.check_writable(table=table, version=cut)
         write_checkpoint(old, now_ms=now_ms)
     segment = list_log(store, start=cut, end=cut).segment(cut, table=table)
-    num_files = Snapshot.of_segment(store, segment).num_files
+    batches = Snapshot.of_segment(store, segment).file_batches([])
+    num_files = sum(batch.files.num_rows for batch in batches)
     if segment.checkpoint is None or segment.checkpoint.version != cut:
         raise InvalidTable(
             "the checkpoint that the log was to begin with is not there any more; nothing was "

@@ -5,9 +5,10 @@ Spec: Action Reconciliation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from threading import RLock
 from typing import Any
 
@@ -21,13 +22,19 @@ from dagster_delta.protocol.arrow_columns import (
     string_column,
 )
 from dagster_delta.protocol.arrow_values import integer_scalar
+from dagster_delta.protocol.checkpoint_batches import (
+    FileBatch,
+    batches_of_files,
+    batches_of_part,
+    batches_of_removes,
+)
 from dagster_delta.protocol.checkpoint_reader import CheckpointPart, TableActions
 from dagster_delta.protocol.log_replay import (
     LIVE_FILE_SCHEMA,
     TOMBSTONE_SCHEMA,
+    HiddenFiles,
     ReconciledTail,
     reconcile_tail,
-    rows_to_keep,
 )
 from dagster_delta.protocol.log_segment import LogSegment
 from dagster_delta.protocol.log_statistics import (
@@ -152,6 +159,15 @@ class LogState:
         """Number of live files."""
         return self._reconciled().num_files
 
+    @property
+    def max_file_actions(self) -> int:
+        """Number of live files and tombstones, or some more."""
+        with self._lock:
+            base, tails = self._load()
+        known = len(base.rows) + (0 if base.tombstones is None else len(base.tombstones))
+        tails = (*base.tombstone_tails, *tails)
+        return known + sum(part.num_rows for part in base.parts) + sum(len(t.keys) for t in tails)
+
     def unread_parts(self) -> tuple[CheckpointPart, ...]:
         """The files of the checkpoint, if nobody has looked for live files in them yet."""
         with self._lock:
@@ -173,6 +189,49 @@ class LogState:
             self._read_columns([name for name in names if name not in self._columns])
             schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in names])
             return pa.Table.from_arrays([self._columns[name] for name in names], schema=schema)
+
+    def file_batches(
+        self, names: Sequence[str], statistics: Sequence[StatisticsColumn] | None
+    ) -> Iterator[FileBatch]:
+        """The live files in the order of `live_files`, a batch at a time, none of them kept.
+
+        Args:
+            names: columns of LIVE_FILE_SCHEMA.
+            statistics: columns that statistics may be asked for; None where none are.
+        """
+        with self._lock:
+            base, tails = self._load()
+            if self._files is not None:
+                hidden, masks = HiddenFiles(()), self._files.masks
+                known = [self._files.rows, self._added()]
+            else:
+                tail = reconcile_tail(tails)
+                hidden, masks = HiddenFiles(tail.keys), base.masks or (None,) * len(base.parts)
+                vectors = base.rows.column("deletion_vector")
+                kept = hidden.rows_to_keep(base.rows.column("path"), vectors.filter)
+                rows = base.rows if kept is None else base.rows.filter(kept)
+                known = [rows, add_columns(_commits(tails), tail.live_adds)]
+        checkpointed = (
+            batches_of_part(part, names, statistics, hidden=hidden, live=mask)
+            for part, mask in zip(base.parts, masks, strict=True)
+        )
+        return chain(
+            chain.from_iterable(checkpointed),
+            chain.from_iterable(batches_of_files(each, names) for each in known),
+        )
+
+    def tombstone_batches(self, *, removed_after_ms: int) -> Iterator[Any]:
+        """What `tombstones` gives, in several `pa.Table`s, none of them kept."""
+        with self._lock:
+            base, tails = self._load()
+            if self._tombstones is not None or base.tombstones is not None:
+                return iter([self.tombstones(removed_after_ms=removed_after_ms)])
+            tails = (*base.tombstone_tails, *tails)
+        tail = reconcile_tail(tails)
+        hidden = HiddenFiles(tail.keys)
+        older = chain.from_iterable(batches_of_removes(part, hidden) for part in base.parts)
+        newer = remove_columns(_commits(tails), tail.live_removes)
+        return (_unexpired(each, removed_after_ms) for each in chain(older, [newer]))
 
     def statistics(self, columns: Sequence[StatisticsColumn]) -> Any:
         """The statistics table of all live files, row for row with `live_files`."""
@@ -207,12 +266,8 @@ class LogState:
         with self._lock:
             if self._tombstones is None:
                 self._tombstones = self._read_tombstones()
-            since = pc.greater(
-                self._tombstones.column("deletion_timestamp_ms"), integer_scalar(removed_after_ms)
-            )
-            if not pc.all(since, skip_nulls=False).as_py():
-                # What has expired once needs not be carried on.
-                self._tombstones = self._tombstones.filter(since)
+            # What has expired once needs not be carried on.
+            self._tombstones = _unexpired(self._tombstones, removed_after_ms)
             return self._tombstones
 
     def _load(self) -> tuple[_Base, tuple[LogTail, ...]]:
@@ -229,8 +284,8 @@ class LogState:
         base, tails = self._load()
         tail = reconcile_tail(tails)
         masks, paths = _live_paths(base)
-        kept = rows_to_keep(
-            pa.chunked_array(paths, pa.string()), partial(_vectors_of, base, masks), tail.keys
+        kept = HiddenFiles(tail.keys).rows_to_keep(
+            pa.chunked_array(paths, pa.string()), partial(_vectors_of, base, masks)
         )
         rows = base.rows
         if kept is not None:
@@ -282,7 +337,7 @@ class LogState:
                 else pa.Table.from_batches([], TOMBSTONE_SCHEMA)
             )
         vectors = older.column("deletion_vector")
-        kept = rows_to_keep(older.column("path"), vectors.filter, tail.keys)
+        kept = HiddenFiles(tail.keys).rows_to_keep(older.column("path"), vectors.filter)
         older = older if kept is None else older.filter(kept)
         return pa.concat_tables([older, remove_columns(_commits(tails), tail.live_removes)])
 
@@ -311,6 +366,11 @@ def _read_segment(store: ObjectStore, segment: LogSegment) -> tuple[_Base, tuple
     commits = read_commits(store, segment.replay)
     tail = decode_tail((*checkpoint.manifests, *commits))
     return _Base(checkpoint.actions, checkpoint.parts), (tail,)
+
+
+def _unexpired(tombstones: Any, removed_after_ms: int) -> Any:
+    since = pc.greater(tombstones.column("deletion_timestamp_ms"), integer_scalar(removed_after_ms))
+    return tombstones if pc.all(since, skip_nulls=False).as_py() else tombstones.filter(since)
 
 
 def _commits(tails: Sequence[LogTail]) -> list[RawCommit]:

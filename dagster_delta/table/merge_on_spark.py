@@ -72,7 +72,8 @@ def merge_frames(
     times.materialised = time.perf_counter()
     is_utc = engine.session_is_utc
     matching = matching_predicate(condition, keys, session_is_utc=is_utc)
-    scope = MergeScope.of(snapshot, matching, clauses, session_is_utc=is_utc)
+    planner = engine.log_planner
+    scope = MergeScope.of(snapshot, matching, clauses, session_is_utc=is_utc, planner=planner)
     spec = write_spec(configuration, snapshot.store.location, constraints=statement.constraints)
     plan = read_plan(snapshot, scope.files, None, configuration)
     records = _records(clauses, transaction)

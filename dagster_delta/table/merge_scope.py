@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from dagster_delta.engines.engine import LogPlanner
 from dagster_delta.engines.row_changes.merge_clauses import MergeClause
 from dagster_delta.engines.row_changes.merge_condition import MergeCondition, target_predicate
 from dagster_delta.engines.sql.generated_filters import with_generated_filters
 from dagster_delta.protocol.conflict_checker import ReadScope
-from dagster_delta.protocol.file_skipping import skip_files
+from dagster_delta.protocol.file_skipping import LoadStatistics, skip_files
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.predicates import And, Constant, IsTrue, Or, Predicate
+from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.table.large_tables import candidates_in_large_table
 from dagster_delta.table.row_selection import may_hold_matches
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ class MergeScope:
         clauses: Sequence[MergeClause],
         *,
         session_is_utc: bool = True,
+        planner: LogPlanner | None = None,
     ) -> MergeScope:
         """The scope of a MERGE.
 
@@ -58,6 +62,7 @@ class MergeScope:
             matching: true of every row that may match a row of the source.
             clauses: all clauses.
             session_is_utc: whether the engine reads timestamps without a zone in UTC.
+            planner: what finds the files of large tables, where the engine has its own.
         """
         lacking: Predicate = Or(
             tuple(
@@ -68,14 +73,12 @@ class MergeScope:
                 if each.text.kind == "not_matched_by_source"
             )
         )
-        files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
         configuration = snapshot.configuration
         matching = with_generated_filters(matching, configuration)
         lacking = with_generated_filters(lacking, configuration)
+        files, statistics = _files(snapshot, Or((matching, lacking)), planner)
         may_match, may_lack = (
-            skip_files(
-                each, configuration, files["partition_values"], snapshot.statistics
-            ).may_match
+            skip_files(each, configuration, files["partition_values"], statistics).may_match
             for each in (matching, lacking)
         )
         kept = pc.or_(may_match, may_lack)
@@ -96,6 +99,17 @@ class MergeScope:
         return ReadScope(
             may_hold=may_hold_matches(self.predicate, self.configuration), paths=frozenset(paths)
         )
+
+
+def _files(
+    snapshot: Snapshot, predicate: Predicate, planner: LogPlanner | None
+) -> tuple[Any, LoadStatistics]:
+    """The files to look at more closely, and what gives statistics on them."""
+    found = candidates_in_large_table(snapshot, predicate, planner)
+    if found is None:
+        return snapshot.live_files(LIVE_FILE_SCHEMA.names), snapshot.statistics
+    files = found.files
+    return files, lambda columns: parse_statistics_json(files["stats"], columns)
 
 
 def matching_predicate(

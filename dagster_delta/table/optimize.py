@@ -24,7 +24,8 @@ from dagster_delta.engines.row_tracking import keep_row_ids
 from dagster_delta.errors import CommitConflict, InvalidArgument
 from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.protocol.arrow_columns import index_column
-from dagster_delta.protocol.log_replay import keys_of
+from dagster_delta.protocol.arrow_values import integer_scalar
+from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, keys_of
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.cluster_planning import clustered, plan_cubes, table_clustering
@@ -36,6 +37,7 @@ from dagster_delta.table.compaction_plan import (
     pack_small_files,
 )
 from dagster_delta.table.file_actions import tombstones
+from dagster_delta.table.large_tables import files_where
 from dagster_delta.table.moved_rows import check_no_row_lost
 from dagster_delta.table.row_selection import read_plan
 from dagster_delta.table.transaction import CommitResult, Transaction
@@ -136,10 +138,13 @@ def optimize_table(
     if options.full and not clustering:
         raise InvalidArgument("full says that all of a clustered table is clustered; leave it out")
     rewrite = _rewriter(snapshot, options, clustering)
-    files = snapshot.scan(where=options.where).files()
+    everything = bool(clustering or options.zorder_by)
+    files = _candidates(snapshot, options, target, everything=everything)
     groups = _groups(snapshot, files, options, target, clustering)
     parameters = _parameters(options, clustering)
-    job = _Optimization(snapshot, options, clock, rewrite, target, parameters, clustering)
+    job = _Optimization(
+        snapshot, options, clock, rewrite, target, parameters, clustering, snapshot.version
+    )
     job.total_bytes = sum(each.size_bytes for each in groups)
     # A cube is committed by itself, as its files are told by it.
     max_bytes = 0 if clustering else options.max_commit_bytes
@@ -155,6 +160,25 @@ def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
     if target < 1:
         raise InvalidArgument(f"target_file_size is a number of bytes from 1 on, not {target}")
     return target
+
+
+def _candidates(
+    snapshot: Snapshot, options: OptimizeOptions, target: int, *, everything: bool
+) -> Any:
+    """The files that may have to be written anew, and of a small table all others."""
+    if everything or options.where is not None or not snapshot.is_large_and_unread:
+        return snapshot.scan(where=options.where).files()
+    minimum = integer_scalar(_min_size(options, target))
+
+    def choose(files: Any) -> Any:
+        return pc.or_(pc.less(files["size_bytes"], minimum), pc.is_valid(files["deletion_vector"]))
+
+    return files_where(snapshot, LIVE_FILE_SCHEMA.names, choose)
+
+
+def _min_size(options: OptimizeOptions, target: int) -> int:
+    minimum = options.min_file_size_bytes
+    return int(target * MIN_SIZE_SHARE) if minimum is None else minimum
 
 
 def _groups(
@@ -175,12 +199,11 @@ def _groups(
         purged = is_purged(files["deletion_vector"], num_records, options.max_deleted_share)
         most = options.max_commit_bytes
         return plan_cubes(files, clustering, purged, max_bytes=most, full=options.full)
-    minimum = options.min_file_size_bytes
     return pack_small_files(
         files,
         num_records,
         target_size_bytes=target,
-        min_size_bytes=int(target * MIN_SIZE_SHARE) if minimum is None else minimum,
+        min_size_bytes=_min_size(options, target),
         max_deleted_share=options.max_deleted_share,
         keep_clustered=snapshot.configuration.supports("clustering"),
     )
@@ -241,8 +264,10 @@ class _Optimization:
     rewrite: RewriteFiles
     target_size_bytes: int
     parameters: Mapping[str, object]
-    clustering: Sequence[tuple[str, ...]] = ()
+    clustering: Sequence[tuple[str, ...]]
     """The clustering columns."""
+    planned_version: int
+    """The version that the files were live in when they were chosen."""
     total_bytes: int = 0
     done_bytes: int = 0
     versions: list[int] = field(default_factory=list)
@@ -292,14 +317,19 @@ class _Optimization:
 
     def _still_live(self, groups: list[Any]) -> list[Any]:
         """Without the groups that another commit has taken a file from since they were planned."""
-        live = self.snapshot.live_files(["path", "deletion_vector"])
-        live_keys = keys_of(live["path"], live["deletion_vector"])
+        if self.snapshot.version == self.planned_version:
+            return groups
+        planned = pa.chunked_array(
+            [chunk for each in groups for chunk in _keys(each).chunks], pa.string()
+        )
+        live = files_where(
+            self.snapshot,
+            ["path", "deletion_vector"],
+            lambda files: pc.is_in(_keys(files), value_set=planned),
+        )
+        live_keys = _keys(live)
         return [
-            each
-            for each in groups
-            if pc.all(
-                pc.is_in(keys_of(each["path"], each["deletion_vector"]), value_set=live_keys)
-            ).as_py()
+            each for each in groups if pc.all(pc.is_in(_keys(each), value_set=live_keys)).as_py()
         ]
 
     def _commit(self, groups: list[Any], files: Any) -> CommitResult:
@@ -335,6 +365,10 @@ class _Optimization:
                     metrics.get("numAddedFiles", 0),
                 )
             )
+
+
+def _keys(files: Any) -> Any:
+    return keys_of(files["path"], files["deletion_vector"])
 
 
 def _spec(snapshot: Snapshot, target_size_bytes: int) -> WriteSpec:

@@ -7,27 +7,13 @@ Spec: Checkpoints; Last Checkpoint File; Version Checksum File; Metadata Cleanup
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines.engine import Clock
 from dagster_delta.errors import UnsupportedFeature
-from dagster_delta.protocol.checkpoint_writer import (
-    CheckpointState,
-    EncodedCheckpoint,
-    encode_checkpoint,
-    statistics_columns,
-)
 from dagster_delta.protocol.commit_file import decode_commit
-from dagster_delta.protocol.last_checkpoint import LastCheckpoint, encode_last_checkpoint
-from dagster_delta.protocol.log_paths import (
-    LAST_CHECKPOINT_PATH,
-    checkpoint_path,
-    checksum_path,
-    multi_part_checkpoint_paths,
-    v2_checkpoint_path,
-)
+from dagster_delta.protocol.log_paths import checksum_path
 from dagster_delta.protocol.version_checksum import (
     VersionChecksum,
     encode_version_checksum,
@@ -35,17 +21,15 @@ from dagster_delta.protocol.version_checksum import (
     next_version_checksum,
 )
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log_reader import read_last_checkpoint
+from dagster_delta.table.checkpoint_files import write_checkpoint
+from dagster_delta.table.file_totals import add_up_files
 
 if TYPE_CHECKING:
     from dagster_delta.table.snapshot import Snapshot
 
-__all__ = ["MAX_ACTIONS_PER_PART", "checkpoint_version", "follow_commit", "write_checkpoint"]
+__all__ = ["checkpoint_version", "follow_commit"]
 
 _LOG = logging.getLogger(__name__)
-
-MAX_ACTIONS_PER_PART = 1_000_000
-"""File actions beyond which a classic checkpoint is split into parts."""
 
 
 def follow_commit(
@@ -141,19 +125,18 @@ def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
 
 def _count(snapshot: Snapshot) -> VersionChecksum:
     """The checksum of a version from its whole state."""
-    vectors = snapshot.live_files(["deletion_vector"])["deletion_vector"]
-    hidden = [each["cardinality"] for each in vectors.drop_null().to_pylist()]
+    totals = add_up_files(snapshot)
     keeps_timestamps = snapshot.configuration.in_commit_timestamps_enabled
     return VersionChecksum(
         protocol=snapshot.protocol,
         metadata=snapshot.metadata,
-        num_files=snapshot.num_files,
-        size_bytes=snapshot.size_bytes,
+        num_files=totals.num_files,
+        size_bytes=totals.size_bytes,
         transactions=snapshot.transactions(),
         domain_metadata=tuple(snapshot.domain_metadata().values()),
         in_commit_timestamp_ms=snapshot.timestamp_ms if keeps_timestamps else None,
-        num_deleted_records=sum(hidden),
-        num_deletion_vectors=len(hidden),
+        num_deleted_records=totals.num_deleted_records,
+        num_deletion_vectors=totals.num_deletion_vectors,
     )
 
 
@@ -192,65 +175,3 @@ def checkpoint_version(snapshot: Snapshot, *, now_ms: int) -> None:
             version=snapshot.version,
         )
     write_checkpoint(snapshot, now_ms=now_ms)
-
-
-def write_checkpoint(
-    snapshot: Snapshot,
-    *,
-    now_ms: int,
-    max_actions_per_part: int = MAX_ACTIONS_PER_PART,
-) -> None:
-    """Store a checkpoint of a version, and point `_last_checkpoint` to it.
-
-    Args:
-        snapshot: the version.
-        now_ms: what the retention of tombstones is measured against, milliseconds since the epoch.
-        max_actions_per_part: file actions beyond which a classic checkpoint is split.
-
-    Raises:
-        InvalidTable, StorageFailure.
-    """
-    configuration = snapshot.configuration
-    state = CheckpointState(
-        version=snapshot.version,
-        configuration=configuration,
-        live_files=snapshot.live_files(),
-        statistics=snapshot.statistics(statistics_columns(configuration)),
-        tombstones=snapshot.tombstones(now_ms=now_ms),
-        transactions=snapshot.transactions(),
-        domain_metadata=tuple(snapshot.domain_metadata().values()),
-    )
-    knows_v2 = configuration.supports("v2Checkpoint")
-    as_v2 = knows_v2 and configuration.properties.checkpoint_policy == "v2"
-    encoded = encode_checkpoint(
-        state,
-        # The feature v2Checkpoint forbids checkpoints in several parts.
-        max_actions_per_part=None if knows_v2 else max_actions_per_part,
-        as_v2=as_v2,
-    )
-    _store(snapshot, encoded, as_v2=as_v2)
-
-
-def _store(snapshot: Snapshot, encoded: EncodedCheckpoint, *, as_v2: bool) -> None:
-    store, version = snapshot.store, snapshot.version
-    num_parts = len(encoded.parts)
-    if as_v2:
-        paths: tuple[str, ...] = (v2_checkpoint_path(version, str(uuid.uuid4()), "parquet"),)
-    elif num_parts > 1:
-        paths = multi_part_checkpoint_paths(version, num_parts)
-    else:
-        paths = (checkpoint_path(version),)
-    for path, data in zip(paths, encoded.parts, strict=True):
-        # Every attempt at one version has the same contents, so replacing a file is harmless.
-        store.put(path, data)
-    hint = read_last_checkpoint(store)
-    if hint is not None and hint.version > version:
-        return
-    last = LastCheckpoint(
-        version=version,
-        size=encoded.num_actions,
-        parts=num_parts if num_parts > 1 else None,
-        size_bytes=encoded.size_bytes,
-        num_add_files=encoded.num_add_files,
-    )
-    store.put(LAST_CHECKPOINT_PATH, encode_last_checkpoint(last))

@@ -14,13 +14,15 @@ import pyarrow.compute as pc
 
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.actions import AddFile, RemoveFile
-from dagster_delta.protocol.arrow_columns import boolean_column, map_column
+from dagster_delta.protocol.arrow_columns import map_column
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.checkpoint_structs import whole_array
 from dagster_delta.protocol.conflict_checker import ReadScope
 from dagster_delta.protocol.partition_values import parse_partition_column, parse_partition_value
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.table.file_actions import REMOVED_COLUMNS, tombstones
+from dagster_delta.table.large_tables import files_where
+from dagster_delta.table.partition_codes import files_in_partitions
 
 if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
@@ -71,10 +73,13 @@ def replace_partitions(
     """
     key = _partition_key(snapshot.configuration)
     replaced = {key(each.partition_values) for each in written}
-    files = snapshot.live_files(REMOVED_COLUMNS)
-    values = files["partition_values"].to_pylist()
-    chosen = boolean_column([key(dict(each)) in replaced for each in values])
-    removes = tombstones(files.filter(chosen), now_ms)
+    names = snapshot.configuration.physical_partition_columns
+
+    def choose(files: Any) -> Any:
+        values = files["partition_values"]
+        return files_in_partitions(values, names, lambda each: key(each) in replaced)
+
+    removes = tombstones(files_where(snapshot, REMOVED_COLUMNS, choose), now_ms)
     return Replacement(
         removes,
         ReadScope(
@@ -128,9 +133,11 @@ def replace_matching_partitions(
     by_partition = _by_partition(snapshot.configuration, expression, session_is_utc=session_is_utc)
     if by_partition is None:
         return None
-    files = snapshot.live_files(REMOVED_COLUMNS)
-    chosen = by_partition(whole_array(files["partition_values"]))
-    removes = tombstones(files.filter(chosen), now_ms)
+
+    def choose(files: Any) -> Any:
+        return by_partition(whole_array(files["partition_values"]))
+
+    removes = tombstones(files_where(snapshot, REMOVED_COLUMNS, choose), now_ms)
 
     def may_hold(add: AddFile) -> bool:
         return bool(by_partition(_partition_map(add))[0].as_py())

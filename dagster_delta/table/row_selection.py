@@ -22,7 +22,7 @@ from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.predicates import Predicate
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.table.large_tables import CandidateFiles, candidate_files, large_log
+from dagster_delta.table.large_tables import CandidateFiles, candidates_in_large_table
 
 if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
@@ -92,11 +92,9 @@ def select_rows(
 def _candidates(
     snapshot: Snapshot, predicate: Predicate, planner: LogPlanner | None
 ) -> CandidateFiles:
-    logged = large_log(snapshot, planner)
-    if logged is not None and planner is not None:
-        found = candidate_files(logged, planner, predicate)
-        if found is not None:
-            return found
+    found = candidates_in_large_table(snapshot, predicate, planner)
+    if found is not None:
+        return found
     files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
     values = files["partition_values"]
     return CandidateFiles(

@@ -19,7 +19,12 @@ from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.predicates import Constant, Predicate
 from dagster_delta.protocol.row_tracking import materialized_columns, tracked_configuration
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.table.large_tables import candidate_files, large_log
+from dagster_delta.table.file_totals import count_matching_records
+from dagster_delta.table.large_tables import (
+    candidate_files,
+    candidates_in_large_table,
+    large_log,
+)
 from dagster_delta.table.row_frames import RowFrames
 
 if TYPE_CHECKING:
@@ -95,7 +100,7 @@ class Scan(RowFrames):
         Raises:
             InvalidTable, StorageFailure: of the log.
         """
-        return self._files(LIVE_FILE_SCHEMA.names, self._skipped)
+        return self.plan().files
 
     def plan(self) -> ReadPlan:
         """The read plan that is given to an engine, for callers with an engine of their own.
@@ -105,7 +110,7 @@ class Scan(RowFrames):
         Raises:
             InvalidTable, StorageFailure: of the log.
         """
-        return self._plan(LIVE_FILE_SCHEMA.names, self._skipped)
+        return self._planned(LIVE_FILE_SCHEMA.names)
 
     def to_batches(self) -> Any:
         """The rows as a `pa.RecordBatchReader`; files are read while it is consumed.
@@ -121,8 +126,8 @@ class Scan(RowFrames):
             self.where.check_embeddable()
         names = _EMBEDDED_FILE_COLUMNS
         if not self.row_ids:
-            return ArrowEngine().read(self._plan(names, self._skipped))
-        rows = ArrowEngine().read(self._plan((*names, *ROW_ID_COLUMNS), self._skipped))
+            return ArrowEngine().read(self._planned(names))
+        rows = ArrowEngine().read(self._planned((*names, *ROW_ID_COLUMNS)))
         schema = to_arrow_schema(self.schema)
         renamed = (pa.RecordBatch.from_arrays(each.columns, schema=schema) for each in rows)
         return pa.RecordBatchReader.from_batches(schema, renamed)
@@ -141,10 +146,12 @@ class Scan(RowFrames):
         engine = SparkEngine(spark)
         rows = self._planned_by_spark(engine, self._spark_predicate(spark))
         if rows is None:
-            skipped = self._skipped
+            names = LIVE_FILE_SCHEMA.names
             if self._is_zoned_elsewhere(spark):
-                skipped = self._skip(self._spark_predicate(spark))
-            rows = engine.read(self._plan(LIVE_FILE_SCHEMA.names, skipped))
+                plan = self._plan(names, self._skip(self._spark_predicate(spark)))
+            else:
+                plan = self._planned(names)
+            rows = engine.read(plan)
         return rows.toDF(*self.schema.names) if self.row_ids else rows
 
     def _is_zoned_elsewhere(self, spark: SparkSession | None) -> bool:
@@ -190,6 +197,8 @@ class Scan(RowFrames):
     def _count_from_log(self) -> int | None:
         if self.where is None:
             return self.snapshot.num_records
+        if self.snapshot.is_large_and_unread:
+            return count_matching_records(self.snapshot, self._derived(self.where.to_predicate()))
         if not self._skipped.is_decided:
             return None
         counts = self.snapshot.statistics([])["num_records"]
@@ -215,6 +224,15 @@ class Scan(RowFrames):
         from dagster_delta.engines.sql.generated_filters import with_generated_filters
 
         return with_generated_filters(predicate, self.snapshot.configuration)
+
+    def _planned(self, names: Sequence[str]) -> ReadPlan:
+        """The plan by what the filter says, with these columns of LIVE_FILE_SCHEMA."""
+        if self.where is not None:
+            predicate = self._derived(self.where.to_predicate())
+            found = candidates_in_large_table(self.snapshot, predicate, names=names)
+            if found is not None:
+                return self._plan_of(found.files, is_decided=found.skipped.is_decided)
+        return self._plan(names, self._skipped)
 
     def _files(self, names: Sequence[str], skipped: SkippedFiles) -> Any:
         files = self.snapshot.live_files(names)

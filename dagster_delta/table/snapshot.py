@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from dagster_delta.errors import InvalidArgument, MissingMetadata, MissingProtoc
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.arrow_values import integer_scalar
+from dagster_delta.protocol.checkpoint_batches import FileBatch
 from dagster_delta.protocol.commit_file import decode_commit_info
 from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
@@ -30,6 +30,12 @@ from dagster_delta.protocol.statistics import StatisticsColumn
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.version_checksum import VersionChecksum
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.table.file_totals import (
+    FileTotals,
+    add_up_files,
+    count_records,
+    live_records,
+)
 from dagster_delta.table.log_reader import (
     find_segment,
     located,
@@ -175,28 +181,33 @@ class Snapshot:
     @property
     def num_files(self) -> int:
         """Number of live files."""
+        if self.is_large_and_unread:
+            return self._streamed_totals.num_files
         with located(self.store, self.version):
             return self._state.num_files
 
     @cached_property
     def size_bytes(self) -> int:
         """Bytes of all live files, rows that deletion vectors hide included."""
+        if self.is_large_and_unread:
+            return self._streamed_totals.size_bytes
         return pc.sum(self.live_files(["size_bytes"])["size_bytes"], min_count=0).as_py() or 0
 
     @cached_property
     def num_records(self) -> int | None:
         """Rows of the table, from statistics alone; None where a file has no statistics."""
+        if self.is_large_and_unread:
+            return count_records(self)
         total = pc.sum(self._record_counts(), skip_nulls=False, min_count=0).as_py()
         return None if total is None else int(total)
 
+    @cached_property
+    def _streamed_totals(self) -> FileTotals:
+        return add_up_files(self)
+
     def _record_counts(self) -> Any:
         counts = self.statistics([]).column("num_records")
-        vectors = self.live_files(["deletion_vector"]).column("deletion_vector")
-        if vectors.null_count == len(vectors):
-            return counts
-        return pc.subtract(
-            counts, pc.fill_null(pc.struct_field(vectors, "cardinality"), integer_scalar(0))
-        )
+        return live_records(counts, self.live_files(["deletion_vector"]).column("deletion_vector"))
 
     def live_files(self, columns: Sequence[str] | None = None) -> Any:
         """The live files, a `pa.Table` with the columns of LIVE_FILE_SCHEMA in a stable row order.
@@ -212,10 +223,43 @@ class Snapshot:
         with located(self.store, self.version):
             return self._state.live_files(names)
 
+    def file_batches(
+        self, columns: Sequence[str], statistics: Sequence[StatisticsColumn] | None = None
+    ) -> Iterator[FileBatch]:
+        """What `live_files` and `statistics` give, a batch at a time: nothing is kept, so that it
+        takes the memory of a batch, however many files there are.
+
+        Args:
+            columns: of LIVE_FILE_SCHEMA.
+            statistics: columns that batches may be asked for statistics on; None where none are.
+
+        Raises:
+            InvalidTable: the log is damaged.
+            StorageFailure.
+        """
+        with located(self.store, self.version):
+            yield from self._state.file_batches(columns, statistics)
+
+    def tombstone_batches(self, *, now_ms: int | None = None) -> Iterator[Any]:
+        """What `tombstones` gives, in several `pa.Table`s, none of them kept.
+
+        Args:
+            now_ms: as for `tombstones`.
+        """
+        with located(self.store, self.version):
+            since = self._retained_since_ms(now_ms)
+            yield from self._state.tombstone_batches(removed_after_ms=since)
+
+    @property
+    def max_file_actions(self) -> int:
+        """Number of live files and tombstones, or some more."""
+        with located(self.store, self.version):
+            return self._state.max_file_actions
+
     @property
     def is_large_and_unread(self) -> bool:
-        """Whether the file list is large and not loaded yet, so that it should not be read for a
-        few totals.
+        """Whether the file list is large and not loaded yet, so that it is better streamed in
+        batches.
         """
         with located(self.store, self.version):
             parts = self._state.unread_parts()
@@ -326,10 +370,12 @@ class Snapshot:
             now_ms: the time to measure the retention against, milliseconds since the epoch; the
                 clock's by default.
         """
-        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        retention = self.configuration.properties.deleted_file_retention_ms
         with located(self.store, self.version):
-            return self._state.tombstones(removed_after_ms=now - retention)
+            return self._state.tombstones(removed_after_ms=self._retained_since_ms(now_ms))
+
+    def _retained_since_ms(self, now_ms: int | None) -> int:
+        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        return now - self.configuration.properties.deleted_file_retention_ms
 
     def advance(
         self, commits: Sequence[tuple[int, bytes]], *, checksum: VersionChecksum | None = None

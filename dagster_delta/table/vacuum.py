@@ -112,13 +112,18 @@ def vacuum_table(
     others = ("metadata",) if is_uniform else ()
     columns = configuration.physical_partition_columns
     listed = ListedFiles(
-        store, is_vacuumed(columns, others=others), is_entered(columns, others=others)
+        store,
+        is_vacuumed(columns, others=others),
+        is_entered(columns, others=others),
+        _referenced(snapshot, before_ms, retention_ms).mask,
     )
     # What was committed while the listing ran counts as well.
-    snapshot = snapshot.update()
-    referenced = _referenced(snapshot, before_ms, retention_ms)
-    found = listed.describe(pc.invert(referenced.mask(listed.paths)), before_ms=before_ms)
-    result = VacuumResult(options.dry_run, found, retention_ms, len(listed.paths), snapshot)
+    latest = snapshot.update()
+    newer = None
+    if latest.version != snapshot.version:
+        newer = _referenced(latest, before_ms, retention_ms).mask
+    found = listed.describe(newer, before_ms=before_ms)
+    result = VacuumResult(options.dry_run, found, retention_ms, listed.num_listed, latest)
     if options.dry_run or not found.num_rows:
         return result
     return _Vacuum(store, options, clock, before_ms).run(result)
@@ -147,13 +152,14 @@ def _retention_ms(snapshot: Snapshot, options: VacuumOptions) -> int:
 def _referenced(snapshot: Snapshot, before_ms: int, retention_ms: int) -> ReferencedFiles:
     referenced = ReferencedFiles()
     columns = ["path", "deletion_vector"]
-    referenced.add(snapshot.live_files(columns))
+    for batch in snapshot.file_batches(columns):
+        referenced.add(batch.files)
     own = snapshot.configuration.properties.deleted_file_retention_ms
     # The state carries tombstones for the table's own retention and must not lose any, so that a
     # shorter one is applied to what it gives.
-    tombstones = snapshot.tombstones(now_ms=before_ms + min(own, retention_ms))
-    is_retained = pc.greater_equal(tombstones["deletion_timestamp_ms"], integer_scalar(before_ms))
-    referenced.add(tombstones.select(columns).filter(is_retained))
+    for removed in snapshot.tombstone_batches(now_ms=before_ms + min(own, retention_ms)):
+        is_retained = pc.greater_equal(removed["deletion_timestamp_ms"], integer_scalar(before_ms))
+        referenced.add(removed.select(columns).filter(is_retained))
     if retention_ms > own:
         for each in _removed_since(snapshot, before_ms):
             referenced.add(each)

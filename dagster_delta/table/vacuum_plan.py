@@ -8,13 +8,16 @@ Spec: Action Reconciliation (tombstones); Add File and Remove File (path); Delet
 from __future__ import annotations
 
 import posixpath
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.arrow_columns import string_column
+from dagster_delta.protocol.arrow_values import every
 from dagster_delta.protocol.deletion_vectors import deletion_vector_path
 from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.storage.locations import scheme_of
@@ -90,11 +93,14 @@ class ReferencedFiles:
     A relative path protects the file of that path. An absolute one (`/p`, `file:/p`, `s3://b/k`)
     may lead into the table through a link, a mount or another name of the bucket, so it protects
     every file of its name.
+
+    It takes eight bytes a file: of a path its 64-bit hash is known, and a file whose hash is that
+    of another one stays, too.
     """
 
     def __init__(self) -> None:
-        self._paths: list[str] = []
-        self._names: set[str] = set()
+        self._paths = _HashedTexts()
+        self._names = _HashedTexts()
 
     def add(self, files: Any) -> None:
         """Take the data files and deletion vectors of live files or tombstones.
@@ -112,11 +118,10 @@ class ReferencedFiles:
         Args:
             paths: strings, decoded and relative to the root.
         """
-        found = pc.is_in(paths, value_set=string_column(self._paths))
-        if not self._names:
+        found = self._paths.mask(paths)
+        if self._names.is_empty:
             return found
-        names = pc.replace_substring_regex(paths, "^.*/", "")
-        return pc.or_(found, pc.is_in(names, value_set=string_column(sorted(self._names))))
+        return pc.or_(found, self._names.mask(pc.replace_substring_regex(paths, "^.*/", "")))
 
     def _take(self, spelled: Iterable[str]) -> None:
         for each in spelled:
@@ -131,9 +136,37 @@ class ReferencedFiles:
         if path.startswith("/") or scheme_of(path) is not None:
             self._names.add(path.rpartition("/")[2])
             return
-        self._paths.append(path)
+        self._paths.add(path)
         if "./" in path or "//" in path:
-            self._paths.append(posixpath.normpath(path))
+            self._paths.add(posixpath.normpath(path))
+
+
+class _HashedTexts:
+    """A set of texts that may say of one that it is in although it is not."""
+
+    def __init__(self) -> None:
+        self._hashes = array("q")
+        self._sorted: Any = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._hashes
+
+    def add(self, text: str) -> None:
+        self._hashes.append(hash(text))
+        self._sorted = None
+
+    def mask(self, texts: Any) -> Any:
+        """For each text of a `pa.StringArray` whether it is in: a `pa.BooleanArray`."""
+        if self.is_empty:
+            return every(False, len(texts))
+        if self._sorted is None:
+            self._sorted = np.sort(np.frombuffer(self._hashes, np.int64))
+        hashes = np.fromiter(map(hash, texts.to_pylist()), np.int64, len(texts))
+        places = np.searchsorted(self._sorted, hashes)
+        places[places == len(self._sorted)] = 0
+        bits = np.packbits(self._sorted[places] == hashes, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(texts), [None, pa.py_buffer(bits)])
 
 
 def deletion_vector_paths(vectors: Any) -> Iterator[str]:

@@ -39,8 +39,9 @@ from dagster_delta.protocol.file_skipping import skip_files
 from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.table import log_state
+from dagster_delta.table.checkpoint_files import write_checkpoint
 from dagster_delta.table.large_tables import candidate_files
-from dagster_delta.table.post_commit import write_checkpoint
 from dagster_delta.table.snapshot import Snapshot
 from tests.golden.answers import NAMES, answer, rows_of, table_path
 from tests.table.logs import ADD_TYPE, CHECKPOINT_TYPES, checkpoint_bytes
@@ -80,6 +81,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("add_rows", "read_adds", "read_removes", "read_parsed_statistics"):
         monkeypatch.setattr(CheckpointPart, name, refuse)
+    monkeypatch.setattr(log_state, "batches_of_part", refuse)
 
 
 def listed(files: pa.Table) -> list[str]:
@@ -263,7 +265,7 @@ def logged_table(path: Path, layout: str, number: int = 300) -> DeltaTable:
     else:
         snapshot = table.snapshot(version=1)
         per_part = number // 3 if layout == "parts" else 10**6
-        write_checkpoint(snapshot, now_ms=0, max_actions_per_part=per_part)
+        write_checkpoint(snapshot, now_ms=0, max_actions_per_file=per_part)
     again = {"add": {**adds[7]["add"], "modificationTime": 99}}
     with_vector = {"add": {**adds[8]["add"], "deletionVector": vector(3)}}
     other_vector = {"add": {**adds[10]["add"], "deletionVector": vector(11)}}
@@ -472,7 +474,7 @@ def test_a_projection_of_files_that_stay(living: DeltaTable, planned: SparkSessi
 
 
 @pytest.mark.usefixtures("unread")
-def test_appends_and_deletes_by_predicate_decode_no_file_of_the_checkpoint(
+def test_a_change_on_spark_decodes_no_file_of_the_checkpoint_here(
     living: DeltaTable, planned: SparkSession
 ) -> None:
     frame = planned.createDataFrame(rows_between(150, 160))
@@ -481,13 +483,16 @@ def test_appends_and_deletes_by_predicate_decode_no_file_of_the_checkpoint(
     living.update({"id": "id + 1000"}, "id = 70", engine="spark")
     result = living.delete("id = 61", engine="spark")
     assert result.metrics["numDeletedRows"] == 1
+    source = planned.createDataFrame(rows_between(66, 67))
+    merged = living.merge(source, "t.id = s.id").when_matched_update({"id": "2066"}).execute()
+    assert merged.metrics["numTargetRowsUpdated"] == 1
     left = (
         DeltaTable(living.uri)
         .snapshot()
-        .scan(where="id IN (61, 66, 70, 155, 1070)")
+        .scan(where="id IN (61, 66, 70, 155, 1070, 2066)")
         .to_spark(planned)
     )
-    assert sorted(row["id"] for row in left.collect()) == [66, 155, 1070]
+    assert sorted(row["id"] for row in left.collect()) == [155, 1070, 2066]
 
 
 def test_row_ids_are_those_of_the_driver(tmp_path: Path, planned: SparkSession) -> None:

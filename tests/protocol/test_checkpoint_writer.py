@@ -131,8 +131,8 @@ def state(
     )
 
 
-def tables(encoded: EncodedCheckpoint) -> list[pa.Table]:
-    return [pq.read_table(io.BytesIO(part)) for part in encoded.parts]
+def table_of(encoded: EncodedCheckpoint) -> pa.Table:
+    return pq.read_table(io.BytesIO(encoded.data))
 
 
 def rows_of(table: pa.Table, kind: str) -> list[dict[str, Any]]:
@@ -141,7 +141,7 @@ def rows_of(table: pa.Table, kind: str) -> list[dict[str, Any]]:
 
 def test_every_action_stands_in_a_row_of_its_own() -> None:
     encoded = encode_checkpoint(state())
-    (table,) = tables(encoded)
+    table = table_of(encoded)
     filled = [sum(value is not None for value in row.values()) for row in table.to_pylist()]
     assert filled == [1] * table.num_rows
     assert encoded.num_actions == table.num_rows == 4 + 4 + 1
@@ -164,7 +164,7 @@ def test_every_action_stands_in_a_row_of_its_own() -> None:
 
 
 def test_an_add_carries_all_it_had_and_changes_no_data() -> None:
-    (table,) = tables(encode_checkpoint(state()))
+    table = table_of(encode_checkpoint(state()))
     second = rows_of(table, "add")[1]
     assert second["path"] == "p=2024-01-01/f1.parquet"
     assert second["partitionValues"] == [("p", "2024-01-01")]
@@ -183,7 +183,7 @@ def test_an_add_carries_all_it_had_and_changes_no_data() -> None:
 
 
 def test_a_remove_stays_a_tombstone() -> None:
-    (table,) = tables(encode_checkpoint(state()))
+    table = table_of(encode_checkpoint(state()))
     (remove,) = rows_of(table, "remove")
     assert remove["path"] == "gone.parquet"
     assert remove["deletionTimestamp"] == 9
@@ -193,7 +193,7 @@ def test_a_remove_stays_a_tombstone() -> None:
 
 
 def test_statistics_and_partition_values_stand_in_their_types() -> None:
-    (table,) = tables(encode_checkpoint(state()))
+    table = table_of(encode_checkpoint(state()))
     adds = rows_of(table, "add")
     parsed = adds[0]["stats_parsed"]
     assert parsed["numRecords"] == 3
@@ -230,7 +230,7 @@ def test_statistics_and_partition_values_stand_in_their_types() -> None:
 def test_statistics_take_the_forms_that_the_table_asks_for(
     properties: dict[str, str], has_json: bool, has_struct: bool
 ) -> None:
-    (table,) = tables(encode_checkpoint(state(properties=properties)))
+    table = table_of(encode_checkpoint(state(properties=properties)))
     names = {field.name for field in table.schema.field("add").type}
     assert ("stats" in names) is has_json
     assert ("stats_parsed" in names) is has_struct
@@ -253,38 +253,19 @@ def test_only_indexed_columns_have_typed_statistics() -> None:
 
 
 def test_a_table_without_statistics_still_counts_its_rows() -> None:
-    (table,) = tables(encode_checkpoint(state(properties={"dataSkippingNumIndexedCols": "0"})))
+    table = table_of(encode_checkpoint(state(properties={"dataSkippingNumIndexedCols": "0"})))
     assert rows_of(table, "add")[0]["stats_parsed"]["numRecords"] == 3
 
 
 def test_an_empty_table_has_a_checkpoint() -> None:
     encoded = encode_checkpoint(state(0, tombstones=TOMBSTONE_SCHEMA.empty_table()))
-    (table,) = tables(encoded)
+    table = table_of(encoded)
     assert table.num_rows == encoded.num_actions == 4
     assert encoded.num_add_files == 0
 
 
-def test_parts_hold_every_action_once_and_each_path_in_one_part() -> None:
-    whole = encode_checkpoint(state(50))
-    split = encode_checkpoint(state(50), max_actions_per_part=10)
-    assert len(split.parts) == 6
-    assert split.num_actions == whole.num_actions
-    paths = [{add["path"] for add in rows_of(table, "add")} for table in tables(split)]
-    assert sum(len(part) for part in paths) == 50
-    assert set().union(*paths) == {add["path"] for add in rows_of(tables(whole)[0], "add")}
-    assert (
-        sum(len(rows_of(t, "protocol")) for t in tables(split) if "protocol" in t.column_names) == 1
-    )
-
-
-def test_parts_are_the_same_in_every_attempt() -> None:
-    first = encode_checkpoint(state(50), max_actions_per_part=10)
-    assert first.parts == encode_checkpoint(state(50), max_actions_per_part=10).parts
-
-
-def test_a_v2_checkpoint_says_so_and_is_one_file() -> None:
-    encoded = encode_checkpoint(state(50), max_actions_per_part=10, as_v2=True)
-    (table,) = tables(encoded)
+def test_a_v2_checkpoint_says_so() -> None:
+    table = table_of(encode_checkpoint(state(50), as_v2=True))
     assert rows_of(table, "checkpointMetadata") == [{"version": 12, "tags": None}]
     assert "sidecar" in table.column_names
     assert len(rows_of(table, "add")) == 50

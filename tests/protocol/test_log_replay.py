@@ -13,10 +13,10 @@ from dagster_delta.protocol.log_replay import (
     DELETION_VECTOR_TYPE,
     LIVE_FILE_SCHEMA,
     TOMBSTONE_SCHEMA,
+    HiddenFiles,
     file_key,
     keys_of,
     reconcile_tail,
-    rows_to_keep,
 )
 from dagster_delta.protocol.log_tail import RawCommit, add_columns, decode_tail, remove_columns
 from tests.table.logs import PROTOCOL, Action, add_file, encode, metadata, remove_file, vector
@@ -220,7 +220,9 @@ def test_exactly_the_files_with_a_newer_action_are_hidden(
     hidden = {_key(path, each) for path, each in newer}
     paths = pa.chunked_array([[path] for path, _ in files], pa.string())
     vectors = pa.array([each for _, each in files], DELETION_VECTOR_TYPE)
-    kept = rows_to_keep(paths, lambda mask: pa.chunked_array([vectors.filter(mask)]), list(hidden))
+    kept = HiddenFiles(list(hidden)).rows_to_keep(
+        paths, lambda mask: pa.chunked_array([vectors.filter(mask)])
+    )
     expected = [_key(path, each) not in hidden for path, each in files]
     assert (kept.to_pylist() if kept is not None else [True] * len(files)) == expected
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
+from dagster_delta.table.checkpoint_files import write_checkpoint
 from tests.golden.answers import rows_of
 from tests.reference.tables import BUILDERS, PARTITION_ROWS
 
@@ -158,3 +159,36 @@ def test_checkpoints_by_delta_spark_are_read(
     assert list(Path(uri, "_delta_log").glob("*.checkpoint*"))
     alike(read_by_delta_spark(delta_spark, uri), snapshot.scan().to_arrow())
     assert snapshot.scan(where="p = 1").count() == 50
+
+
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+def test_delta_spark_reads_a_split_checkpoint_and_follows_it(
+    policy: str, delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / policy)
+    properties = {
+        "delta.checkpointPolicy": policy,
+        "delta.enableDeletionVectors": "true",
+        "delta.checkpointInterval": "2",
+    }
+    rows = pa.table({"id": list(range(30)), "p": [n % 3 for n in range(30)]})
+    table = DeltaTable.create(uri, rows.schema, partition_by=["p"], properties=properties)
+    for _ in range(2):
+        table.append(rows)
+    table.delete("id = 7")
+    now_ms = table.snapshot().timestamp_ms
+    write_checkpoint(DeltaTable(uri).snapshot(), now_ms=now_ms, max_actions_per_file=3)
+    for commit in Path(uri, "_delta_log").glob("*[0-9].json"):
+        if int(commit.name[:20]) < table.version():
+            commit.unlink()
+    for other in Path(uri, "_delta_log").glob(f"*{table.version() - 1}.checkpoint*"):
+        other.unlink()
+    ours = DeltaTable(uri).snapshot().scan().to_arrow()
+    assert ours.num_rows == 58
+    alike(read_by_delta_spark(delta_spark, uri), ours)
+    # Its own checkpoint is made from ours.
+    delta_spark.read.format("delta").load(uri).write.format("delta").mode("append").save(uri)
+    alike(
+        read_by_delta_spark(delta_spark, uri),
+        DeltaTable(uri).snapshot().scan().to_arrow(),
+    )

@@ -29,10 +29,10 @@ from dagster_delta.protocol.pending_actions import CHECKPOINT_PROTECTION_KEY
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table import log_cleanup
+from dagster_delta.table.checkpoint_files import write_checkpoint
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_cleanup import LogCleanupResult, clean_log
 from dagster_delta.table.log_watch import read_new_commits, start_cursor
-from dagster_delta.table.post_commit import write_checkpoint
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 

@@ -13,8 +13,8 @@ import pytest
 from dagster_delta.protocol.last_checkpoint import json_checksum
 from dagster_delta.protocol.version_checksum import parse_version_checksum
 from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.checkpoint_files import write_checkpoint
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.post_commit import write_checkpoint
 from dagster_delta.table.snapshot import Snapshot
 
 ROWS = pa.table({"id": [1, 2, 3], "p": ["a", "b", None], "s": [{"x": 1.5}, None, {"x": None}]})
@@ -134,25 +134,6 @@ def test_the_hint_never_goes_back(store: MemoryStore) -> None:
     assert json.loads(store.read("_delta_log/_last_checkpoint"))["version"] == 1
 
 
-def test_a_large_checkpoint_comes_in_parts(store: MemoryStore) -> None:
-    table = table_of(store)
-    table.append(ROWS)
-    write_checkpoint(table.snapshot(), now_ms=0, max_actions_per_part=2)
-    parts = [name for name in log(store) if ".checkpoint." in name]
-    assert [name[20:] for name in parts] == [
-        f".checkpoint.000000000{n}.0000000003.parquet" for n in (1, 2, 3)
-    ]
-    assert json.loads(store.read("_delta_log/_last_checkpoint"))["parts"] == 3
-    assert described(from_checkpoint_alone(store, 1)) == described(table.snapshot())
-
-
-def test_v2_checkpoints_never_come_in_parts(store: MemoryStore) -> None:
-    table = table_of(store, checkpointPolicy="v2")
-    write_checkpoint(table.snapshot(), now_ms=0, max_actions_per_part=1)
-    (name,) = [name for name in log(store) if ".checkpoint." in name]
-    assert len(name) == len("00000000000000000000.checkpoint..parquet") + 36
-
-
 @pytest.mark.parametrize(
     "properties",
     [
@@ -162,15 +143,15 @@ def test_v2_checkpoints_never_come_in_parts(store: MemoryStore) -> None:
         {"columnMapping__mode": "name"},
     ],
 )
-@pytest.mark.parametrize("max_actions_per_part", [3, 1000])
+@pytest.mark.parametrize("max_actions_per_file", [3, 1000])
 def test_deltalake_reads_the_checkpoint_alone(
-    tmp_path: Path, properties: dict[str, str], max_actions_per_part: int
+    tmp_path: Path, properties: dict[str, str], max_actions_per_file: int
 ) -> None:
     keys = {f"delta.{key.replace('__', '.')}": value for key, value in properties.items()}
     table = DeltaTable.create(tmp_path, ROWS.schema, partition_by=["p"], properties=keys)
     table.append(ROWS)
     table.overwrite(ROWS.slice(0, 1), where="dynamic")
-    write_checkpoint(table.snapshot(), now_ms=0, max_actions_per_part=max_actions_per_part)
+    write_checkpoint(table.snapshot(), now_ms=0, max_actions_per_file=max_actions_per_file)
     for commit in (tmp_path / "_delta_log").glob("*[0-9].json"):
         if int(commit.name[:20]) < table.version():
             commit.unlink()

@@ -140,6 +140,16 @@ def _check(snapshot: Snapshot, model: Model) -> None:
     every = snapshot.live_files()
     every.validate(full=True)
     assert isinstance(every, pa.Table)
+    _check_batches(snapshot, every)
+
+
+def _check_batches(snapshot: Snapshot, every: pa.Table) -> None:
+    batches = list(snapshot.file_batches(every.column_names, ()))
+    assert [row for each in batches for row in each.files.to_pylist()] == every.to_pylist()
+    statistics = [row for each in batches for row in each.statistics(()).to_pylist()]
+    assert statistics == snapshot.statistics(()).to_pylist()
+    removed = [row for each in snapshot.tombstone_batches(now_ms=0) for row in each.to_pylist()]
+    assert removed == snapshot.tombstones(now_ms=0).to_pylist()
 
 
 def _vector_key(descriptor: dict[str, Any] | None) -> tuple[str, int | None] | None:
