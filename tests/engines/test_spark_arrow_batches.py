@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.spark.arrow_batches import MAX_RECORDS, counted_batches
+from dagster_delta.engines.spark.arrow_batches import counted_batches
+from dagster_delta.engines.spark.session import MAX_RECORDS
 from dagster_delta.engines.spark.tasks import joined_batches
 
 if TYPE_CHECKING:

@@ -6,21 +6,17 @@ to nine tenths of what its side of the exchange costs. A bound of few rows keeps
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.spark.session import session_conf
+from dagster_delta.engines.spark.session import MAX_RECORDS, lending_lock, session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-__all__ = ["MAX_RECORDS", "counted_batches"]
-
-MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-"""The session setting that bounds the rows of a batch."""
+__all__ = ["counted_batches"]
 
 _MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _DEFAULT_BYTES = "67108864b"
@@ -29,8 +25,6 @@ _UNBOUNDED_BYTES = str(2**31 - 1)
 _BATCH_ROWS = 512
 """Rows of 128 KB, on average, fill the 64 MB that Spark would allow. Batches of fewer rows cost
 more than the exchange gains."""
-
-_lock = threading.Lock()
 
 
 @contextmanager
@@ -62,7 +56,7 @@ def _bound_by_rows(session: SparkSession) -> str | None:
 
     # Who finds the settings changed leaves them alone, and may lose speed when they are restored
     # in the middle of a job; it never keeps for good what was lent.
-    with _lock:
+    with lending_lock:
         before = session_conf(session, MAX_RECORDS)
         if before is None or session_conf(session, _MAX_BYTES) != _DEFAULT_BYTES:
             return None
@@ -78,7 +72,7 @@ def _bound_by_rows(session: SparkSession) -> str | None:
 
 
 def _bound_by_bytes(session: SparkSession, max_records: str) -> None:
-    with _lock:
+    with lending_lock:
         session.conf.unset(_MAX_BYTES)
         session.conf.set(MAX_RECORDS, max_records)
 

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIELD_ID_READ",
+    "MAX_RECORDS",
     "check_java",
     "frame_of",
     "functions_of",
     "has_jvm",
     "is_connect",
     "is_utc",
+    "lending_lock",
     "local_spark_session",
     "session_conf",
     "settings_without_effect",
@@ -43,10 +45,12 @@ _UTC_ZONES = frozenset(
 FIELD_ID_READ = "spark.sql.parquet.fieldId.read.enabled"
 """The session setting under which Spark resolves Parquet columns by field id."""
 
-_MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+"""The session setting that bounds the rows of an Arrow batch."""
+
 _MAX_BATCH_ROWS = 2**31 - 1
-# It keeps two threads from restoring each other's value.
-_lending_lock = threading.RLock()
+lending_lock = threading.RLock()
+"""To be held while `MAX_RECORDS` is lent: keeps two threads from restoring each other's value."""
 
 _JAVA_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
@@ -202,16 +206,16 @@ def _bounded_batches(session: SparkSession) -> Iterator[None]:
 
     Spark knows a zero for that, and its Python part fails on it.
     """
-    if is_connect(session) or int(session_conf(session, _MAX_RECORDS) or 1) > 0:
+    if is_connect(session) or int(session_conf(session, MAX_RECORDS) or 1) > 0:
         yield
         return
-    with _lending_lock:
-        before = session_conf(session, _MAX_RECORDS)
-        session.conf.set(_MAX_RECORDS, str(_MAX_BATCH_ROWS))
+    with lending_lock:
+        before = session_conf(session, MAX_RECORDS)
+        session.conf.set(MAX_RECORDS, str(_MAX_BATCH_ROWS))
         try:
             yield
         finally:
-            session.conf.set(_MAX_RECORDS, before or "0")
+            session.conf.set(MAX_RECORDS, before or "0")
 
 
 def functions_of(value: object) -> ModuleType:

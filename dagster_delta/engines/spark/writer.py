@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dagster_delta.engines.engine import WriteResult, WriteSpec
-from dagster_delta.engines.spark.arrow_batches import MAX_RECORDS, counted_batches
+from dagster_delta.engines.spark.arrow_batches import counted_batches
 from dagster_delta.engines.spark.errors import executor_failure
 from dagster_delta.engines.spark.partition_exchange import (
     PACKED_PARTITION,
@@ -21,7 +21,7 @@ from dagster_delta.engines.spark.partition_exchange import (
     UnpackTask,
     slice_size_bytes,
 )
-from dagster_delta.engines.spark.session import functions_of, session_conf
+from dagster_delta.engines.spark.session import MAX_RECORDS, functions_of, session_conf
 from dagster_delta.engines.spark.tasks import REPORT_SCHEMA, WriteTask, decode_reports
 from dagster_delta.engines.spark.written_rows import WrittenRows
 from dagster_delta.engines.store_assignment import assign_batches
