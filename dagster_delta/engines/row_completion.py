@@ -107,7 +107,9 @@ class ComputedColumns:
     ) -> None:
         values = {_quote(each.column): each.sql for each in columns}
         self._assignments = (
-            parse_assignments(values, schema, value_schema=value_schema) if values else ()
+            parse_assignments(values, schema, value_schema=value_schema, fills=True)
+            if values
+            else ()
         )
         for each in self._assignments:
             check_computable(each)

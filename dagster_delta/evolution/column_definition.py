@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.engines.sql.moments import at_moment
-from dagster_delta.engines.sql.tokens import tokenize
+from dagster_delta.engines.sql.repeatability import unsteady_functions
 from dagster_delta.engines.sql.types import sql_type_name
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.evolution.type_spelling import parse_type
@@ -37,16 +37,6 @@ __all__ = ["Column", "Identity", "check_column_values", "schema_of_columns"]
 
 _LONG = PrimitiveType("long")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-_NOT_DETERMINISTIC = frozenset(
-    {
-        "current_catalog", "current_database", "current_date", "current_schema",
-        "current_timestamp", "current_timezone", "current_user", "curdate", "input_file_name",
-        "localtimestamp", "monotonically_increasing_id", "now", "rand", "randn", "random",
-        "session_user", "shuffle", "spark_partition_id", "user", "uuid",
-    }
-)  # fmt: skip
-"""Functions that give another result when the same row is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +181,10 @@ def _check_generated(field: StructField, schema: StructType) -> None:
     expression = _parse(
         field, GENERATION_KEY, bases, "is computed from columns that are not generated themselves"
     )
-    tokens = tokenize(expression.sql)
-    unsteady = {each.text.lower() for each in tokens if each.kind == "word"} & _NOT_DETERMINISTIC
-    unsteady -= {path[0].lower() for path in expression.references}
+    unsteady = unsteady_functions(expression)
     if unsteady:
         raise InvalidArgument(
-            f"generated column {field.name} is computed with {', '.join(sorted(unsteady))}, which "
+            f"generated column {field.name} is computed with {', '.join(unsteady)}, which "
             "gives another result each time: use a default for that",
             column=field.name,
         )

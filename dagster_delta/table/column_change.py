@@ -38,7 +38,7 @@ from dagster_delta.evolution.column_change_states import (
     published_clustering,
     published_configuration,
 )
-from dagster_delta.evolution.column_paths import dotted, find_place
+from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.arrow_columns import boolean_column
@@ -46,6 +46,7 @@ from dagster_delta.protocol.column_change import (
     COLUMN_CHANGE_DOMAIN,
     COLUMN_CHANGE_TAG,
     ColumnChange,
+    field_at,
     is_filled,
 )
 from dagster_delta.protocol.column_mapping import ID_KEY
@@ -149,15 +150,13 @@ def state_of(snapshot: Snapshot) -> ColumnChangeState | None:
     change = ColumnChange.of(snapshot.configuration)
     if change is None:
         return None
-    source = change.source(snapshot.schema)
     files = snapshot.live_files(("size_bytes", "tags"))
     left = files.filter(_unfilled(files, change.id))
     known = _domain_state(snapshot, change)
-    old = None if source is None else find_place(snapshot.schema, change.path).data_type
     return ColumnChangeState(
         id=change.id,
         column=dotted(change.path),
-        from_type="(dropped)" if old is None else sql_type_name(old),
+        from_type=_present_type(change, snapshot),
         to_type=sql_type_name(change.target_type()),
         state="prepared" if known is None else known.state,
         version=snapshot.version,
@@ -165,6 +164,17 @@ def state_of(snapshot: Snapshot) -> ColumnChangeState | None:
         num_files_left=left.num_rows,
         bytes_left=pc.sum(left["size_bytes"]).as_py() or 0,
     )
+
+
+def _present_type(change: ColumnChange, snapshot: Snapshot) -> str:
+    source = change.source(snapshot.schema)
+    if source is None:
+        return "(dropped)"
+    # Writers that know nothing of the change may have renamed the column.
+    try:
+        return sql_type_name(field_at(source, change.path[1:]))
+    except KeyError:
+        return "(altered)"
 
 
 def begin_column_change(
@@ -313,6 +323,7 @@ class ColumnChangeJob:
             files = self._next_files(snapshot, change, size)
             if not files.num_rows:
                 return snapshot
+            check_unaltered(snapshot.configuration, change)
             outcome = self._fill_batch(snapshot, files, change)
             if isinstance(outcome, CommitResult):
                 lost, size, snapshot = 0, self._batch_bytes, outcome.snapshot

@@ -120,9 +120,11 @@ class _RowOperation:
         expression = None
         if where is not None:
             from dagster_delta.engines.sql.expressions import parse_expression
+            from dagster_delta.engines.sql.repeatability import check_repeatable
 
             expression = parse_expression(where, snapshot.schema)
             expression.check_filter()
+            check_repeatable(expression, f"the condition of {name}")
         return cls(name, transaction, snapshot, expression, started)
 
     def run(

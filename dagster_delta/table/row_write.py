@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Constraint, WriteResult, WriteSpec
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.engines.sql.repeatability import check_repeatable
 from dagster_delta.errors import InvalidArgument, InvalidCast, UnsupportedFeature
 from dagster_delta.protocol.column_values import inserted_values
 from dagster_delta.protocol.schema import StructType
@@ -140,6 +141,7 @@ class RowWrite:
             return self._replace_files(configuration, where)
         expression = parse_expression(where, snapshot.schema)
         expression.check_filter()
+        check_repeatable(expression, "the condition of the overwrite")
         is_utc = _session_is_utc(self.data)
         replaced = replace_matching_partitions(
             snapshot, expression, now_ms=self.clock(), session_is_utc=is_utc

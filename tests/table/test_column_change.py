@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +25,7 @@ from dagster_delta.errors import (
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.column_change import without_mark
 from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.column_change import ColumnChangeProgress
@@ -621,6 +623,31 @@ def test_what_others_do_to_the_column_hinders_the_change_and_no_writer() -> None
         opened(store).resume_column_change()
     opened(store).cancel_column_change()
     assert opened(store).snapshot().scan(where="ident = 7").to_arrow()["v"].to_pylist() == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "from_type", "problem"),
+    [({"v": "w"}, "string", "renamed to w"), ({}, "(dropped)", "dropped or replaced")],
+)
+def test_a_column_that_others_rename_or_drop_is_told_and_the_change_can_be_cancelled(
+    kept: dict[str, str], from_type: str, problem: str
+) -> None:
+    store = MemoryStore()
+    snapshot = begun(store).snapshot()
+    fields = [replace(each, name=kept.get(each.name, each.name)) for each in snapshot.schema]
+    schema = StructType(tuple(each for each in fields if kept or each.name != "v"))
+    foreign = Transaction(store, snapshot)
+    metadata = msgspec.structs.replace(snapshot.metadata, schema_string=schema.to_json())
+    foreign.stage_configuration(TableConfiguration(snapshot.protocol, metadata))
+    foreign.commit("ALTER TABLE")
+    table = opened(store)
+    state = table.column_change()
+    assert state is not None
+    assert (state.column, state.from_type, state.to_type) == ("v", from_type, "int")
+    with pytest.raises(SchemaChangeRefused, match=rf"{problem}.*cancel the change"):
+        table.resume_column_change()
+    table.cancel_column_change()
+    assert table.column_change() is None
 
 
 def test_a_column_that_is_written_anew_ends_the_change_by_name() -> None:

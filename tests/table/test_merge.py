@@ -693,3 +693,30 @@ def test_conditions_that_look_into_json_are_computed_wherever_the_rows_are_read(
     changed = {each["id"] for each in found if each["j"].endswith(" ")}
     assert changed == {each for each in range(30) if each % 7 < 5}
     assert len(found) == 60 - sum((59 - turn - turn) % 7 != 0 for turn in range(5))
+
+
+def structs(*ids: int, b: bool) -> pa.Table:
+    held = [("a", pa.int64()), ("b", pa.string())] if b else [("a", pa.int64())]
+    rows = [{"id": each, "s": {"a": each, "b": "kept"}} for each in ids]
+    return pa.Table.from_pylist(rows, pa.schema([("id", pa.int64()), ("s", pa.struct(held))]))
+
+
+def test_a_struct_that_lacks_a_field_loses_none_of_the_table() -> None:
+    table = DeltaTable("memory://t", store=MemoryStore(), must_exist=False)
+    table.append(structs(1, b=True))
+    for clause in ("when_matched_update_all", "when_not_matched_insert_all"):
+        with pytest.raises(SchemaMismatch, match=r"column s has no field b.*schema_mode"):
+            getattr(table.merge(structs(1, 2, b=False), "t.id = s.id"), clause)().execute()
+    merge = table.merge(structs(1, b=False), "t.id = s.id", schema_mode="merge")
+    merge.when_matched_update_all().execute()
+    assert table.snapshot().scan().to_arrow().to_pylist() == [{"id": 1, "s": {"a": 1, "b": "kept"}}]
+
+
+def test_conditions_of_chance_are_refused() -> None:
+    table = DeltaTable("memory://t", store=MemoryStore(), must_exist=False)
+    table.append(data((1, "a", 1)))
+    merge = table.merge(data((1, "b", 1)), "t.id = s.id AND rand() < 2")
+    with pytest.raises(InvalidArgument, match=r"holds rand, which gives another answer"):
+        merge.when_matched_update_all().execute()
+    with pytest.raises(InvalidArgument, match=r"condition of DELETE holds uuid"):
+        table.delete("uuid() > 'a'")

@@ -6,7 +6,7 @@ assignment where it allows the pair of types, by an ANSI cast otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,14 +19,26 @@ from dagster_delta.engines.sql.expressions import SqlExpression, parse_expressio
 from dagster_delta.engines.sql.typed import Column
 from dagster_delta.engines.sql.types import VARIANT, is_primitive, sql_type_name
 from dagster_delta.engines.store_assignment import assign_batches
-from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.arrow_schema import to_arrow_type
-from dagster_delta.protocol.schema import DataType, StructField, StructType
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+)
 
 if TYPE_CHECKING:
     from dagster_delta.engines.row_completion import ComputedColumns
 
-__all__ = ["RowUpdate", "check_computable", "compute", "parse_assignments"]
+__all__ = [
+    "RowUpdate",
+    "check_computable",
+    "compute",
+    "parse_assignments",
+    "refuse_lacking_fields",
+]
 
 
 def parse_assignments(
@@ -35,6 +47,7 @@ def parse_assignments(
     *,
     value_schema: StructType | None = None,
     casts: bool = True,
+    fills: bool = False,
 ) -> tuple[Assignment, ...]:
     """What an UPDATE sets.
 
@@ -43,10 +56,11 @@ def parse_assignments(
         schema: logical schema of the table.
         value_schema: what the values are computed from, where that is not the row of the table.
         casts: whether the SQL casts what store assignment would refuse; else who computes it does.
+        fills: whether fields of structs that a value lacks become null.
 
     Raises:
         InvalidArgument: nothing is set, a column is set twice, a name or a value is no SQL text.
-        SchemaMismatch: a column is not there.
+        SchemaMismatch: a column is not there, or a value lacks a field of it.
     """
     if not values:
         raise InvalidArgument("an update sets at least one column: pass {column: expression}")
@@ -61,9 +75,49 @@ def parse_assignments(
         column, data_type = _find_target(name, schema)
         scope = schema if value_schema is None else value_schema
         value = _fitting(sql, scope, data_type) if casts else parse_expression(sql, scope)
+        if not fills and value.data_type is not None:
+            refuse_lacking_fields(column, value.data_type, data_type)
         assignments.append(Assignment(column, value))
     _refuse_overlaps(assignments)
     return tuple(assignments)
+
+
+def refuse_lacking_fields(column: Sequence[str], source: DataType, target: DataType) -> None:
+    """Make sure that a value has every field of the column that it replaces, at any depth: one that
+    it lacks would lose what it holds.
+
+    Args:
+        column: logical path of the column.
+        source: type of the value.
+        target: type of the column.
+
+    Raises:
+        SchemaMismatch: it does not.
+    """
+    for path in _lacking_fields(source, target):
+        name = ".".join((*column, *path))
+        raise SchemaMismatch(
+            f"the new value of column {'.'.join(column)} has no field {'.'.join(path)}, and what "
+            "that holds would be lost: add the field to the value, or set the other fields one by "
+            'one; in a merge, schema_mode="merge" leaves it as it is',
+            column=name,
+        )
+
+
+def _lacking_fields(source: DataType, target: DataType) -> Iterator[tuple[str, ...]]:
+    match source, target:
+        case StructType(), StructType():
+            for each in target:
+                held = source.get(each.name)
+                below = [()] if held is None else _lacking_fields(held.data_type, each.data_type)
+                yield from ((each.name, *path) for path in below)
+        case ArrayType(held_type), ArrayType(wanted):
+            yield from (("element", *path) for path in _lacking_fields(held_type, wanted))
+        case MapType(), MapType():
+            keys = _lacking_fields(source.key_type, target.key_type)
+            yield from (("key", *path) for path in keys)
+            values = _lacking_fields(source.value_type, target.value_type)
+            yield from (("value", *path) for path in values)
 
 
 def _find_target(name: str, schema: StructType) -> tuple[tuple[str, ...], DataType]:

@@ -17,6 +17,7 @@ from dagster_delta.engines.row_changes.assignments import check_computable, pars
 from dagster_delta.engines.row_changes.default_keyword import resolve_defaults
 from dagster_delta.engines.row_completion import changed_values
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.engines.sql.repeatability import check_repeatable
 from dagster_delta.engines.sql.tokens import tokenize
 from dagster_delta.engines.sql.typed import Call, Cast, Column, Refused, Typed
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
@@ -75,6 +76,8 @@ class MergeClause:
     values: ColumnValues = NO_VALUES
     """Where the columns come from that are not assigned: all others of an insert, and what an
     update has to compute anew."""
+    fills: bool = False
+    """Whether fields of structs that a value lacks become null."""
 
 
 class MergeNames:
@@ -131,8 +134,13 @@ class MergeNames:
         """The schema that names in clauses of a kind are found in."""
         return self._scopes[_SIDES[kind]]
 
-    def parse(self, sql: str, kind: ClauseKind) -> SqlExpression:
+    def parse(self, sql: str, kind: ClauseKind, *, decides: bool = False) -> SqlExpression:
         """An expression in a clause of a kind.
+
+        Args:
+            sql: Spark SQL.
+            kind: of the clause.
+            decides: whether it is a condition.
 
         Raises:
             InvalidArgument: it is no expression, or a name is in both sides.
@@ -145,6 +153,8 @@ class MergeNames:
             expression = parse_expression(sql, self.scope(kind))
         except SchemaMismatch as mismatch:
             raise self._explained(mismatch, kind) from None
+        if decides:
+            check_repeatable(expression, "a condition of the merge")
         if self.embedded and not isinstance(expression.typed, Column):
             expression.check_embeddable()
         for path in expression.references:
@@ -154,7 +164,7 @@ class MergeNames:
 
     def condition(self, sql: str, kind: ClauseKind) -> Typed:
         """A condition, with paths that start with `TARGET` or `SOURCE`. Raises as `parse` does."""
-        expression = self.parse(sql, kind)
+        expression = self.parse(sql, kind, decides=True)
         expression.check_filter()
         if self.embedded:
             expression.check_embeddable()
@@ -336,7 +346,7 @@ def parse_clauses(
         InvalidArgument: there are none, one that always holds stands before others of its kind, or
             an expression makes no sense.
         SchemaMismatch: a name is no column; columns of one side are not in the other where all of
-            them are asked for.
+            them are asked for; a value lacks a field of its column.
         UnsupportedExpression: the embedded engine cannot compute an expression exactly.
     """
     if not texts:
@@ -376,7 +386,11 @@ def _parse_clause(
         if isinstance(sql, str):
             names.parse(sql, text.kind)
     assignments = parse_assignments(
-        values, names.assigned, value_schema=names.scope(text.kind), casts=names.embedded
+        values,
+        names.assigned,
+        value_schema=names.scope(text.kind),
+        casts=names.embedded,
+        fills=evolves,
     )
     if text.values is None:
         assignments = tuple(_with_structs(each, names) for each in assignments)
@@ -384,7 +398,7 @@ def _parse_clause(
         check_computable(each)
     assigned = {each.column[0] for each in assignments}
     complete = inserted_values if text.action == "insert" else changed_values
-    return MergeClause(text, condition, assignments, complete(configuration, assigned))
+    return MergeClause(text, condition, assignments, complete(configuration, assigned), evolves)
 
 
 def _by_path(text: ClauseText, names: MergeNames) -> dict[str, str]:

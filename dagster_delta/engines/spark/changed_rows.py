@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines.engine import Constraint, WriteSpec
+from dagster_delta.engines.row_changes.assignments import refuse_lacking_fields
 from dagster_delta.engines.row_completion import generation_constraints
 from dagster_delta.engines.row_tracking import CarriedIds
 from dagster_delta.engines.spark.arrow_batches import counted_batches
@@ -65,6 +66,8 @@ class RowChange:
     """How columns get their values that the change does not name."""
     structs: Mapping[tuple[str, ...], str] | None = None
     """Spark SQL by logical path of structs that are taken over field by field, see `Assignment`."""
+    fills: bool = False
+    """Whether fields of structs that a value lacks become null."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,10 @@ class ChangingRows:
         types = from_spark_schema(typed.schema)
         values: list[dict[tuple[str, ...], tuple[Column, DataType]]] = [{} for _ in self.changes]
         for (index, path, _), column, field in zip(texts, columns, types, strict=True):
+            change = self.changes[index]
+            if not change.fills and path in (change.values or ()):
+                target = field_at(self.data.configuration.schema, path).data_type
+                refuse_lacking_fields(path, field.data_type, target)
             values[index][path] = (column, field.data_type)
         return values
 

@@ -230,7 +230,9 @@ class FrameMerge:
             for each in clause.assignments
             for depth, struct in enumerate(each.structs)
         }
-        return RowChange(clause.text.action, both, values, clause.values, structs)
+        return RowChange(
+            clause.text.action, both, values, clause.values, structs, fills=clause.fills
+        )
 
     def _without_doubles(
         self, frame: DataFrame, changes: list[RowChange]

@@ -1,0 +1,57 @@
+"""Functions that give another result when the same row is looked at again.
+
+What decides over rows is computed more than once: to find the files, to change the rows, to record
+the changes. Where the answers differ, rows would be lost or doubled.
+"""
+
+from __future__ import annotations
+
+from dagster_delta.engines.sql.expressions import SqlExpression
+from dagster_delta.engines.sql.tokens import tokenize
+from dagster_delta.errors import InvalidArgument
+
+__all__ = ["check_repeatable", "unsteady_functions"]
+
+_RANDOM = frozenset(
+    {
+        "input_file_name", "monotonically_increasing_id", "rand", "randn", "random", "randstr",
+        "shuffle", "spark_partition_id", "uniform", "uuid",
+    }
+)  # fmt: skip
+
+_OF_THE_SESSION = frozenset(
+    {
+        "curdate", "current_catalog", "current_database", "current_date", "current_schema",
+        "current_timestamp", "current_timezone", "current_user", "localtimestamp", "now",
+        "session_user", "user",
+    }
+)  # fmt: skip
+
+
+def unsteady_functions(expression: SqlExpression) -> list[str]:
+    """Names in an expression of functions that hang on chance, the clock or the session, sorted."""
+    return _named(expression, _RANDOM | _OF_THE_SESSION)
+
+
+def check_repeatable(expression: SqlExpression, what: str) -> None:
+    """Make sure that an expression gives every row one answer within a statement.
+
+    Args:
+        expression: a condition, as parsed.
+        what: to call it by: "the condition of a merge".
+
+    Raises:
+        InvalidArgument: it holds a function of chance.
+    """
+    found = _named(expression, _RANDOM)
+    if found:
+        raise InvalidArgument(
+            f"{what} holds {', '.join(found)}, which gives another answer each time it is asked: "
+            "compute it into a column first"
+        )
+
+
+def _named(expression: SqlExpression, functions: frozenset[str]) -> list[str]:
+    tokens = tokenize(expression.sql)
+    words = {each.text.lower() for each in tokens if each.kind == "word"}
+    return sorted((words & functions) - {path[0].lower() for path in expression.references})
