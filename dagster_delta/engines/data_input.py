@@ -43,8 +43,19 @@ def to_reader(data: object) -> pa.RecordBatchReader:
     raise InvalidArgument(
         f"cannot write a {type(data).__module__}.{type(data).__qualname__}: pass a pyarrow table, "
         "batch, reader or dataset, a pandas, polars or Spark frame, or any object with "
-        "__arrow_c_stream__"
+        f"__arrow_c_stream__{_conversion(data)}"
     )
+
+
+def _conversion(data: object) -> str:
+    """How the rows that plain Python holds become a table, to be put behind the message."""
+    if isinstance(data, list) and data and isinstance(data[0], dict):
+        return "; pyarrow.Table.from_pylist makes a table of a list of rows"
+    if isinstance(data, list) and data and isinstance(data[0], pa.RecordBatch):
+        return "; pyarrow.Table.from_batches makes a table of a list of batches"
+    if isinstance(data, dict):
+        return "; pyarrow.table makes one of a mapping from column to values"
+    return ""
 
 
 def _from_pyarrow(data: Any) -> Any:

@@ -32,7 +32,10 @@ def check_column_types(schema: StructType) -> None:
         InvalidArgument: the message names the column.
     """
     if not schema.fields:
-        raise InvalidArgument("a table has at least one column, and the schema has none")
+        raise InvalidArgument(
+            "a table has at least one column, and the schema has none: data without rows have to "
+            "bring their columns all the same"
+        )
     for path, field in walk_fields(schema):
         if _holds_void(field.data_type):
             column = ".".join(path)

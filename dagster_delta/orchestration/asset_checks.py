@@ -26,6 +26,7 @@ from dagster_delta.orchestration.table_checks import (
     check_schema,
     check_unique,
     rows_since,
+    spell_age,
 )
 from dagster_delta.protocol.schema import StructType
 
@@ -215,7 +216,7 @@ def _rules(
         )
     if freshness is not None:
         rules["delta_freshness"] = _Rule(
-            f"Rows have changed within the last {freshness}.",
+            f"Rows have changed within the last {spell_age(freshness)}.",
             lambda s, _: check_freshness(s, freshness, dt.datetime.now(dt.UTC)),
         )
     if schema is not None:

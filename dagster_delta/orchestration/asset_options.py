@@ -104,7 +104,16 @@ class AssetOptions:
     """Latest commits of the table that every materialisation shows; each is read for it."""
 
     def table_uri(self, root_uri: str, asset_key: AssetKey | None, output_name: str) -> str:
-        """`<root>/<schema>/<table>`, where earlier Delta IO managers keep the table too."""
+        """`<root>/<schema>/<table>`, where earlier Delta IO managers keep the table too.
+
+        Raises:
+            InvalidArgument: the root is empty, which would be that of the file system.
+        """
+        if not root_uri.strip():
+            raise InvalidArgument(
+                "root_uri of the DeltaIOManager is empty: set it to the location that holds the "
+                "tables, and the environment variable that it comes from, if it does"
+            )
         root = root_uri.rstrip("/")
         schema, table = self.table_path(asset_key, output_name)
         return f"{root}/{schema}/{table}" if schema else f"{root}/{table}"

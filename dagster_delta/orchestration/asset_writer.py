@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dagster import TableColumnLineage
 
-from dagster_delta.errors import InvalidArgument, TableAlreadyExists, TableNotFound
+from dagster_delta.errors import (
+    InvalidArgument,
+    PartitionMismatch,
+    TableAlreadyExists,
+    TableNotFound,
+)
 from dagster_delta.evolution.merge_schema import check_strict
+from dagster_delta.evolution.schema_diff import diff_schemas
 from dagster_delta.orchestration.asset_options import AssetOptions
 from dagster_delta.orchestration.merge_config import MergeConfig, MergeType, add_clauses
 from dagster_delta.orchestration.partition_predicates import identity_values, partition_predicate
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
     from dagster_delta.table.transaction import ApplicationProgress
 
 __all__ = ["AssetWrite", "WrittenAsset", "default_partition_columns", "write_asset"]
+
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +99,17 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
         skipped = _keep_existing(write, before, predicate)
         if skipped is not None:
             return skipped
+    write = _keeping_other_partitions(write, before, schema)
     partition_by = _partition_by(write, before, schema)
-    if write.options.mode == "merge":
-        result = _merge(write, table, data, schema, partition_by)
-    else:
-        result = _commit(write, table, data, predicate, partition_by)
+    try:
+        if write.options.mode == "merge":
+            result = _merge(write, table, data, schema, partition_by)
+        else:
+            result = _commit(write, table, data, predicate, partition_by)
+    except PartitionMismatch as error:
+        if write.selection is None:
+            raise
+        raise _outside_of_run(write, write.selection, predicate, error) from error
     return WrittenAsset(
         write.options.mode,
         result.snapshot,
@@ -124,6 +138,50 @@ def default_partition_columns(selection: PartitionSelection, schema: StructType)
     distinct = tuple(dict.fromkeys(columns))
     # A table has to have a column besides those it is partitioned by.
     return distinct if len(distinct) < len(schema) else ()
+
+
+def _keeping_other_partitions(
+    write: AssetWrite, before: Snapshot | None, schema: StructType
+) -> AssetWrite:
+    """The write without `schema_mode` overwrite, which replaces all rows, where a run writes some
+    partitions: harmless as long as the rows have the columns of the table.
+    """
+    options = write.options
+    if write.selection is None or options.mode != "overwrite":
+        return write
+    if options.schema_mode != "overwrite":
+        return write
+    diff = None if before is None else diff_schemas(before.schema, schema)
+    if diff is not None and (diff.added or diff.missing or diff.retyped):
+        raise InvalidArgument(
+            f"{write.name} is partitioned, and its schema_mode overwrite would take other columns "
+            "from the partitions that this run does not write: use schema_mode merge for new "
+            "columns and wider types, delta_schema_change_job or DeltaTable.alter for the rest:\n"
+            f"{diff}",
+            table=write.uri,
+        )
+    return replace(write, options=replace(options, schema_mode="strict"))
+
+
+def _outside_of_run(
+    write: AssetWrite,
+    selection: PartitionSelection,
+    predicate: str | None,
+    error: PartitionMismatch,
+) -> PartitionMismatch:
+    """The error in the words of the asset, with the rows of the first one."""
+    named = ", ".join(selection.keys[:_MAX_NAMED])
+    more = len(selection.keys) - _MAX_NAMED
+    run = f"{named} and {more} more" if more > 0 else named
+    plural = "s" if len(selection.keys) > 1 else ""
+    return PartitionMismatch(
+        f"{write.name} returned rows outside of the partition{plural} {run} of the run, for which "
+        f"{predicate or error.message} holds: return rows of the run's partitions alone "
+        "(context.partition_keys, context.partition_time_window), or name another column in "
+        "partition_expr",
+        table=error.table or write.uri,
+        examples=error.examples,
+    )
 
 
 def _without(schema: StructType, names: tuple[str, ...]) -> StructType:

@@ -32,6 +32,7 @@ from dagster_delta.orchestration.change_consumption import (
     without_changes,
 )
 from dagster_delta.orchestration.change_feed_writer import AppliedChanges, ChangeFeedMode, Returns
+from dagster_delta.orchestration.input_metadata import INPUT_PREFIX
 from dagster_delta.orchestration.io_manager import DeltaIOManager
 from dagster_delta.orchestration.partitions import PartitionSelection, select_partitions
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
@@ -185,7 +186,7 @@ class _IncrementalAsset:
 
     def define(self, options: Mapping[str, Any]) -> dg.AssetsDefinition:
         """The asset."""
-        options = dict(options)
+        options = {"kinds": {"deltalake"}, **options}
         source = self._source
         if source.table is None:
             upstream_options = dict(options.pop("ins", None) or {})
@@ -279,8 +280,10 @@ class _IncrementalAsset:
         consumption = plan_consumption(upstream, target, consumer)
         _log(context, consumption)
         if consumption.is_nothing_new or consumption.changes.is_empty:
+            _tell(context, consumption)
             return self._applied(consumption, None)
         consumption, changes = self._load(consumption, manager, upstream, consumer)
+        _tell(context, consumption)
         arguments |= {_INPUT: changes, **dict.fromkeys(_CONTEXT_NAMES, context)}
         wanted = {name: arguments[name] for name in self._signature.parameters}
         result = self._function(**wanted)
@@ -406,6 +409,19 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
             for name, hint in inspect.get_annotations(function).items()
             if not isinstance(hint, str)
         }
+
+
+def _tell(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
+    """Say which changes were read, over what the input said of the table when it was opened."""
+    changes = consumption.changes
+    facts: dict[str, Any] = {
+        "table": changes.snapshot.store.location.uri,
+        "version": changes.to_version,
+        "full_refresh": changes.is_full_refresh,
+    }
+    if changes.from_version is not None:
+        facts["from_version"] = changes.from_version
+    context.add_asset_metadata({f"{INPUT_PREFIX}{_INPUT}": dg.MetadataValue.json(facts)})
 
 
 def _log(context: dg.AssetExecutionContext, consumption: Consumption) -> None:

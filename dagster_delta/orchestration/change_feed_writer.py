@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dagster import AssetKey
 
 from dagster_delta.errors import TableNotFound
-from dagster_delta.orchestration.asset_options import WriteMode
+from dagster_delta.orchestration.asset_options import AssetOptions, WriteMode
 from dagster_delta.orchestration.asset_writer import AssetWrite, WrittenAsset, write_asset
 from dagster_delta.orchestration.change_consumption import Consumption
 from dagster_delta.orchestration.column_lineage import UpstreamColumns, column_lineage_by_name
@@ -84,7 +84,10 @@ def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
         return _only_progress(write, applied.consumption)
     if applied.mode == "append":
         mode: WriteMode = "overwrite" if applied.consumption.changes.is_full_refresh else "append"
-        return write_asset(replace(write, options=replace(write.options, mode=mode)), applied.rows)
+        options = replace(write.options, mode=mode)
+        if mode == "append":
+            options = _growing(options)
+        return write_asset(replace(write, options=options), applied.rows)
     rows = applied.rows
     if applied.returns == "changes":
         rows = _net(rows, applied, write.name)
@@ -166,6 +169,15 @@ def _present(rows: Any) -> Any:
     return rows.filter(pc.equal(rows[ACTION_COLUMN], UPSERT)).drop_columns([ACTION_COLUMN])
 
 
+def _growing(options: AssetOptions) -> AssetOptions:
+    """The options for rows that are added to others: these keep their columns, so that the schema
+    is replaced only where every row is taken anew.
+    """
+    if options.schema_mode != "overwrite":
+        return options
+    return replace(options, schema_mode="merge")
+
+
 def _merging(write: AssetWrite, applied: AppliedChanges, rows: Any) -> AssetWrite:
     """The write as a merge by the keys: changes delete and upsert, rows upsert."""
     from dagster_delta.engines import engine_for
@@ -180,7 +192,7 @@ def _merging(write: AssetWrite, applied: AppliedChanges, rows: Any) -> AssetWrit
         config = MergeConfig(merge_type=MergeType.upsert, predicate=on)
     return replace(
         write,
-        options=replace(write.options, mode="merge", merge=config),
+        options=replace(_growing(write.options), mode="merge", merge=config),
         control_columns=controls,
     )
 

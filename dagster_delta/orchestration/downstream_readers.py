@@ -5,12 +5,33 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from dagster import AssetKey, AssetsDefinition, AssetSpec, DagsterInstance, MetadataValue
+from dagster import (
+    AssetKey,
+    AssetsDefinition,
+    AssetSpec,
+    DagsterInstance,
+    MetadataValue,
+    OpExecutionContext,
+)
+from dagster_shared.check import CheckError
 
-__all__ = ["downstream_readers"]
+__all__ = ["assets_of_code_location", "downstream_readers"]
 
 _LINEAGE_KEY = "dagster/column_lineage"
 _UNKNOWN = "(no column lineage)"
+
+
+def assets_of_code_location(context: OpExecutionContext) -> tuple[AssetsDefinition, ...]:
+    """All assets of the code location that a step runs in; none where it runs in none, as a job
+    does that a test executes by itself.
+
+    Args:
+        context: of the step.
+    """
+    try:
+        return tuple(context.repository_def.assets_defs_by_key.values())
+    except CheckError:
+        return ()
 
 
 def downstream_readers(
@@ -31,7 +52,8 @@ def downstream_readers(
         The columns that each reads by its asset key, as `a/b`; those of another asset than the one
         in question as `a/b.column`.
     """
-    specs = tuple(_specs(assets))
+    # Keyed: the same asset may be given twice, by the job and by the code location.
+    specs = tuple({spec.key: spec for spec in _specs(assets)}.values())
     found: dict[str, set[str]] = {}
     waiting = [(key, frozenset(each.casefold() for each in columns))]
     seen: set[tuple[AssetKey, str]] = set()

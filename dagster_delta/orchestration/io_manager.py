@@ -31,6 +31,7 @@ from dagster_delta.orchestration.column_change_switch import (
     COLUMN_CHANGE_DESCRIPTION,
     NEW_TABLE_PROPERTIES,
 )
+from dagster_delta.orchestration.input_metadata import input_facts, tell_input
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.merge_config import MergeConfig
 from dagster_delta.orchestration.output_metadata import (
@@ -220,7 +221,9 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         where = " AND ".join(f"({each})" for each in conditions) or None
         scan = snapshot.scan(columns=wanted.columns, where=where)
         context.log.debug("loading %s at version %d, where %s", name, snapshot.version, where)
-        return load_input(load_type, TableInput(table, scan, self._session))
+        value = load_input(load_type, TableInput(table, scan, self._session))
+        tell_input(context, input_facts(scan, load_type, value))
+        return value
 
     def table_of(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> Snapshot | None:
         """The latest version of the table of an asset that is stored here; None where there is
@@ -262,6 +265,20 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         name = asset_key.to_user_string()
         options = read_asset_options(metadata, self._defaults(), asset=name)
         return options.table_uri(self.root_uri, asset_key, name)
+
+    def asset_table_name(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> str:
+        """`schema.table` of the table of an asset, or its name where no schema is wanted.
+
+        Args:
+            asset_key: of the asset.
+            metadata: definition metadata of the asset.
+
+        Raises:
+            InvalidArgument: the metadata make no sense.
+        """
+        name = asset_key.to_user_string()
+        options = read_asset_options(metadata, self._defaults(), asset=name)
+        return ".".join(filter(None, options.table_path(asset_key, name)))
 
     def _defaults(self) -> AssetOptions:
         given = read_asset_options(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel
 
@@ -37,7 +37,26 @@ class KnownFieldsOnly(BaseModel):
                 del data[name]
                 continue
             raise _unknown_field(type(self).__name__, name, known, self.earlier_options)
+        for name, value in data.items():
+            _check_kind(type(self), name, value)
         super().__init__(**data)
+
+
+def _check_kind(owner: type[BaseModel], name: str, value: object) -> None:
+    """Refuse a plain mapping for a field that takes one of several classes: Dagster wants to be
+    told which, and fails on any other mapping with an error that names nothing.
+    """
+    field = owner.model_fields.get(name)
+    if field is None or not field.discriminator or not isinstance(value, Mapping):
+        return
+    if len(value) == 1 and isinstance(next(iter(value.values())), Mapping):
+        return
+    classes = ", ".join(each.__name__ for each in get_args(field.annotation))
+    # No values: some are secrets.
+    raise InvalidArgument(
+        f"{name} of {owner.__name__} is a plain mapping, which does not say of what kind: pass one "
+        f"of {classes} instead"
+    )
 
 
 def _unknown_field(

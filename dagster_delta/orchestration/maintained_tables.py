@@ -24,7 +24,13 @@ from dagster_delta.orchestration.storage_options import StorageOptions, plain_op
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
 
-__all__ = ["MaintainedTable", "config_naming_tables", "delta_table_pool", "maintained_tables"]
+__all__ = [
+    "MaintainedTable",
+    "config_naming_tables",
+    "delta_table_pool",
+    "maintained_tables",
+    "named_tables",
+]
 
 _URI_KEY = "dagster/uri"
 _IO_MANAGER_KEY = "dagster/io_manager_key"
@@ -93,16 +99,34 @@ class MaintainedTable:
                 raise
             return None
 
-    def _locate(self, resources: Any) -> tuple[str, dict[str, Any], bool]:
-        """Location, storage options, and whether columns may change their type online."""
-        if self.uri is not None:
-            return self.uri, plain_options(self.storage_options), self.allow_column_changes
+    def table_name(self, resources: Any) -> str | None:
+        """`schema.table` as the IO manager lays it out; None where the location names the table.
+
+        Args:
+            resources: of the step.
+
+        Raises:
+            InvalidArgument: the asset is not stored by a DeltaIOManager.
+        """
+        if self.uri is not None or self.asset_key is None:
+            return None
+        return self._manager(resources).asset_table_name(self.asset_key, self.metadata)
+
+    def _manager(self, resources: Any) -> DeltaIOManager:
         manager = getattr(resources, self.io_manager_key or _DEFAULT_IO_MANAGER)
-        if not isinstance(manager, DeltaIOManager) or self.asset_key is None:
+        if not isinstance(manager, DeltaIOManager):
             raise InvalidArgument(
                 f"the asset {self.name} is stored by {type(manager).__name__}, which is no "
                 "DeltaIOManager: leave it out of the job, or name its location in the job's tables"
             )
+        return manager
+
+    def _locate(self, resources: Any) -> tuple[str, dict[str, Any], bool]:
+        """Location, storage options, and whether columns may change their type online."""
+        if self.uri is not None or self.asset_key is None:
+            options = plain_options(self.storage_options)
+            return str(self.uri), options, self.allow_column_changes
+        manager = self._manager(resources)
         uri = manager.asset_table_uri(self.asset_key, self.metadata)
         return uri, manager.storage_options.to_options(), manager.enable_column_change
 
@@ -143,6 +167,17 @@ def maintained_tables(
     return tuple(found)
 
 
+def named_tables(tables: Sequence[MaintainedTable]) -> str:
+    """The names of tables for people to read, the first `_MAX_NAMED` of them.
+
+    Args:
+        tables: of a job.
+    """
+    named = ", ".join(each.name for each in tables[:_MAX_NAMED])
+    more = len(tables) - _MAX_NAMED
+    return f"{named} and {more} more" if more > 0 else named
+
+
 def config_naming_tables(
     config: type[_C], field_name: str, tables: Sequence[MaintainedTable]
 ) -> type[_C]:
@@ -153,11 +188,9 @@ def config_naming_tables(
         field_name: field of it that takes names of tables.
         tables: of the job.
     """
-    named = ", ".join(each.name for each in tables[:_MAX_NAMED])
-    more = len(tables) - _MAX_NAMED
-    told = f"{named} and {more} more" if more > 0 else named
     asked = config.model_fields[field_name]
-    shown = Field(default=asked.default, description=f"{asked.description} There are: {told}.")
+    told = f"{asked.description} There are: {named_tables(tables)}."
+    shown = Field(default=asked.default, description=told)
     fields: dict[str, Any] = {field_name: (asked.annotation, shown)}
     return create_model(config.__name__, __base__=config, **fields)
 

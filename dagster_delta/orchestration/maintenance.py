@@ -19,6 +19,7 @@ from dagster_delta.orchestration.maintained_tables import (
     config_naming_tables,
     delta_table_pool,
     maintained_tables,
+    named_tables,
 )
 from dagster_delta.orchestration.maintenance_config import (
     DeltaCloneConfig,
@@ -35,6 +36,7 @@ from dagster_delta.orchestration.maintenance_steps import (
     restore_step,
     vacuum_step,
 )
+from dagster_delta.orchestration.output_metadata import table_metadata
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.orchestration.table_changes import DATA_VERSION_TAG
 
@@ -108,7 +110,8 @@ def delta_maintenance_job(
             op.alias(step)()
 
     mapping = _mapping(ops, tables, config or DeltaMaintenanceConfig())
-    return _job(maintenance, name, mapping, options)
+    what = "Writes small files together, vacuums, checkpoints and cleans the log"
+    return _job(maintenance, name, mapping, options, f"{what}: {named_tables(tables)}.")
 
 
 def delta_maintenance_schedule(
@@ -192,9 +195,10 @@ def delta_restore_job(
             ],
         )
         if maintained.asset_key is not None and table.version() > before:
-            context.log_event(_materialised(maintained.asset_key, table.version(), metadata))
+            context.log_event(_materialised(context, maintained, table, metadata))
 
-    return _job_on_one_table(name, "restore", DeltaRestoreConfig, restore, options)
+    what = "Makes a table what it was at an older version"
+    return _job_on_one_table(name, "restore", DeltaRestoreConfig, restore, options, what)
 
 
 def delta_clone_job(
@@ -229,7 +233,8 @@ def delta_clone_job(
             lambda opened, info: [clone_step(opened, config, context.log, info)],
         )
 
-    return _job_on_one_table(name, "clone", DeltaCloneConfig, clone, options)
+    what = "Makes another location a clone of a table"
+    return _job_on_one_table(name, "clone", DeltaCloneConfig, clone, options, what)
 
 
 def _job_on_one_table(
@@ -238,6 +243,7 @@ def _job_on_one_table(
     asked: type[_TableConfig],
     work: Callable[[dg.OpExecutionContext, MaintainedTable, "DeltaTable", _TableConfig], None],
     options: MaintenanceJobOptions,
+    what: str,
 ) -> dg.JobDefinition:
     """A job of one step, whose config names the table that it works on."""
     known = _tables(options)
@@ -271,7 +277,8 @@ def _job_on_one_table(
         return dg.RunConfig(ops={step: {"config": val.model_dump()}})
 
     mapping.__annotations__["val"] = config_naming_tables(asked, "table", known)
-    return _job(doing, name, dg.config_mapping(mapping), options)
+    described = f"{what}: one of {named_tables(known)}."
+    return _job(doing, name, dg.config_mapping(mapping), options, described)
 
 
 def _pool(table: MaintainedTable) -> str:
@@ -288,12 +295,16 @@ def _tables(options: MaintenanceJobOptions) -> tuple[MaintainedTable, ...]:
 
 
 def _job(
-    graph: dg.GraphDefinition, name: str, mapping: Any, options: MaintenanceJobOptions
+    graph: dg.GraphDefinition,
+    name: str,
+    mapping: Any,
+    options: MaintenanceJobOptions,
+    described: str,
 ) -> dg.JobDefinition:
     return graph.to_job(
         name=name,
         config=mapping,
-        description=options.get("description"),
+        description=options.get("description", described),
         tags=dict(options.get("tags", {})),
         executor_def=options.get("executor_def"),
     )
@@ -382,11 +393,19 @@ def _run_steps(
 
 
 def _materialised(
-    key: dg.AssetKey, version: int, metadata: Mapping[str, Any]
+    context: dg.OpExecutionContext,
+    maintained: MaintainedTable,
+    table: "DeltaTable",
+    metadata: Mapping[str, Any],
 ) -> dg.AssetMaterialization:
+    assert maintained.asset_key is not None  # noqa: S101  said by the caller
+    snapshot = table.snapshot()
+    # The UI shows the columns and the rows that the latest materialisation tells of.
+    name = maintained.table_name(context.resources)
+    restored = table_metadata(snapshot, uri=table.uri, table_name=name)
     return dg.AssetMaterialization(
-        key,
-        description=f"Restored as version {version}",
-        metadata=metadata,
-        tags={DATA_VERSION_TAG: str(version)},
+        maintained.asset_key,
+        description=f"Restored as version {snapshot.version}",
+        metadata={**metadata, **restored},
+        tags={DATA_VERSION_TAG: str(snapshot.version)},
     )

@@ -48,23 +48,24 @@ def table_schema(configuration: TableConfiguration) -> TableSchema:
     return TableSchema(columns, constraints=TableConstraints(other=checks) if checks else None)
 
 
-def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str) -> dict[str, Any]:
+def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> dict[str, Any]:
     """What one version of a table says about itself.
 
     Args:
         snapshot: the version.
         uri: location of the table, without credentials.
-        table_name: `schema.table`.
+        table_name: `schema.table`; None where there is no such name.
     """
     metadata: dict[str, Any] = {
         "dagster/column_schema": MetadataValue.table_schema(table_schema(snapshot.configuration)),
         "dagster/uri": MetadataValue.url(uri) if "://" in uri else MetadataValue.path(uri),
-        "dagster/table_name": table_name,
         "dagster/storage_kind": "deltalake",
         "dagster/last_updated_timestamp": MetadataValue.timestamp(snapshot.timestamp_ms / 1000),
         "delta/version": snapshot.version,
         **_totals(snapshot),
     }
+    if table_name is not None:
+        metadata["dagster/table_name"] = table_name
     if snapshot.metadata.description:
         metadata["delta/description"] = snapshot.metadata.description
     if snapshot.configuration.partition_columns:

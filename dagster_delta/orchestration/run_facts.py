@@ -26,6 +26,7 @@ __all__ = [
     "add_partition_metadata",
     "asset_description",
     "commit_info",
+    "current_execution",
     "idempotency",
     "run_facts",
     "set_data_version",
@@ -69,7 +70,7 @@ def run_facts(context: OutputContext, partition_keys: Sequence[str]) -> RunFacts
         output = f"{context.step_key}.{context.name}"
         if context.mapping_key is not None:
             output += f"[{context.mapping_key}]"
-    execution = _current_execution()
+    execution = current_execution()
     run = None if execution is None else execution.run
     if execution is None or run is None:
         return RunFacts(output, tuple(partition_keys), None, None, None, None)
@@ -130,7 +131,7 @@ def commit_info(facts: RunFacts, custom_metadata: Mapping[str, str]) -> dict[str
 
 def set_data_version(asset_key: AssetKey, version: int) -> None:
     """Make the version of the table the data version of the asset being materialised."""
-    execution = _current_execution()
+    execution = current_execution()
     if execution is not None:
         execution.set_data_version(asset_key, DataVersion(str(version)))
 
@@ -144,13 +145,14 @@ def add_partition_metadata(
         asset_key: the asset being materialised.
         metadata_by_key: partition key to metadata.
     """
-    execution = _current_execution()
+    execution = current_execution()
     if execution is not None:
         for key, metadata in metadata_by_key.items():
             execution.add_asset_metadata(metadata, asset_key=asset_key, partition_key=key)
 
 
-def _current_execution() -> AssetExecutionContext | None:
+def current_execution() -> AssetExecutionContext | None:
+    """The context of the running step; None outside of a step."""
     try:
         return AssetExecutionContext.get()
     except DagsterInvariantViolationError:

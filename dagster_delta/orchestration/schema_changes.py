@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Any, Unpack
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.downstream_readers import downstream_readers
+from dagster_delta.orchestration.downstream_readers import (
+    assets_of_code_location,
+    downstream_readers,
+)
 from dagster_delta.orchestration.maintained_tables import (
     MaintainedTable,
     config_naming_tables,
     delta_table_pool,
     maintained_tables,
+    named_tables,
 )
 from dagster_delta.orchestration.maintenance import MaintenanceJobOptions
 from dagster_delta.orchestration.output_metadata import table_schema
@@ -57,8 +61,8 @@ def delta_schema_change_job(
     is ended in the middle of a column change leaves a table that anybody reads and writes; another
     run resumes the change or cancels it.
 
-    Who reads the columns is looked for among `assets`: pass all of the code location, and say by
-    `selection` which of them the job is about.
+    Who reads the columns is looked for among all assets of the code location that the run is
+    launched in, and among `assets`.
 
     The step is in the pool of its table, where the job has only one, see `delta_table_pool`, and in
     `SCHEMA_CHANGE_POOL` otherwise.
@@ -112,7 +116,9 @@ def delta_schema_change_job(
     return changing.to_job(
         name=name,
         config=dg.config_mapping(mapping),
-        description=options.get("description"),
+        description=options.get(
+            "description", f"Plans and makes changes of the schema: of {named_tables(tables)}."
+        ),
         tags=dict(options.get("tags", {})),
         executor_def=options.get("executor_def"),
     )
@@ -153,7 +159,8 @@ def _change(
     report = change_schema_step(table, config, context.log, commit_info(facts, {}))
     readers: Mapping[str, tuple[str, ...]] = {}
     if chosen.asset_key is not None and report.columns:
-        readers = downstream_readers(context.instance, assets, chosen.asset_key, report.columns)
+        known = (*assets, *assets_of_code_location(context))
+        readers = downstream_readers(context.instance, known, chosen.asset_key, report.columns)
     metadata = _metadata(table, report, readers)
     context.add_output_metadata(metadata)
     if chosen.asset_key is not None and not config.dry_run:

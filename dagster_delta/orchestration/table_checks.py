@@ -44,6 +44,7 @@ __all__ = [
     "check_schema",
     "check_unique",
     "rows_since",
+    "spell_age",
 ]
 
 _MAX_EXAMPLES = 5
@@ -174,12 +175,12 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
                 f'CREATE TABLE repeated AS SELECT {names}, count(*) AS "rows" FROM given '
                 "GROUP BY ALL HAVING count(*) > 1"
             )
-            counted = connection.execute('SELECT count(*), sum("rows") FROM repeated').fetchone()
-            found: Any = connection.execute(
+            totals = connection.execute('SELECT count(*), sum("rows") FROM repeated').fetchall()
+            found: Any = connection.sql(
                 f"SELECT * FROM repeated ORDER BY ALL LIMIT {_MAX_EXAMPLES}"
             )
             examples = found.to_arrow_table().to_pylist()
-    keys, repeated = counted or (0, 0)
+    ((keys, repeated),) = totals
     spelled = ", ".join(scan.columns)
     return Finding(
         passed=not keys,
@@ -222,7 +223,7 @@ def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) 
     return Finding(
         passed=age <= oldest,
         description=f"Rows last changed at {changed.isoformat(timespec='seconds')}, "
-        f"{_rounded(age)} ago; the limit is {_rounded(oldest)}",
+        f"{spell_age(age)} ago; the limit is {spell_age(oldest)}",
         facts={"age_seconds": age.total_seconds()},
     )
 
@@ -330,8 +331,19 @@ def _last_change_ms(snapshot: Snapshot) -> int | None:
     return None if newest is None else int(newest)
 
 
-def _rounded(age: dt.timedelta) -> str:
-    return str(dt.timedelta(seconds=round(age.total_seconds())))
+def spell_age(age: dt.timedelta) -> str:
+    """A length of time as people say it, to its two largest units: `1 day 2 hours`.
+
+    Args:
+        age: the length; nothing below a second counts.
+    """
+    left = round(age.total_seconds())
+    parts = []
+    for unit, seconds in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        count, left = divmod(left, seconds)
+        if count:
+            parts.append(f"{count} {unit}{'s' * (count > 1)}")
+    return " ".join(parts[:2]) or "0 seconds"
 
 
 def _quoted(name: str) -> str:

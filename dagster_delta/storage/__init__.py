@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
 
@@ -27,6 +28,8 @@ def open_store(
     """
     # A store is imported when it is first opened: the cloud ones cost more than all the rest.
     location = os.fspath(uri)
+    if not location.strip():
+        raise InvalidArgument("the location of a table is empty: give a path or a URI")
     match scheme_of(location):
         case None | "file":
             from dagster_delta.storage.local_store import LocalStore

@@ -94,6 +94,17 @@ class Scan(RowFrames):
         # The draft of row tracking keeps no versions of rows.
         return ROW_ID_NAMES if carried is None else ROW_ID_NAMES[: len(carried.names)]
 
+    @property
+    def num_files(self) -> int:
+        """Number of files that may hold rows of the result. Raises as `files` does."""
+        return int(pc.sum(self._skipped.may_match).as_py() or 0)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files that may hold rows of the result. Raises as `files` does."""
+        sizes = self._files(["size_bytes"], self._skipped)["size_bytes"]
+        return int(pc.sum(sizes).as_py() or 0)
+
     def files(self) -> Any:
         """The files that may contain rows of the result: a `pa.Table` of LIVE_FILE_SCHEMA.
 

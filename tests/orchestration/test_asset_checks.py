@@ -188,7 +188,9 @@ def test_maintenance_does_not_make_a_table_fresh(checked):
     snapshot = checked.table.refresh()
     changed = dt.datetime.fromtimestamp(snapshot.timestamp_ms / 1000, dt.UTC)
     later = changed + dt.timedelta(hours=2)
-    assert check_freshness(snapshot, dt.timedelta(hours=3), later).passed
+    fresh = check_freshness(snapshot, dt.timedelta(hours=3), later)
+    assert fresh.passed
+    assert "2 hours ago; the limit is 3 hours" in fresh.description
     assert not check_freshness(snapshot, dt.timedelta(hours=1), later).passed
     checked.table.append(pa.table({"id": [], "price": []}, schema=SCHEMA))
     again = check_freshness(checked.table.refresh(), dt.timedelta(hours=1), later)

@@ -104,6 +104,27 @@ def test_changes_are_applied_by_key(lake, source):
     ]
 
 
+def test_other_columns_upstream_are_taken_on_by_schema_mode_overwrite(lake, source):
+    """New columns by a merge, other types once every row is taken anew."""
+    assets = copy(source, metadata={"schema_mode": "overwrite"})
+    lake.materialize(*assets)
+    source.table.append(rows(k3=3).append_column("w", pa.array(["x"])), schema_mode="merge")
+    source.table.append(rows(k4=4).append_column("w", pa.array(["y"])))
+    second = lake.metadata(lake.materialize(*assets))
+    assert {row["id"]: row["w"] for row in lake.rows()} == {1: None, 2: None, 3: "x", 4: "y"}
+    assert second["delta/full_refresh"] is False
+    source.table.overwrite(pa.table({"id": [5], "v": pa.array([0.5])}), schema_mode="overwrite")
+
+    @delta_change_feed_asset(
+        "source", name="events", keys="id", metadata={"schema_mode": "overwrite"}
+    )
+    def events(changes: pa.Table) -> pa.Table:
+        return changes
+
+    lake.materialize(source.asset, events, tags={"delta/full_refresh": "true"})
+    assert [row["v"] for row in lake.rows()] == [0.5]
+
+
 # ---- once, and only once
 
 

@@ -156,6 +156,29 @@ def test_a_value_that_is_no_table_is_an_error(lake, events):
     assert isinstance(lake.fail(events(7)), InvalidArgument)
 
 
+@pytest.mark.parametrize(
+    ("value", "mend"),
+    [([{"id": 1}], "from_pylist"), ({"id": [1]}, "pyarrow.table"), (5, "pandas")],
+)
+def test_a_value_of_plain_python_is_an_error_that_says_how_to_make_a_table(
+    lake, events, value, mend
+):
+    assert mend in str(lake.fail(events(lambda _: value)))
+
+
+def test_an_empty_root_is_not_the_root_of_the_file_system():
+    with pytest.raises(InvalidArgument, match="root_uri of the DeltaIOManager is empty"):
+        DeltaIOManager(root_uri=" ").asset_table_uri(dg.AssetKey("events"), {})
+    with pytest.raises(InvalidArgument, match="location of a table is empty"):
+        DeltaTable("", must_exist=False)
+
+
+def test_storage_options_as_a_plain_mapping_say_which_classes_there_are():
+    with pytest.raises(InvalidArgument, match="S3StorageOptions") as caught:
+        DeltaIOManager(root_uri="lake", storage_options={"secret_access_key": "hush"})
+    assert "hush" not in str(caught.value)
+
+
 def test_overwriting_replaces_all_rows(lake, events):
     lake.materialize(events(ARROW))
     lake.materialize(events(table_of([{"id": 3, "name": "c"}])))

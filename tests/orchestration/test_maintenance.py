@@ -294,7 +294,10 @@ def test_a_restore_is_a_dry_run_first_and_a_materialization_then(stored_lake: La
     assert event.asset_key == dg.AssetKey(["raw", "flights"])
     materialisation = event.step_materialization_data.materialization
     assert materialisation.tags == {"dagster/data_version": "3"}
-    assert "9 rows to 3" in plain(materialisation.metadata)["delta/report"]
+    told = plain(materialisation.metadata)
+    assert "9 rows to 3" in told["delta/report"]
+    assert (told["dagster/row_count"], told["dagster/table_name"]) == (3, "raw.flights")
+    assert told["dagster/column_schema"].columns
     with pytest.raises(Exception) as caught:
         run(lake, job, {"table": "flights", "version": 0})
     assert "raw/flights" in str(library_error(caught.value))

@@ -157,7 +157,21 @@ def test_a_row_outside_of_the_partition_is_an_error_that_shows_it(lake, events):
     error = lake.fail(stray, partition="red")
     assert isinstance(error, PartitionMismatch)
     assert "mauve" in str(error)
+    assert "events returned rows outside of the partition red of the run" in str(error)
     assert {row["generation"] for row in lake.rows()} == {1}
+
+
+def test_replacing_the_schema_of_one_partition_is_refused_where_it_differs(lake, events):
+    options = {"metadata": {"schema_mode": "overwrite"}}
+    lake.materialize(asset_of(events, COLORS, colored(1), **options), range_of=every(COLORS))
+    lake.materialize(asset_of(events, COLORS, colored(2), **options), partition="red")
+    assert {row["generation"] for row in lake.rows() if row["p"] == "red"} == {2}
+    other = asset_of(events, COLORS, lambda key: [{"p": key, "other": 3}], **options)
+    error = lake.fail(other, partition="red")
+    assert isinstance(error, InvalidArgument)
+    assert "schema_mode merge" in str(error)
+    assert "+ other: long" in str(error)
+    assert lake.table().version() == 1
 
 
 def test_a_null_is_outside_of_every_partition(lake, events):

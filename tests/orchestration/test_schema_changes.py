@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -283,3 +287,30 @@ def test_a_config_without_sense_is_refused(
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):
         run(filled, config)
+
+
+def test_readers_are_found_among_all_assets_of_the_code_location(tmp_path: Path) -> None:
+    root, home = tmp_path / "lake", tmp_path / "home"
+    home.mkdir()
+    DeltaTable(str(root / "public" / "orders"), must_exist=False).append(pa.table({"price": [1]}))
+    config = tmp_path / "config.yaml"
+    config.write_text("statement: RENAME price TO amount\nenable_features: true\n")
+    module = Path(__file__).with_name("code_location.py")
+    command = ["-m", "dagster", "job", "execute", "-f", str(module), "-j", "delta_schema_change"]
+    subprocess.run(
+        [sys.executable, *command, "-c", str(config)],
+        env={**os.environ, "DAGSTER_HOME": str(home), "LAKE_ROOT": str(root)},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        (record,) = instance.get_run_records()
+        (event,) = [
+            each.dagster_event
+            for each in instance.all_logs(record.dagster_run.run_id)
+            if each.dagster_event is not None
+            and each.dagster_event.event_type_value == "STEP_OUTPUT"
+        ]
+        told_of = plain(event.step_output_data.metadata)["delta/schema_change"]
+    assert "| `report` | (no column lineage) |" in told_of
