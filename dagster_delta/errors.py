@@ -34,8 +34,9 @@
     │   ├── ConcurrentDomainMetadata   the same metadata domain changed meanwhile
     │   └── CommitRetriesExhausted     every attempt found its version taken
     ├── CommitStateUnknown             the store never answered: the commit may or may not exist
-    └── StorageFailure                 the store refused or failed
-        └── ConditionalPutUnsupported  the store cannot do put-if-absent, so it cannot be written
+    ├── StorageFailure                 the store refused or failed
+    │   └── ConditionalPutUnsupported  the store cannot do put-if-absent, so it cannot be written
+    └── SparkSessionLost               the JVM behind the Spark session has ended
 
 Each carries its facts as attributes beside the message, and no message carries a secret.
 """
@@ -71,6 +72,7 @@ __all__ = [
     "ProtocolChanged",
     "SchemaChangeRefused",
     "SchemaMismatch",
+    "SparkSessionLost",
     "StorageFailure",
     "TableAlreadyExists",
     "TableNotFound",
@@ -279,3 +281,7 @@ class StorageFailure(DeltaError):
 
 class ConditionalPutUnsupported(StorageFailure):
     """The store cannot create a file only if it is absent, so tables on it are read-only."""
+
+
+class SparkSessionLost(DeltaError):
+    """The JVM behind the Spark session of this process has ended."""

@@ -50,7 +50,8 @@ def input_facts(scan: Scan, load_type: LoadType, value: object) -> dict[str, Any
         facts["columns"] = list(scan.columns)
     if load_type.name in _OPENED_ONLY:
         return facts
-    if not snapshot.is_large_and_unread:
+    # Where Spark has read the log, or nobody yet, the totals are not worth reading it.
+    if snapshot.logged_files(more_than=0) is None:
         files = {"files": scan.num_files, "of_files": snapshot.num_files, "bytes": scan.size_bytes}
         facts |= files
     rows = _rows(value)

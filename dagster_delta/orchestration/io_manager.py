@@ -5,14 +5,21 @@ Tables lie at `<root_uri>/<schema>/<asset name>`, where earlier Delta IO manager
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dagster import AssetKey, ConfigurableIOManager, InputContext, OutputContext
+from dagster import (
+    AssetKey,
+    ConfigurableIOManager,
+    ConfigurableResource,
+    InputContext,
+    OutputContext,
+)
 from pydantic import ConfigDict, Field
 
-from dagster_delta.errors import TableNotFound
+from dagster_delta.errors import InvalidArgument, TableNotFound
 from dagster_delta.orchestration.asset_options import (
     AssetOptions,
     InputOptions,
@@ -150,10 +157,11 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         description="How to load inputs without an annotation: pyspark, pyarrow, pyarrow_reader, "
         "pandas, polars, polars_lazy, delta_table, snapshot or scan.",
     )
-    spark: SparkSessionResource | None = Field(
+    spark: ConfigurableResource | None = Field(  # type: ignore[type-arg]  # of whatever value
         default=None,
-        description="The Spark session that loads inputs. Default: the session of this process, "
-        "or a new local one.",
+        description="The Spark session that loads inputs: a SparkSessionResource, or another "
+        "resource with a spark_session, such as those of dagster-pyspark. Default: the session of "
+        "this process, or a new local one.",
     )
 
     def handle_output(self, context: OutputContext, obj: Any) -> None:
@@ -318,7 +326,13 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             ) from error
 
     def _session(self) -> SparkSession:
-        return (self.spark or SparkSessionResource()).session
+        session = getattr(self.spark or SparkSessionResource(), "spark_session", None)
+        if session is None:
+            raise InvalidArgument(
+                f"the resource {type(self.spark).__name__}, which is spark of the DeltaIOManager, "
+                "has no spark_session: pass a SparkSessionResource, or one of dagster-pyspark"
+            )
+        return typing.cast("SparkSession", session)
 
     def _report(self, context: OutputContext, write: AssetWrite, written: WrittenAsset) -> None:
         """Tell Dagster what the commit did, and make its version the data version."""

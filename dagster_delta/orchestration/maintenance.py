@@ -364,7 +364,7 @@ def _maintenance_op(
             return
         if spark is not None and config.optimize.engine == "spark":
             # Asking for the session starts it.
-            _ = getattr(context.resources, spark).session
+            _ = getattr(context.resources, spark).spark_session
         metadata = maintain(
             context,
             table,

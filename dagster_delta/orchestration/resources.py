@@ -42,9 +42,10 @@ _TOLD: set[tuple[str, str]] = set()
 class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]):
     """The Spark session of this process, started on first use and then shared.
 
-    A session that runs already is used as it is, which is how to hand one in; what is configured
-    here and would have needed another JVM is named in a warning. To build a session in another way,
-    override `create_session`.
+    A session that runs already is used as it is, whoever started it, which is how to hand one in:
+    it takes the settings of `conf` that it still can, those that would have needed another JVM are
+    named in a warning, and it is never stopped. To build a session in another way, override
+    `create_session`.
 
     Examples:
         SparkSessionResource()                                      # local, all cores
@@ -94,6 +95,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
         Raises:
             InvalidArgument: a local Spark finds no Java that it runs on.
+            SparkSessionLost: the JVM of the session is gone.
         """
         return self.create_session()
 
@@ -104,49 +106,64 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
     def create_session(self) -> SparkSession:
         """Start or get the session. Override it to hand in a session of your own."""
-        from pyspark.sql import SparkSession
-
-        from dagster_delta.engines.spark.session import has_jvm, local_spark_session, start_session
+        from dagster_delta.engines.spark.running_session import running_session
+        from dagster_delta.engines.spark.session import is_connect
         from dagster_delta.engines.spark.shipping import ship_package
 
-        runs_already = has_jvm()
+        refuse_mask("remote", self.remote)
+        if self.remote is None:
+            _local_cores(self.master)
+        session = running_session()
+        if session is not None and (self.remote is None or is_connect(session)):
+            # Our own defaults are for a session of ours: a cluster's would shuffle into few tasks.
+            late = {
+                name: value for name, value in self.conf.items() if not _set(session, name, value)
+            }
+            self._tell_what_takes_no_effect(session, late)
+        else:
+            session = self._start()
+        if self.ship_package:
+            ship_package(session)
+        return session
+
+    def _start(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        from dagster_delta.engines.spark.session import local_spark_session, start_session
+
         # The workers' Python has to have our package, and `python3` may be any; a Connect server
         # that is started here inherits it too.
         os.environ.setdefault(
             "PYSPARK_PYTHON", self.conf.get("spark.pyspark.python", sys.executable)
         )
-        refuse_mask("remote", self.remote)
+        # The URL of a Connect server may hold a token.
+        what = self.master if self.remote is None else "to a Spark Connect server"
+        get_dagster_logger().info(f"Starting the Spark session of this process: {what}")
         cores = None if self.remote is not None else _local_cores(self.master)
         if cores is not None:
-            session = local_spark_session(
+            return local_spark_session(
                 self.app_name, self.conf, cores=cores, class_archive=self.class_archive
             )
-        else:
-            builder = SparkSession.Builder().appName(self.app_name)
-            builder = builder.remote(self.remote) if self.remote else builder.master(self.master)
-            settings = {"spark.sql.session.timeZone": "UTC", **self.conf}
-            for name, value in settings.items():
-                builder = builder.config(name, value)
-            try:
-                session = start_session(builder, settings, class_archive=self.class_archive)
-            except ImportError as error:
-                if self.remote is None:
-                    raise
-                raise InvalidArgument(
-                    f"Spark Connect needs packages that are not installed ({error}): "
-                    "pip install 'dagster-delta-protocol[connect]'"
-                ) from error
-        if self.ship_package:
-            ship_package(session)
-        if runs_already:
-            self._tell_what_takes_no_effect(session)
-        return session
+        builder = SparkSession.Builder().appName(self.app_name)
+        builder = builder.remote(self.remote) if self.remote else builder.master(self.master)
+        settings = {"spark.sql.session.timeZone": "UTC", **self.conf}
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        try:
+            return start_session(builder, settings, class_archive=self.class_archive)
+        except ImportError as error:
+            if self.remote is None:
+                raise
+            raise InvalidArgument(
+                f"Spark Connect needs packages that are not installed ({error}): "
+                "pip install 'dagster-delta-protocol[connect]'"
+            ) from error
 
-    def _tell_what_takes_no_effect(self, session: SparkSession) -> None:
+    def _tell_what_takes_no_effect(self, session: SparkSession, late: Mapping[str, str]) -> None:
         """Warn once per process about settings that the running session cannot take any more."""
         from dagster_delta.engines.spark.session import settings_without_effect
 
-        wanted = dict(self.conf)
+        wanted = dict(late)
         if self.remote is None and self.master != _ANY_MASTER:
             wanted["spark.master"] = self.master
         for name, value in settings_without_effect(session, wanted).items():
@@ -161,8 +178,21 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
                 )
 
 
+def _set(session: SparkSession, name: str, value: str) -> bool:
+    """Set what a running session takes; whether it does."""
+    from pyspark.errors import PySparkException
+
+    try:
+        session.conf.set(name, value)
+    except PySparkException:
+        return False
+    return True
+
+
 def _local_cores(master: str) -> int | str | None:
-    """The `n` or `*` of `local[n]`, 1 for `local`, or None where the master is not local."""
+    """The `n` or `*` of `local[n]`, 1 for `local`, or None where the master is not local. Raises
+    InvalidArgument where it is local, and no number.
+    """
     if master == "local":
         return 1
     if not (master.startswith("local[") and master.endswith("]")):

@@ -102,7 +102,7 @@ def delta_schema_change_job(
             raise InvalidArgument(f"{chosen.name} has no Delta table yet: materialize it first")
         if spark is not None and config.engine == "spark":
             # Asking for the session starts it.
-            _ = getattr(context.resources, spark).session
+            _ = getattr(context.resources, spark).spark_session
         _change(context, config, chosen, table, assets)
 
     @dg.graph(name=f"{name}_graph")

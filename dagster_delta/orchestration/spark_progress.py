@@ -63,12 +63,24 @@ def watch_spark(
         data: what the block works on; nothing happens unless it is a DataFrame of Spark.
         log: of the run.
         every_seconds: how long to wait between two lines in the log; work that takes less has none.
+
+    Raises:
+        SparkSessionLost: the block failed, as the JVM of the session is gone.
     """
     work = SparkWork()
     frame = _frame(data)
     if frame is None:
         yield work
         return
+    from dagster_delta.engines.spark.running_session import naming_lost_session
+
+    with naming_lost_session():
+        yield from _watched(work, frame, log, every_seconds)
+
+
+def _watched(
+    work: SparkWork, frame: DataFrame, log: _Log, every_seconds: float
+) -> Iterator[SparkWork]:
     watch = _watch_of(frame.sparkSession)
     stopped = threading.Event()
     reporter = threading.Thread(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 from dagster_delta.errors import (
     InvalidArgument,
@@ -15,7 +18,9 @@ from dagster_delta.errors import (
     TableNotFound,
 )
 from dagster_delta.orchestration.io_manager import DeltaIOManager
+from dagster_delta.orchestration.maintenance import delta_maintenance_job
 from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
+from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import QUIET
 
 ROWS = pa.table({"id": [1, 2]})
@@ -120,6 +125,115 @@ def test_connect_without_its_packages_says_what_to_install(monkeypatch):
 def test_the_session_that_runs_already_is_the_session(spark):
     assert SparkSessionResource().session is spark
     assert SparkSessionResource(master="local[2]").session is spark
+
+
+@pytest.fixture
+def foreign(spark):
+    """The session as somebody else has set it up, as on a cluster; set back afterwards."""
+    theirs = {"spark.sql.shuffle.partitions": "7", "spark.sql.session.timeZone": "Asia/Tokyo"}
+    before = {name: spark.conf.get(name) for name in theirs}
+    for name, value in theirs.items():
+        spark.conf.set(name, value)
+    yield spark, theirs
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+@pytest.mark.spark
+def test_a_session_that_somebody_else_started_keeps_its_settings_and_runs_on(foreign, tmp_path):
+    session, theirs = foreign
+
+    @dg.asset
+    def numbers() -> DataFrame:
+        return session.range(3)
+
+    @dg.asset
+    def more(numbers: DataFrame, spark: SparkSessionResource) -> DataFrame:
+        return numbers.union(spark.session.range(2))
+
+    resources = {
+        "io_manager": DeltaIOManager(root_uri=str(tmp_path)),
+        "spark": SparkSessionResource(conf={"spark.sql.ansi.enabled": "true"}),
+    }
+    assert dg.materialize([numbers, more], resources=resources, run_config=QUIET).success
+    assert {name: session.conf.get(name) for name in theirs} == theirs
+    assert session.range(1).count() == 1
+    assert SparkSessionResource(conf={"spark.sql.shuffle.partitions": "5"}).session is session
+    assert session.conf.get("spark.sql.shuffle.partitions") == "5"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["PySparkResource", "LazyPySparkResource"])
+def test_a_resource_of_dagster_pyspark_is_taken_for_the_session(spark, tmp_path, kind):
+    theirs = pytest.importorskip(
+        "dagster_pyspark", reason="dagster-pyspark is not installed", exc_type=ImportError
+    )
+    pyspark = getattr(theirs, kind)(spark_config={"spark": {"sql": {"ansi": {"enabled": "true"}}}})
+
+    @dg.asset
+    def numbers(pyspark: dg.ResourceParam[Any]) -> DataFrame:
+        return pyspark.spark_session.range(3)
+
+    @dg.asset(ins={"numbers": dg.AssetIn(dagster_type=theirs.DataFrame)})
+    def more(numbers) -> DataFrame:
+        assert numbers.sparkSession is spark
+        return numbers.where("id > 0")
+
+    manager = DeltaIOManager(root_uri=str(tmp_path), spark=pyspark)
+    maintained = delta_maintenance_job(assets=[numbers, more], spark="pyspark")
+    definitions = dg.Definitions(
+        [numbers, more],
+        jobs=[maintained, dg.define_asset_job("all")],
+        resources={"io_manager": manager, "pyspark": pyspark},
+    )
+    assert definitions.resolve_job_def("all").execute_in_process(run_config=QUIET).success
+    assert DeltaTable(str(tmp_path / "public" / "more")).snapshot().num_records == 2
+    by_spark = {"optimize": {"engine": "spark"}}
+    job = definitions.resolve_job_def(maintained.name)
+    assert job.execute_in_process(run_config=by_spark).success
+
+
+def test_a_resource_without_a_session_says_so(tmp_path):
+    class Other(dg.ConfigurableResource[Any]):
+        """Has nothing to do with Spark."""
+
+    manager = DeltaIOManager(root_uri=str(tmp_path), spark=Other())
+    with pytest.raises(InvalidArgument, match=r"Other.*has no spark_session"):
+        _ = manager.spark_session
+
+
+KILLED = """
+import os, signal, subprocess
+from dagster_delta import SparkSessionResource
+from dagster_delta.errors import SparkSessionLost
+from dagster_delta.orchestration.spark_progress import watch_spark
+
+frame = SparkSessionResource(master="local[1]", class_archive=False).session.range(5)
+children = subprocess.run(
+    ["ps", "--ppid", str(os.getpid()), "-o", "pid=,comm="], capture_output=True, text=True
+).stdout.splitlines()
+(jvm,) = [int(each.split()[0]) for each in children if "java" in each]
+os.kill(jvm, signal.SIGKILL)
+os.waitpid(jvm, 0)
+for attempt in ("work", "session"):
+    try:
+        if attempt == "session":
+            SparkSessionResource().session
+        with watch_spark(frame, None):
+            frame.count()
+    except SparkSessionLost as error:
+        print(attempt, error)
+"""
+
+
+@pytest.mark.spark
+def test_a_killed_jvm_is_named_instead_of_a_refused_connection():
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], capture_output=True, text=True, check=False, timeout=120
+    )
+    said = [each.partition(" ") for each in done.stdout.splitlines()]
+    assert [each[0] for each in said] == ["work", "session"], done.stderr[-2000:]
+    assert all("multiprocess_executor" in each[2] for each in said)
 
 
 @pytest.mark.spark
