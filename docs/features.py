@@ -371,6 +371,20 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_materialisation_of_a_frame_tells_what_spark_did",
     ),
     Operation(
+        "Dagster IO manager: version, files, bytes and rows of each input on the materializations "
+        "made from it",
+        "tests/orchestration/test_input_metadata.py::"
+        "test_a_materialization_tells_what_its_inputs_were",
+        "tests/orchestration/test_spark_assets.py::test_a_spark_frame_is_stored_and_loaded",
+    ),
+    Operation(
+        "A Spark session that runs already is used with its own settings and never stopped; "
+        "resources of dagster-pyspark are accepted; a JVM that was killed is reported as such",
+        None,
+        "tests/orchestration/test_resources.py::"
+        "test_a_session_that_somebody_else_started_keeps_its_settings_and_runs_on",
+    ),
+    Operation(
         "Bytes read, shuffled and spilled by Spark, where the Spark UI is enabled",
         None,
         "tests/engines/test_spark_cluster.py::"

@@ -31,6 +31,9 @@ def test_a_spark_frame_is_stored_and_loaded(lake, events, spark):
     lake.materialize(events(frame), reader, spark=SparkSessionResource())
     assert sorted(seen) == [1, 2]
     assert lake.rows() == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+    told = lake.metadata_of_last("reader")["delta/input/events"]
+    assert (told["version"], told["loaded_as"]) == (0, "pyspark.DataFrame")
+    assert told["files"] == told["of_files"] == lake.table().snapshot().num_files
 
 
 def test_a_spark_asset_reads_what_an_arrow_asset_wrote_and_the_other_way_round(lake, events, spark):
