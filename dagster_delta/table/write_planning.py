@@ -6,13 +6,13 @@ Spec: Column Invariants; CHECK Constraints; Consistency Between Table Metadata a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
-from dagster_delta.evolution.column_paths import not_null_sql
+from dagster_delta.evolution.column_paths import not_null_sql, quote_path
 from dagster_delta.evolution.merge_schema import (
     check_strict,
     merge_schemas,
@@ -47,6 +47,7 @@ _DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
 
 _SORTABLE = (PrimitiveType, DecimalType)
 _VARIANT = PrimitiveType("variant")
+_STRING = PrimitiveType("string")
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +285,7 @@ def write_spec(
         InvalidArgument: rows cannot be sorted by one of the columns.
     """
     own = table_constraints(configuration) if check_rows else ()
+    constraints = (*constraints, *_stored_as_given(configuration, (*own, *constraints)))
     if values.verified:
         from dagster_delta.engines.row_completion import generation_constraints
 
@@ -297,6 +299,26 @@ def write_spec(
         or _DEFAULT_FILE_SIZE_BYTES,
         sort_by=_sort_columns(configuration, sort_by),
     )
+
+
+def _stored_as_given(
+    configuration: TableConfiguration, constraints: Sequence[Constraint]
+) -> Iterator[Constraint]:
+    """That what constraints say of partition columns still holds of the rows as they are stored.
+
+    Spec: an empty string is a null partition value.
+    """
+    texts = [each.name for each in configuration.partition_schema if each.data_type == _STRING]
+    if not texts or not constraints:
+        return
+    from dagster_delta.engines.sql.expressions import parse_expression
+
+    parsed = (parse_expression(each.sql, configuration.schema) for each in constraints)
+    named = {path[0].casefold() for each in parsed for path in each.references}
+    for name in texts:
+        if name.casefold() in named:
+            what = f"a constraint on partition column {name}, where an empty string becomes null"
+            yield Constraint(what, f"{quote_path((name,))} <> ''", null_passes=True)
 
 
 def _sort_columns(configuration: TableConfiguration, asked: Sequence[str]) -> tuple[str, ...]:

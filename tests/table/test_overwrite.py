@@ -12,6 +12,7 @@ import pytest
 from dagster_delta.errors import (
     ConcurrentAppend,
     ConcurrentDeleteRead,
+    ConstraintViolation,
     InvalidArgument,
     PartitionMismatch,
     SchemaChangeRefused,
@@ -146,6 +147,24 @@ def test_null_partitions_are_replaced_by_is_null_and_kept_by_equality(store: Mem
     table.overwrite(pa.table({"id": [4], "p": pa.array([None], pa.string())}), where="p IS NULL")
     rows = table.snapshot().scan().to_arrow().to_pylist()
     assert sorted(rows, key=repr) == [{"id": 3, "p": "a"}, {"id": 4, "p": None}]
+
+
+@pytest.mark.parametrize("declared", ["where", "check", "not_null"])
+def test_an_empty_partition_value_meets_no_constraint_that_its_null_would_break(
+    store: MemoryStore, declared: str
+) -> None:
+    schema = pa.schema([("id", pa.int64()), pa.field("p", pa.string(), declared != "not_null")])
+    properties = {"delta.constraints.known": "P IS NOT NULL"} if declared == "check" else {}
+    uri = store.location.uri
+    table = DeltaTable.create(uri, schema, partition_by=["p"], properties=properties)
+    table.append(pa.table({"id": [1], "p": ["x"]}))
+    where = "p = ''" if declared == "where" else None
+    with pytest.raises(ConstraintViolation, match="empty string becomes null"):
+        table.overwrite(pa.table({"id": [2], "p": [""]}), where=where)
+    if where is None:
+        with pytest.raises(ConstraintViolation, match="empty string becomes null"):
+            table.update(set={"p": "''"})
+    assert table.snapshot().scan().to_arrow().to_pylist() == [{"id": 1, "p": "x"}]
 
 
 def test_a_predicate_on_data_keeps_the_rows_that_do_not_match(

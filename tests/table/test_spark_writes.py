@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import Column
-from dagster_delta.errors import PartitionMismatch, SchemaMismatch
+from dagster_delta.errors import ConstraintViolation, PartitionMismatch, SchemaMismatch
 from dagster_delta.table.delta_table import DeltaTable
 
 if TYPE_CHECKING:
@@ -49,6 +49,17 @@ def test_a_frame_replaces_rows_and_the_others_stay(spark: SparkSession, table: D
     assert ids(table) == list(range(10))
     assert table.snapshot().scan(where="one = 7").count() == 1
     assert int(result.metrics["numCopiedRows"]) > 0
+
+
+def test_a_frame_may_not_replace_by_an_empty_partition_value_which_becomes_null(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
+    table = DeltaTable.create(tmp_path / "t", schema, partition_by=["p"])
+    with pytest.raises(ConstraintViolation, match="empty string becomes null"):
+        table.overwrite(spark.range(1).selectExpr("id", "'' AS p"), where="p = ''")
+    table.append(spark.range(1).selectExpr("id", "'' AS p"))
+    assert table.snapshot().scan(where="p IS NULL").count() == 1
 
 
 def test_a_frame_replaces_the_partitions_it_has_rows_for(

@@ -137,6 +137,8 @@ def _local_settings(cores: int | str) -> dict[str, str]:
         # The default, INT96, has no statistics that anybody else reads.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         FIELD_ID_READ: "true",
+        # Spark's guess is of a cluster's file system: it makes a task of each 32 small files.
+        "spark.sql.files.openCostInBytes": "65536",
         # 200 shuffle tasks on a few cores cost more than what they compute.
         "spark.sql.shuffle.partitions": str(max(4, 2 * workers)),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
