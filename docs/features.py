@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES, KnownProperty
 from dagster_delta.protocol.table_features import TABLE_FEATURES, TableFeature
 
 __all__ = ["OPERATIONS", "Operation", "render"]
@@ -512,6 +513,12 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_clusters_of_ours_and_of_delta_spark_are_known_to_both",
     ),
     Operation(
+        "Compact small files after writes (`delta.autoOptimize.autoCompact`)",
+        "tests/table/test_property_effects.py::"
+        "test_small_files_are_compacted_once_there_are_enough",
+        None,
+    ),
+    Operation(
         "Z-order by several columns, in bounded memory",
         "tests/table/test_optimize.py::test_filters_on_either_column_skip_files_after_a_z_order",
         "tests/reference/test_maintenance_delta_spark.py::"
@@ -596,6 +603,7 @@ OPERATIONS: tuple[Operation, ...] = (
 def render() -> str:
     """The whole page."""
     features = "\n".join(_feature_row(each) for each in TABLE_FEATURES)
+    properties = "\n".join(_property_row(each) for each in KNOWN_PROPERTIES)
     operations = "\n".join(_operation_row(each) for each in OPERATIONS)
     return f"""# What works
 
@@ -608,6 +616,16 @@ A table that lists a feature marked "no" is rejected by name, before anything is
 | Feature | What it is | Read | Write |
 |---|---|---|---|
 {features}
+
+## Table properties
+
+Every property that delta-spark knows. *Honoured* ones take effect; *kept* ones can be set, and
+nothing here depends on them; *read only* ones take effect on tables that have them; *internal* ones
+are kept by the writers; *refused* ones cannot be set.
+
+| Property | Treatment | Meaning |
+|---|---|---|
+{properties}
 
 ## Operations
 
@@ -624,6 +642,10 @@ def _feature_row(feature: TableFeature) -> str:
     read = "yes" if feature.can_read else "no"
     write = "yes" if feature.can_write else "no"
     return f"| {names} | {feature.description} | {read} | {write} |"
+
+
+def _property_row(each: KnownProperty) -> str:
+    return f"| `{each.name}` | {each.treatment} | {each.what} |"
 
 
 def _operation_row(operation: Operation) -> str:

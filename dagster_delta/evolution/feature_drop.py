@@ -231,6 +231,9 @@ _PREPARATIONS: dict[str, _Prepare] = {
     "icebergCompatV1": _without_properties("delta.enableIcebergCompatV1"),
     "icebergCompatV2": _without_properties("delta.enableIcebergCompatV2"),
     "variantType": _if_unused("variantType", "drop its columns that hold variants first"),
+    "materializePartitionColumns": _without_properties(
+        "delta.enableMaterializePartitionColumnsFeature"
+    ),
     "variantShredding": _without_properties("delta.enableVariantShredding"),
     "checkpointProtection": _without_properties("delta.requireCheckpointProtectionBeforeVersion"),
     EXISTING_DEFAULTS_FEATURE: without_existing_defaults,

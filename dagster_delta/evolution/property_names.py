@@ -11,61 +11,14 @@ from collections.abc import Mapping
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.required_protocol import FEATURE_PREFIX
 from dagster_delta.protocol.column_change import COLUMN_CHANGE_KEY, COLUMN_CHANGE_SWITCH
+from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES, find_property
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
 __all__ = ["normalize_properties", "spell_property"]
 
-_SETTABLE = (
-    "delta.appendOnly",
-    "delta.autoOptimize",
-    "delta.autoOptimize.autoCompact",
-    "delta.autoOptimize.optimizeWrite",
-    "delta.checkpoint.writeStatsAsJson",
-    "delta.checkpoint.writeStatsAsStruct",
-    "delta.checkpointInterval",
-    "delta.checkpointPolicy",
-    "delta.checkpointRetentionDuration",
-    "delta.columnMapping.mode",
-    "delta.compatibility.symlinkFormatManifest.enabled",
-    "delta.dataSkippingNumIndexedCols",
-    "delta.dataSkippingStatsColumns",
-    "delta.deletedFileRetentionDuration",
-    "delta.enableChangeDataFeed",
-    "delta.enableDeletionVectors",
-    "delta.enableExpiredLogCleanup",
-    "delta.enableFullRetentionRollback",
-    "delta.enableIcebergCompatV1",
-    "delta.enableIcebergCompatV2",
-    "delta.enableInCommitTimestamps",
-    "delta.enableRowTracking",
-    "delta.enableTypeWidening",
-    "delta.enableVariantShredding",
-    "delta.isolationLevel",
-    "delta.logRetentionDuration",
-    "delta.minReaderVersion",
-    "delta.minWriterVersion",
-    "delta.parquet.compression.codec",
-    "delta.randomPrefixLength",
-    "delta.randomizeFilePrefixes",
-    "delta.setTransactionRetentionDuration",
-    "delta.targetFileSize",
-    "delta.tuneFileSizesForRewrites",
-    "delta.universalFormat.enabledFormats",
-)
+_SETTABLE = tuple(each.name for each in KNOWN_PROPERTIES if each.can_be_set)
 
 _SPELLINGS = {each.lower(): each for each in _SETTABLE}
-
-_INTERNAL = frozenset(
-    {
-        "delta.columnmapping.maxcolumnid",
-        "delta.incommittimestampenablementversion",
-        "delta.incommittimestampenablementtimestamp",
-        "delta.rowtracking.materializedrowidcolumnname",
-        "delta.rowtracking.materializedrowcommitversioncolumnname",
-        "delta.rowids.physicalcolumnname",
-        "delta.requirecheckpointprotectionbeforeversion",
-    }
-)
 
 
 def normalize_properties(properties: Mapping[str, object]) -> dict[str, str]:
@@ -106,12 +59,17 @@ def spell_property(key: str, *, is_known: bool = False) -> str:
     for prefix in (CONSTRAINT_PREFIX, FEATURE_PREFIX):
         if lowered.startswith(prefix):
             return prefix + key[len(prefix) :]
-    if lowered in _INTERNAL:
+    known = find_property(key)
+    if known is not None and known.treatment == "internal":
         raise InvalidArgument(
             f"the table property {key} is kept by the writers themselves and cannot be set; "
             "leave it out"
         )
-    spelling = _SPELLINGS.get(lowered)
+    if known is not None and not known.can_be_set and not is_known:
+        raise InvalidArgument(
+            f"the table property {key} cannot be set by this library ({known.what}); leave it out"
+        )
+    spelling = known.name if known is not None else None
     if spelling is None and not is_known:
         close = difflib.get_close_matches(lowered, _SPELLINGS, n=1)
         hint = f"did you mean {_SPELLINGS[close[0]]}? The" if close else "the"

@@ -125,6 +125,7 @@ def _by_properties(configuration: Mapping[str, str]) -> Iterable[str]:
         "columnMapping": properties.column_mapping_mode != "none",
         "deletionVectors": properties.enable_deletion_vectors,
         "typeWidening": properties.enable_type_widening,
+        "materializePartitionColumns": properties.enable_materialized_partition_columns,
         "variantShredding": properties.enable_variant_shredding,
         "rowTracking": properties.enable_row_tracking,
         "inCommitTimestamp": properties.enable_in_commit_timestamps,

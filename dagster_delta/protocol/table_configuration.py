@@ -164,6 +164,11 @@ class TableConfiguration:
         return self.supports("changeDataFeed") and self.properties.enable_change_data_feed
 
     @property
+    def assigns_row_ids(self) -> bool:
+        """Whether new files get row ids by row tracking."""
+        return self.supports("rowTracking") and not self.properties.row_tracking_suspended
+
+    @property
     def type_widening_enabled(self) -> bool:
         """Whether column types may be widened."""
         return self.supports("typeWidening") and self.properties.enable_type_widening

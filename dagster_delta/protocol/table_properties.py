@@ -147,13 +147,16 @@ def _parse_mapping_mode(text: str) -> ColumnMappingMode:
 class _Property(Generic[T]):
     """One property: its key, how its text is parsed, and what its absence means."""
 
-    def __init__(self, key: str, parse: Callable[[str], T], default: T) -> None:
+    def __init__(
+        self, key: str, parse: Callable[[str], T], default: T, *, former_key: str = ""
+    ) -> None:
         self.key = key
+        self._former_key = former_key
         self._parse = parse
         self._default = default
 
     def value(self, configuration: Mapping[str, str]) -> T:
-        text = configuration.get(self.key)
+        text = configuration.get(self.key, configuration.get(self._former_key))
         return self._default if text is None else self._parse(text)
 
     @overload
@@ -207,6 +210,10 @@ class TableProperties:
         "delta.dataSkippingStatsColumns", parse_column_paths, None
     )
     """Logical paths that get statistics instead of the leading ones."""
+    data_skipping_string_prefix_length = _Property(
+        "delta.dataSkippingStringPrefixLength", _parse_integer(0), 32
+    )
+    """Characters of a string that statistics keep."""
     log_retention_ms = _Property("delta.logRetentionDuration", parse_interval_ms, 30 * _DAY_MS)
     """How long log files are kept, in milliseconds."""
     enable_expired_log_cleanup = _Property(
@@ -221,7 +228,12 @@ class TableProperties:
         "delta.setTransactionRetentionDuration", parse_interval_ms, None
     )
     """How long transaction identifiers are kept, in milliseconds; None for ever."""
-    enable_change_data_feed = _Property("delta.enableChangeDataFeed", _parse_boolean, default=False)
+    enable_change_data_feed = _Property(
+        "delta.enableChangeDataFeed",
+        _parse_boolean,
+        default=False,
+        former_key="delta.enableChangeDataCapture",
+    )
     """Whether writers record row-level changes."""
     enable_deletion_vectors = _Property(
         "delta.enableDeletionVectors", _parse_boolean, default=False
@@ -240,6 +252,22 @@ class TableProperties:
     the table does not say, which means no."""
     enable_row_ids = _Property("delta.enableRowIds", _parse_boolean, default=False)
     """Whether row ids are complete, in the draft of row tracking."""
+    row_tracking_suspended = _Property("delta.rowTrackingSuspended", _parse_boolean, default=False)
+    """Whether no row gets an id any more, as row tracking is about to be dropped."""
+    enable_materialized_partition_columns = _Property(
+        "delta.enableMaterializePartitionColumnsFeature", _parse_boolean, default=False
+    )
+    """Whether data files hold the partition columns too."""
+    symlink_manifests = _Property(
+        "delta.compatibility.symlinkFormatManifest.enabled", _parse_boolean, default=False
+    )
+    """Whether lists of the live files are kept for engines that do not read the log."""
+    auto_optimize = _Property("delta.autoOptimize", _parse_boolean, default=False)
+    """The former name of `auto_compact`, which counts where it is true."""
+    auto_compact = _Property(
+        "delta.autoOptimize.autoCompact", _parse_choice("true", "false", "auto", "legacy"), "false"
+    )
+    """Whether writers compact small files after a write; all but `false` say so."""
     enable_row_tracking = _Property("delta.enableRowTracking", _parse_boolean, default=False)
     """Whether row ids are complete and may be relied on."""
     enable_iceberg_compat_v1 = _Property(
@@ -295,6 +323,11 @@ class TableProperties:
         None,
     )
     """Codec of new data files; None where the table does not say."""
+    parquet_format_version = _Property[str | None](
+        "delta.parquet.format.version", _parse_choice("1.0.0", "2.12.0"), None
+    )
+    """Version of the Parquet format whose encodings new data files may use; None where the table
+    does not say."""
 
     @classmethod
     def parse(cls, configuration: Mapping[str, str]) -> TableProperties:

@@ -178,6 +178,10 @@ def _is_countable(actions: CommitActions) -> bool:
 def _next_transactions(
     previous: VersionChecksum, actions: CommitActions
 ) -> tuple[SetTransaction, ...] | None:
+    metadata = actions.metadata or previous.metadata
+    if "delta.setTransactionRetentionDuration" in metadata.configuration:
+        # What has expired hangs on the clock, so that no two readers would agree on them.
+        return None
     if previous.transactions is None or not actions.txns:
         return previous.transactions
     newest = {txn.app_id: txn for txn in (*previous.transactions, *actions.txns)}

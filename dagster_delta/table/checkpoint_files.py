@@ -90,7 +90,7 @@ def write_checkpoint(
 
 def _store_whole(snapshot: Snapshot, now_ms: int, *, as_v2: bool) -> LastCheckpoint:
     state = replace(
-        _without_files(snapshot),
+        _without_files(snapshot, now_ms),
         live_files=snapshot.live_files(),
         statistics=snapshot.statistics(statistics_columns(snapshot.configuration)),
         tombstones=snapshot.tombstones(now_ms=now_ms),
@@ -110,7 +110,7 @@ def _store_whole(snapshot: Snapshot, now_ms: int, *, as_v2: bool) -> LastCheckpo
     )
 
 
-def _without_files(snapshot: Snapshot) -> CheckpointState:
+def _without_files(snapshot: Snapshot, now_ms: int) -> CheckpointState:
     """The state of the version but for its files and tombstones."""
     columns = statistics_columns(snapshot.configuration)
     return CheckpointState(
@@ -119,7 +119,7 @@ def _without_files(snapshot: Snapshot) -> CheckpointState:
         live_files=_NO_FILES,
         statistics=parse_statistics_json(_NO_FILES["stats"], columns),
         tombstones=_NO_TOMBSTONES,
-        transactions=snapshot.transactions(),
+        transactions=snapshot.transactions(now_ms=now_ms),
         domain_metadata=tuple(snapshot.domain_metadata().values()),
     )
 
@@ -147,7 +147,7 @@ class _FileActions:
 
 def _store_parts(snapshot: Snapshot, now_ms: int, num_parts: int) -> LastCheckpoint:
     """A classic checkpoint in several files."""
-    store, empty = snapshot.store, _without_files(snapshot)
+    store, empty = snapshot.store, _without_files(snapshot, now_ms)
     first = stack_actions([other_actions(empty, as_v2=False), file_actions(empty)])
     actions = _FileActions(snapshot, empty, now_ms)
     paths = multi_part_checkpoint_paths(snapshot.version, num_parts)
@@ -181,7 +181,7 @@ def _store_parts(snapshot: Snapshot, now_ms: int, num_parts: int) -> LastCheckpo
 
 def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) -> LastCheckpoint:
     """A V2 checkpoint whose file actions stand in sidecars."""
-    store, empty = snapshot.store, _without_files(snapshot)
+    store, empty = snapshot.store, _without_files(snapshot, now_ms)
     actions = _FileActions(snapshot, empty, now_ms)
     sidecars = _Sidecars(snapshot, file_actions(empty), now_ms)
     try:

@@ -45,6 +45,7 @@ def pack_small_files(
     target_size_bytes: int,
     min_size_bytes: int,
     max_deleted_share: float,
+    min_files: int = 1,
     keep_clustered: bool = False,
 ) -> list[FileGroup]:
     """Groups of about the target size, of files that are small or have many deleted rows.
@@ -58,6 +59,7 @@ def pack_small_files(
         target_size_bytes: what the files of a group come to.
         min_size_bytes: smaller files are packed.
         max_deleted_share: files with a larger share of deleted rows (0 to 1) are written anew too.
+        min_files: partitions with fewer of such files are left alone.
         keep_clustered: whether files that a clustering wrote stay as they are.
     """
     purged = is_purged(files["deletion_vector"], num_records, max_deleted_share)
@@ -66,6 +68,8 @@ def pack_small_files(
         chosen = pc.and_(chosen, pc.is_null(files["clustering_provider"]))
     groups = []
     for candidates in _by_partition(files, chosen, purged):
+        if len(candidates) < min_files:
+            continue
         # From the smallest on, as the reference implementation does: the sort is stable, so files
         # of a size stay in the order they were written in.
         ordered = sorted(candidates, key=lambda each: each.size_bytes)

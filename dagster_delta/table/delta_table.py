@@ -398,7 +398,8 @@ class DeltaTable(
             description,
             sort_by,
         )
-        return self._adopt(append_rows(self._store, self._latest(), data, options, clock=now_ms))
+        appended = append_rows(self._store, self._latest(), data, options, clock=now_ms)
+        return self._settle(appended, engine, data)
 
     def overwrite(
         self,
@@ -452,9 +453,8 @@ class DeltaTable(
             description,
             sort_by,
         )
-        return self._adopt(
-            overwrite_rows(self._store, self._latest(), data, options, where=where, clock=now_ms)
-        )
+        done = overwrite_rows(self._store, self._latest(), data, options, where=where, clock=now_ms)
+        return self._settle(done, engine, data)
 
     def _known(self) -> Snapshot:
         if self._snapshot is None:

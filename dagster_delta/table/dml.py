@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["RowChangeMethods"]
 
 
+_AUTO = "delta.autoOptimize"
+
+
 class RowChangeMethods(ABC):
     """What changes rows of a table; part of `DeltaTable`."""
 
     _store: ObjectStore
+    _snapshot: Snapshot | None
 
     @abstractmethod
     def _latest(self) -> Snapshot | None:
@@ -32,6 +36,26 @@ class RowChangeMethods(ABC):
     @abstractmethod
     def _adopt(self, result: CommitResult) -> CommitResult:
         """Move the handle to the version that a commit made."""
+
+    def _settle(self, result: CommitResult, engine: str | None, data: object) -> CommitResult:
+        """Move the handle to the version that a write made, or to the one that its small files are
+        compacted in where the table asks for that.
+
+        Args:
+            result: of the write.
+            engine: of the caller.
+            data: that was written; None where there was none.
+        """
+        self._adopt(result)
+        if any(key.startswith(_AUTO) for key in result.snapshot.metadata.configuration):
+            from dagster_delta.table.auto_compaction import compact_after
+
+            is_frame = type(data).__module__.startswith("pyspark.sql")
+            on_spark = engine == "spark" or (engine is None and is_frame)
+            self._snapshot = compact_after(
+                result, engine="spark" if on_spark else "arrow", clock=now_ms
+            )
+        return result
 
     def delete(
         self,
@@ -70,17 +94,16 @@ class RowChangeMethods(ABC):
         from dagster_delta.table.application_record import ApplicationRecord
         from dagster_delta.table.row_operations import delete_rows
 
-        return self._adopt(
-            delete_rows(
-                self._store,
-                self._existing(),
-                where,
-                change_engine(engine),
-                clock=now_ms,
-                commit_info=commit_info,
-                record=ApplicationRecord(idempotency),
-            )
+        deleted = delete_rows(
+            self._store,
+            self._existing(),
+            where,
+            change_engine(engine),
+            clock=now_ms,
+            commit_info=commit_info,
+            record=ApplicationRecord(idempotency),
         )
+        return self._settle(deleted, engine, None)
 
     def update(
         self,
@@ -114,18 +137,17 @@ class RowChangeMethods(ABC):
         from dagster_delta.table.application_record import ApplicationRecord
         from dagster_delta.table.row_operations import update_rows
 
-        return self._adopt(
-            update_rows(
-                self._store,
-                self._existing(),
-                set,
-                where,
-                change_engine(engine),
-                clock=now_ms,
-                commit_info=commit_info,
-                record=ApplicationRecord(idempotency),
-            )
+        updated = update_rows(
+            self._store,
+            self._existing(),
+            set,
+            where,
+            change_engine(engine),
+            clock=now_ms,
+            commit_info=commit_info,
+            record=ApplicationRecord(idempotency),
         )
+        return self._settle(updated, engine, None)
 
     def merge(
         self,
@@ -187,7 +209,8 @@ class RowChangeMethods(ABC):
                 engine,
                 schema_mode,
             )
-            return self._adopt(merge_rows(self._store, self._existing(), statement, clock=now_ms))
+            merged = merge_rows(self._store, self._existing(), statement, clock=now_ms)
+            return self._settle(merged, engine, source)
 
         return MergeBuilder(execute)
 

@@ -84,6 +84,10 @@ class OptimizeOptions:
     zorder_by: Sequence[str] = ()
     full: bool = False
     """Whether files that were clustered by other columns are clustered anew."""
+    min_files: int = 1
+    """Partitions with fewer small files are left alone."""
+    is_automatic: bool = False
+    """Whether it follows a write, and nobody has called for it."""
     engine: Literal["arrow", "spark"] | None = None
     max_commit_bytes: int = MAX_COMMIT_BYTES
     commit_info: Mapping[str, object] | None = None
@@ -134,7 +138,8 @@ def optimize_table(
     """
     Transaction(store, snapshot, clock=clock)  # refuses tables that this library cannot write
     target = _target_size(snapshot, options)
-    clustering = table_clustering(snapshot)
+    # To cluster takes all of a small table, which is too much after each write.
+    clustering = () if options.is_automatic else table_clustering(snapshot)
     if options.full and not clustering:
         raise InvalidArgument("full says that all of a clustered table is clustered; leave it out")
     rewrite = _rewriter(snapshot, options, clustering)
@@ -205,6 +210,7 @@ def _groups(
         target_size_bytes=target,
         min_size_bytes=_min_size(options, target),
         max_deleted_share=options.max_deleted_share,
+        min_files=options.min_files,
         keep_clustered=snapshot.configuration.supports("clustering"),
     )
 
@@ -246,7 +252,7 @@ def _parameters(
     parameters: dict[str, object] = {
         "predicate": [] if options.where is None else [options.where],
         "zOrderBy": list(options.zorder_by),
-        "auto": False,
+        "auto": options.is_automatic,
     }
     if clustering:
         parameters["clusterBy"] = [dotted(each) for each in clustering]

@@ -56,6 +56,14 @@ def follow_commit(
 
     version = commits[-1][0]
     checksum = _checksum_after(base, commits)
+    if base is not None and base.configuration.properties.symlink_manifests:
+        _LOG.warning(
+            "version %d of %s is committed, but its symlink manifests are those of an older "
+            "version: generate them with the engine that reads them, or unset "
+            "delta.compatibility.symlinkFormatManifest.enabled",
+            version,
+            store.location.uri,
+        )
     _store_checksum(store, version, checksum)
     if base is None:
         snapshot = Snapshot.load(store, version=version)

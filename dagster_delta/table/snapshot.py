@@ -338,15 +338,27 @@ class Snapshot:
         found = self._transactions_by_id().get(app_id)
         return None if found is None else found.version
 
-    def transactions(self) -> tuple[SetTransaction, ...]:
-        """The latest transaction of every application."""
-        return tuple(self._transactions_by_id().values())
+    def transactions(self, *, now_ms: int | None = None) -> tuple[SetTransaction, ...]:
+        """The latest transaction of every application, where it has not expired.
 
-    def _transactions_by_id(self) -> dict[str, SetTransaction]:
+        Args:
+            now_ms: the time to measure `delta.setTransactionRetentionDuration` against,
+                milliseconds since the epoch; the clock's by default.
+        """
+        return tuple(self._transactions_by_id(now_ms).values())
+
+    def _transactions_by_id(self, now_ms: int | None = None) -> dict[str, SetTransaction]:
+        retention = self.configuration.properties.set_transaction_retention_ms
         if self.checksum is not None and self.checksum.transactions is not None:
-            return {txn.app_id: txn for txn in self.checksum.transactions}
-        with located(self.store, self.version):
-            return self._state.table_actions().txns
+            found = {txn.app_id: txn for txn in self.checksum.transactions}
+        else:
+            with located(self.store, self.version):
+                found = self._state.table_actions().txns
+        if retention is None:
+            return found
+        oldest = (time.time_ns() // 1_000_000 if now_ms is None else now_ms) - retention
+        # As in the reference implementation, what does not say when it was made has expired.
+        return {app_id: txn for app_id, txn in found.items() if (txn.last_updated_ms or 0) > oldest}
 
     def domain_metadata(self) -> dict[str, DomainMetadata]:
         """The metadata domains that are set, by name."""

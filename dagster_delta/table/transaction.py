@@ -381,7 +381,7 @@ class Transaction:
             read_version=self.read_version,
             actions=PendingActions(
                 contents,
-                tracks_rows=configuration.supports("rowTracking"),
+                tracks_rows=configuration.assigns_row_ids,
                 keeps_draft_row_ids=(
                     self._row_ids_stay() if configuration.supports("rowIds") else None
                 ),

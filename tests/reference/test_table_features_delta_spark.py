@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
+from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -196,3 +197,16 @@ def last_add(uri: str) -> Any:
     log = Path(uri) / "_delta_log" / f"{DeltaTable(uri).version() - 1:020}.json"
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     return next(each["add"] for each in actions if "add" in each)
+
+
+def test_every_property_that_delta_spark_knows_is_treated_in_some_way(
+    delta_spark: SparkSession,
+) -> None:
+    java: Any = delta_spark._jvm
+    entries = java.org.apache.spark.sql.delta.DeltaConfigs.getAllConfigs().iterator()
+    known = set()
+    while entries.hasNext():
+        known.add(entries.next()._2().key())
+    assert len(known) > 40
+    ours = {each.name for each in KNOWN_PROPERTIES}
+    assert known - ours == set()

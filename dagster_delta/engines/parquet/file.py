@@ -49,6 +49,8 @@ class FileFormat:
     statistics: StatisticsLayout
     codec: str
     compression_level: int | None
+    may_pack: bool = True
+    """Whether encodings are used that came after version 1 of the Parquet format."""
     may_shred: bool = False
     """Whether variants may be split into typed columns, as suits the rows of each file."""
     shredding: VariantShredding | None = None
@@ -73,6 +75,7 @@ class FileFormat:
             statistics=StatisticsLayout.of(configuration, schema),
             codec=codec,
             compression_level=spec.compression_level if is_levelled else None,
+            may_pack=configuration.properties.parquet_format_version != "1.0.0",
             may_shred=_may_shred(configuration),
         )
 
@@ -192,7 +195,9 @@ def encode_rows(
         compression=format_.codec,
         compression_level=format_.compression_level,
         use_dictionary=list(encodings.dictionary) or False,
-        column_encoding=dict.fromkeys(encodings.delta_packed, "DELTA_BINARY_PACKED"),
+        column_encoding=dict.fromkeys(
+            encodings.delta_packed if format_.may_pack else (), "DELTA_BINARY_PACKED"
+        ),
         # Decimals of up to 18 digits as integers: smaller, faster, and what Spark writes.
         store_decimal_as_integer=True,
         store_schema=False,

@@ -36,11 +36,9 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = ["FileStatistics", "StatisticsLayout", "truncate_upper_bound"]
 
-STRING_PREFIX_LENGTH = 32
-"""Characters of a string bound that are kept, as Spark keeps them."""
-
 _EPOCH_ORDINAL = dt.date(1970, 1, 1).toordinal()
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  zone is added as text
+_STRING = PrimitiveType("string")
 _FLOATS = frozenset({"float", "double"})
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
@@ -78,6 +76,8 @@ class StatisticsLayout:
     leaves: tuple[_Leaf, ...]
     has_tight_bounds: bool
     """Whether `tightBounds` is recorded, as it is where deletion vectors may come."""
+    string_prefix_length: int
+    """Characters of a string bound that are kept."""
 
     @classmethod
     def of(cls, configuration: TableConfiguration, file_schema: StructType) -> StatisticsLayout:
@@ -113,7 +113,11 @@ class StatisticsLayout:
             elif 0 <= limit < indexed:
                 continue
             leaves.append(leaf)
-        return cls(tuple(leaves), configuration.supports("deletionVectors"))
+        return cls(
+            tuple(leaves),
+            configuration.supports("deletionVectors"),
+            configuration.properties.data_skipping_string_prefix_length,
+        )
 
     def in_file(self, arrow_schema: Any) -> StatisticsLayout:
         """The same columns in files of a schema whose variants are split.
@@ -224,7 +228,7 @@ class FileStatistics:
         return sum(int(each.null_count) for each in found)
 
     def _bounds(self, leaf: _Leaf, found: list[Any]) -> tuple[object, object]:
-        render = _renderer(leaf.data_type)
+        render = _renderer(leaf.data_type, self._layout.string_prefix_length)
         if render is None or any(each is None for each in found):
             return None, None
         valued = [each for each in found if each.num_values]
@@ -311,8 +315,13 @@ def _comparable(leaf: _Leaf, raw: Any) -> Any:
     return raw
 
 
-def _renderer(data_type: DataType) -> tuple[_Render, _Render] | None:
+def _renderer(data_type: DataType, prefix_length: int) -> tuple[_Render, _Render] | None:
     """How the minimum and the maximum become JSON, or None where a type has no bounds."""
+    if data_type == _STRING:
+        return (
+            lambda raw: raw.decode()[:prefix_length],
+            lambda raw: truncate_upper_bound(raw.decode(), prefix_length),
+        )
     if isinstance(data_type, DecimalType):
         scale = data_type.scale
         context = decimal.Context(prec=40)
@@ -356,22 +365,18 @@ def _render_timestamp(microseconds: int) -> object:
     return None if text is None else text + "Z"
 
 
-def _render_lower_text(raw: bytes) -> object:
-    return raw.decode()[:STRING_PREFIX_LENGTH]
-
-
-def _render_upper_text(raw: bytes) -> object:
-    return truncate_upper_bound(raw.decode())
-
-
-def truncate_upper_bound(text: str) -> str | None:
+def truncate_upper_bound(text: str, prefix_length: int) -> str | None:
     """A short string that sorts at or after `text` by code points, or None where none is short.
 
     A cut string gets one character more, greater than the first one cut off.
+
+    Args:
+        text: of any length.
+        prefix_length: characters that are kept.
     """
-    if len(text) <= STRING_PREFIX_LENGTH:
+    if len(text) <= prefix_length:
         return text
-    prefix, following = text[:STRING_PREFIX_LENGTH], text[STRING_PREFIX_LENGTH]
+    prefix, following = text[:prefix_length], text[prefix_length]
     for greater in ("\x7f", "\U0010ffff"):
         if following < greater:
             return prefix + greater
@@ -384,5 +389,4 @@ _RENDERERS: dict[str, tuple[_Render, _Render]] = {
     "date": (_render_date, _render_date),
     "timestamp": (_render_timestamp, _render_timestamp),
     "timestamp_ntz": (_render_timestamp_ntz, _render_timestamp_ntz),
-    "string": (_render_lower_text, _render_upper_text),
 }
