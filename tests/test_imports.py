@@ -59,12 +59,14 @@ def test_the_package_alone_does_not_even_load_arrow() -> None:
 def test_maintenance_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path, must_exist=False)
     for _ in range(3):
-        table.append(pa.table({"id": [1, 2]}), properties={"delta.checkpointInterval": "1"})
+        rows = pa.table({"id": [1, None], "v": ["x", None], "d": [None, 0.5]})
+        table.append(rows, properties={"delta.checkpointInterval": "1"})
     statement = (
         "from dagster_delta import DeltaTable\n"
         f"table = DeltaTable({str(tmp_path)!r})\n"
         "assert table.optimize().metrics['numRemovedFiles'] == 3\n"
-        "assert table.vacuum(0, enforce_retention=False, dry_run=False).num_files == 3\n"
+        "assert table.optimize(zorder_by=['id', 'v', 'd']).metrics['numRemovedFiles'] == 1\n"
+        "assert table.vacuum(0, enforce_retention=False, dry_run=False).num_files == 4\n"
         "table.clean_log(dry_run=False)"
     )
     assert _loaded(statement).isdisjoint({"dagster", "pyspark", "pandas", "polars", "fsspec"})

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from dagster_delta.engines.arrow_engine import ArrowEngine
 from dagster_delta.engines.compaction import combined, discard_files
 from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
-from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve
+from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
 from dagster_delta.protocol.statistics import parse_statistics_json
 
 __all__ = ["sort_files", "sorted_along"]
@@ -79,7 +79,7 @@ def _curve_of(
     for batch in rows:
         chosen = np.arange(skip, batch.num_rows, stride)
         skip = int(chosen[-1]) + stride - batch.num_rows if len(chosen) else skip - batch.num_rows
-        sampled.append(batch.take(pa.array(chosen)) if stride > 1 else batch)
+        sampled.append(batch.take(index_of(chosen)) if stride > 1 else batch)
     sample = pa.Table.from_batches(sampled, rows.schema)
     return ZOrderCurve.through(columns, sample, is_hilbert=is_hilbert), num_rows
 
@@ -148,7 +148,7 @@ def _spilled(
 def _spread(curve: ZOrderCurve, batch: Any, ends: Any, sinks: Sequence[Any]) -> None:
     stretch = np.searchsorted(ends, curve.positions(batch).astype(np.float64), side="right")
     order = np.argsort(stretch, kind="stable")
-    rows = batch.take(pa.array(order))
+    rows = batch.take(index_of(order))
     borders = np.searchsorted(stretch[order], np.arange(len(sinks) + 1))
     for sink, start, end in zip(sinks, borders, borders[1:], strict=False):
         if end > start:
@@ -175,5 +175,5 @@ def _sorted_file(curve: ZOrderCurve, path: Path, sort_bytes: int) -> Iterator[pa
 def _sorted(curve: ZOrderCurve, table: Any) -> Iterator[pa.RecordBatch]:
     order = np.argsort(curve.positions(table), kind="stable")
     for start in range(0, len(order), _BATCH_ROWS):
-        chosen = table.take(pa.array(order[start : start + _BATCH_ROWS]))
+        chosen = table.take(index_of(order[start : start + _BATCH_ROWS]))
         yield from chosen.combine_chunks().to_batches()

@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["SAMPLE_ROWS", "ZOrderCurve", "column_at"]
+from dagster_delta.protocol.arrow_values import integer_scalar
+
+__all__ = ["SAMPLE_ROWS", "ZOrderCurve", "column_at", "index_of"]
 
 SAMPLE_ROWS = 200_000
 """Rows that tell the quantiles well enough."""
@@ -37,6 +39,12 @@ def column_at(rows: Any, path: Sequence[str]) -> Any:
         # Nulls of a struct are nulls of its fields.
         values = pc.struct_field(values, name)
     return values
+
+
+def index_of(numbers: Any) -> Any:
+    """Numbers of a numpy array as a `pa.Int64Array`; `pyarrow.array` would import pandas."""
+    data = np.ascontiguousarray(numbers, dtype=np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,7 @@ class ZOrderCurve:
         quantiles, has_nulls = self.quantiles[index], self.has_nulls[index]
         ranks = _rank(values, quantiles) + has_nulls
         if values.null_count:
-            ranks[np.asarray(pc.is_null(values))] = 0
+            ranks[np.from_dlpack(pc.indices_nonzero(pc.is_null(values)))] = 0
         # A column of few values spreads over all bits too, else the others would outweigh it.
         return (ranks * 2**self.bits // (len(quantiles) + 1 + has_nulls)).astype(np.uint64)
 
@@ -151,7 +159,7 @@ def _rank(values: Any, quantiles: Any) -> Any:
     ranks = [bisect_right(quantiles, each) for each in _as_bytes(encoded.dictionary)]
     if not ranks:
         return np.zeros(len(values), dtype=np.int64)
-    indexes = np.asarray(pc.fill_null(encoded.indices, 0))
+    indexes = np.from_dlpack(pc.fill_null(encoded.indices, integer_scalar(0).cast(pa.int32())))
     return np.asarray(ranks, dtype=np.int64)[indexes]
 
 
@@ -184,8 +192,9 @@ def _as_numbers(values: Any) -> Any:
         values = values.cast(pa.int64())
     elif pa.types.is_boolean(data_type):
         values = values.cast(pa.int8())
-    zero = pa.scalar(0, values.type)
-    return np.asarray(_one_array(pc.fill_null(values, zero)))
+    zero = integer_scalar(0).cast(values.type)
+    # To ask for a numpy array would import pandas.
+    return np.from_dlpack(_one_array(pc.fill_null(values, zero)))
 
 
 def _one_array(values: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_delta.engines.variant_binaries import malformed, number_at, packed_bytes
 from dagster_delta.protocol.variant_binary import (
@@ -150,7 +151,7 @@ class EncodedVariants:
             array.field(name).cast(pa.binary()).filter(array.is_valid())
             for name in ("value", "metadata")
         )
-        valid = np.flatnonzero(_booleans(array.is_valid()))
+        valid = np.from_dlpack(pc.indices_nonzero(array.is_valid())).astype(np.int64)
         self.data, offsets = packed_bytes(values)
         start = np.full(len(array), -1, dtype=np.int64)
         start[valid] = offsets[:-1]
@@ -310,8 +311,3 @@ class _Frame:
     offset_size: Any
     content: Any
     """Where the values begin."""
-
-
-def _booleans(array: Any) -> Any:
-    """A `pyarrow.BooleanArray` without nulls as a numpy array."""
-    return array.to_numpy(zero_copy_only=False)

@@ -29,7 +29,7 @@ from dagster_delta.engines.spark.tasks import (
     report_result,
 )
 from dagster_delta.engines.spark.writer import delete_files, write_frame
-from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve
+from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
 from dagster_delta.errors import DeltaError, StorageFailure
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage import StoreLocation, open_store
@@ -162,7 +162,7 @@ class _PlaceTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             # 63 bits at most, so the sign is never touched.
-            places = pa.array(self.curve.positions(batch).astype("int64"))
+            places = index_of(self.curve.positions(batch))
             yield pa.RecordBatch.from_arrays(
                 [*batch.columns, places], names=[*batch.schema.names, _PLACE]
             )
