@@ -77,7 +77,8 @@ _TABLE_ACTIONS = pa.schema(
 )
 
 
-def _day(number: int) -> str:
+def day_of(number: int) -> str:
+    """The partition of a file."""
     return (_FIRST_DAY + dt.timedelta(number // PARTITION_FILES)).isoformat()
 
 
@@ -95,7 +96,7 @@ def _adds(first: int, last: int, *, parsed: bool = False) -> Any:
     # From no generator but the number of the part, so that the needle's path is known.
     random = np.random.default_rng(first).bytes(16 * len(numbers)).hex()
     names = pa.array([random[at : at + 32] for at in range(0, len(random), 32)])
-    days = pa.array([_day(at) for at in range(first, last)])
+    days = pa.array([day_of(at) for at in range(first, last)])
     low, high = _text(numbers * ROWS_PER_FILE), _text(numbers * ROWS_PER_FILE + ROWS_PER_FILE - 1)
     stats = _joined(
         f'{{"numRecords":{ROWS_PER_FILE},"minValues":{{"id":', low, ',"value":', low,
@@ -141,11 +142,16 @@ def _prepare_parsed(directory: Path, size: int) -> None:
 
 
 def _link_table(directory: Path, size: int, *, parsed: bool) -> None:
+    (directory / "table").symlink_to(synthetic_table(size, parsed=parsed))
+
+
+def synthetic_table(size: int, *, parsed: bool = False) -> Path:
+    """A table of so many files, which stays in the temporary directory."""
     name = f"delta-planning-scale-{size}{'-parsed' if parsed else ''}"
     table = Path(tempfile.gettempdir()) / name
     if not (table / "_delta_log" / "_last_checkpoint").exists():
         _write_table(table, size, parsed=parsed)
-    (directory / "table").symlink_to(table)
+    return table
 
 
 def _write_table(table: Path, size: int, *, parsed: bool) -> None:
@@ -252,7 +258,7 @@ def _delta_spark(where: str) -> Peer:
 
 
 _ONE_ROW = f"id = {NEEDLE * ROWS_PER_FILE + 3}"
-_ONE_DAY = f"day = DATE '{_day(NEEDLE)}'"
+_ONE_DAY = f"day = DATE '{day_of(NEEDLE)}'"
 _ALWAYS_HERE = 10**12
 
 

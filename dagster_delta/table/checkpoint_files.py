@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,10 +46,13 @@ from dagster_delta.table.log_reader import read_last_checkpoint
 if TYPE_CHECKING:
     from dagster_delta.table.snapshot import Snapshot
 
-__all__ = ["MAX_ACTIONS_PER_FILE", "write_checkpoint"]
+__all__ = ["MAX_ACTIONS_PER_FILE", "MAX_HELD_ACTIONS", "write_checkpoint"]
 
 MAX_ACTIONS_PER_FILE = 1_000_000
 """File actions beyond which a checkpoint is split into files."""
+MAX_HELD_ACTIONS = 250_000
+"""File actions up to which a checkpoint is put together in memory, from what a handle may hold
+anyway."""
 
 _NO_FILES = pa.Table.from_batches([], LIVE_FILE_SCHEMA)
 _NO_TOMBSTONES = pa.Table.from_batches([], TOMBSTONE_SCHEMA)
@@ -69,26 +72,30 @@ def write_checkpoint(
     Raises:
         InvalidTable, StorageFailure.
     """
-    configuration = snapshot.configuration
+    configuration, version = snapshot.configuration, snapshot.version
     knows_v2 = configuration.supports("v2Checkpoint")
+    as_v2 = knows_v2 and configuration.properties.checkpoint_policy == "v2"
     bound = snapshot.max_file_actions
-    if bound <= max_actions_per_file:
-        stored = _store_whole(
-            snapshot,
-            now_ms,
-            as_v2=knows_v2 and configuration.properties.checkpoint_policy == "v2",
-        )
+    path = checkpoint_path(version)
+    if as_v2:
+        path = v2_checkpoint_path(version, str(uuid.uuid4()), "parquet")
+    if bound <= min(MAX_HELD_ACTIONS, max_actions_per_file):
+        stored = _store_whole(snapshot, now_ms, path, as_v2=as_v2)
+    elif bound <= max_actions_per_file:
+        stored = _store_parts(snapshot, now_ms, (path,), as_v2=as_v2)
     elif knows_v2:
         # The feature forbids checkpoints in several parts.
         stored = _store_sidecars(snapshot, now_ms, max_actions_per_file)
     else:
-        stored = _store_parts(snapshot, now_ms, -(-bound // max_actions_per_file))
+        paths = multi_part_checkpoint_paths(version, -(-bound // max_actions_per_file))
+        stored = _store_parts(snapshot, now_ms, paths, as_v2=False)
     hint = read_last_checkpoint(snapshot.store)
     if hint is None or hint.version <= snapshot.version:
         snapshot.store.put(LAST_CHECKPOINT_PATH, encode_last_checkpoint(stored))
 
 
-def _store_whole(snapshot: Snapshot, now_ms: int, *, as_v2: bool) -> LastCheckpoint:
+def _store_whole(snapshot: Snapshot, now_ms: int, path: str, *, as_v2: bool) -> LastCheckpoint:
+    """A checkpoint in one file that is put together in memory."""
     state = replace(
         _without_files(snapshot, now_ms),
         live_files=snapshot.live_files(),
@@ -96,14 +103,10 @@ def _store_whole(snapshot: Snapshot, now_ms: int, *, as_v2: bool) -> LastCheckpo
         tombstones=snapshot.tombstones(now_ms=now_ms),
     )
     encoded = encode_checkpoint(state, as_v2=as_v2)
-    version = snapshot.version
-    path = checkpoint_path(version)
-    if as_v2:
-        path = v2_checkpoint_path(version, str(uuid.uuid4()), "parquet")
     # Every attempt at one version has the same contents, so replacing a file is harmless.
     snapshot.store.put(path, encoded.data)
     return LastCheckpoint(
-        version=version,
+        version=snapshot.version,
         size=encoded.num_actions,
         size_bytes=len(encoded.data),
         num_add_files=encoded.num_add_files,
@@ -145,15 +148,16 @@ class _FileActions:
             yield file_actions(replace(self.empty, tombstones=removed)), removed["path"]
 
 
-def _store_parts(snapshot: Snapshot, now_ms: int, num_parts: int) -> LastCheckpoint:
-    """A classic checkpoint in several files."""
+def _store_parts(
+    snapshot: Snapshot, now_ms: int, paths: Sequence[str], *, as_v2: bool
+) -> LastCheckpoint:
+    """A checkpoint in files that hold all of it, without sidecars."""
     store, empty = snapshot.store, _without_files(snapshot, now_ms)
-    first = stack_actions([other_actions(empty, as_v2=False), file_actions(empty)])
+    first = stack_actions([other_actions(empty, as_v2=as_v2), file_actions(empty)])
     actions = _FileActions(snapshot, empty, now_ms)
-    paths = multi_part_checkpoint_paths(snapshot.version, num_parts)
     with tempfile.TemporaryDirectory(prefix="checkpoint-") as directory:
         # On disk first: a part of which the end is missing must never stand under its name.
-        files = [Path(directory, str(number)) for number in range(num_parts)]
+        files = [Path(directory, str(number)) for number in range(len(paths))]
         with ExitStack() as opened:
             parts = []
             for number, file in enumerate(files):
@@ -173,7 +177,7 @@ def _store_parts(snapshot: Snapshot, now_ms: int, num_parts: int) -> LastCheckpo
     return LastCheckpoint(
         version=snapshot.version,
         size=sum(part.num_actions for part in parts),
-        parts=num_parts if num_parts > 1 else None,
+        parts=len(paths) if len(paths) > 1 else None,
         size_bytes=size_bytes,
         num_add_files=actions.num_adds,
     )

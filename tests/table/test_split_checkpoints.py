@@ -11,8 +11,10 @@ import pytest
 
 from dagster_delta.errors import StorageFailure
 from dagster_delta.protocol import checkpoint_batches, checkpoint_parts
+from dagster_delta.protocol.log_paths import checkpoint_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table import checkpoint_files
 from dagster_delta.table.checkpoint_files import write_checkpoint
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_state import LogState
@@ -103,6 +105,25 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches and row groups of a few rows."""
     monkeypatch.setattr(checkpoint_batches, "_BATCH_ROWS", 7)
     monkeypatch.setattr(checkpoint_parts, "_MAX_PENDING_BYTES", 3000)
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_checkpoint_in_one_file_is_written_in_batches_too(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = _new_table(LAYOUTS[layout])
+    expected = _described(table.snapshot())
+    now_ms = int(table.snapshot().timestamp_ms)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint_files, "MAX_HELD_ACTIONS", 9)
+        for name in ("live_files", "statistics", "tombstones"):
+            patched.setattr(LogState, name, _refuse)
+        write_checkpoint(Snapshot.load(table.store), now_ms=now_ms)
+    (checkpoint,) = [path for path in _log(table.store) if ".checkpoint." in path]
+    is_v2 = LAYOUTS[layout].get("checkpointPolicy") == "v2"
+    assert (len(checkpoint) > len(checkpoint_path(0))) == is_v2
+    assert _described(_from_checkpoint_alone(table.store, table.version())) == expected
 
 
 @pytest.mark.usefixtures("small_batches")

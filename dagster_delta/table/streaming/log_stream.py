@@ -29,11 +29,11 @@ from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.streaming.commit_rules import CommitRules
 from dagster_delta.table.streaming.offset import Admission, StreamOffset
 from dagster_delta.table.streaming.options import SourceOptions
+from dagster_delta.table.streaming.snapshot_files import SNAPSHOT_COLUMNS, SnapshotFiles
 from dagster_delta.table.time_travel import first_version_since
 
 __all__ = ["LogStream", "files_of_snapshot"]
 
-_SNAPSHOT_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
 _ROWS_AT_ONCE = 10_000
 
 # A batch without rows costs a job, and keeps the offset near the end of a log that gets cleaned up:
@@ -134,9 +134,13 @@ class LogStream:
         return start
 
     def _take_snapshot(self, offset: StreamOffset, admission: Admission) -> StreamOffset:
-        sizes = self._snapshot_files(offset.version)["size_bytes"].slice(offset.index).to_pylist()
-        taken = admission.take(sizes)
-        return offset.past(taken) if taken < len(sizes) else offset.next_version()
+        total = 0
+        for sizes in self._snapshot_files(offset.version).sizes_from(offset.index):
+            taken = admission.take(sizes)
+            total += taken
+            if taken < len(sizes):
+                return offset.past(total)
+        return offset.next_version()
 
     def _take_commit(
         self, offset: StreamOffset, changes: Sequence[FileChange], admission: Admission
@@ -182,21 +186,18 @@ class LogStream:
 
     def _collect_snapshot(self, start: StreamOffset, stop: int | None, found: _BatchFiles) -> None:
         snapshot = self._snapshot_at(start.version)
-        files = self._snapshot_files(start.version)
-        chosen = files.slice(start.index, None if stop is None else stop - start.index)
+        chosen = self._snapshot_files(start.version).between(start.index, stop)
         found.carry_defaults_of(snapshot.configuration)
         timestamp_ms = snapshot.timestamp_ms if self._options.read_change_feed else 0
-        for batch in chosen.to_batches(max_chunksize=_ROWS_AT_ONCE):
-            changes = [_inserted(row) for row in batch.to_pylist()]
-            found.add(start.version, timestamp_ms, changes)
+        for files in chosen:
+            for batch in files.to_batches(max_chunksize=_ROWS_AT_ONCE):
+                changes = [_inserted(row) for row in batch.to_pylist()]
+                found.add(start.version, timestamp_ms, changes)
 
-    def _read_snapshot_files(self, version: int) -> Any:
-        """The files of a snapshot, oldest first: an order that every run of the query finds."""
+    def _read_snapshot_files(self, version: int) -> SnapshotFiles:
         snapshot = self._snapshot_at(version)
         self._rules.check_snapshot(snapshot)
-        files = snapshot.live_files([*_SNAPSHOT_COLUMNS, "modification_time_ms"])
-        order = [("modification_time_ms", "ascending"), ("path", "ascending")]
-        return files.sort_by(order).select(list(_SNAPSHOT_COLUMNS))
+        return SnapshotFiles(snapshot)
 
     def _snapshot_at(self, version: int) -> Snapshot:
         if version == self._latest.version:
@@ -270,8 +271,8 @@ def files_of_snapshot(snapshot: Snapshot, where: str | None = None) -> ChangeFil
         where: Spark SQL; files without a row that it is true of are left out.
     """
     rows = ChangeFileRows()
-    files = Scan(snapshot, None, where).files() if where else snapshot.live_files(_SNAPSHOT_COLUMNS)
-    for batch in files.select(_SNAPSHOT_COLUMNS).to_batches(max_chunksize=_ROWS_AT_ONCE):
+    files = Scan(snapshot, None, where).files() if where else snapshot.live_files(SNAPSHOT_COLUMNS)
+    for batch in files.select(SNAPSHOT_COLUMNS).to_batches(max_chunksize=_ROWS_AT_ONCE):
         for row in batch.to_pylist():
             rows.add(snapshot.version, _inserted(row), _NO_CONSTANTS)
     return ChangeFileSet(snapshot.configuration, rows.to_table(), None)

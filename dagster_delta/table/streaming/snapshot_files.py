@@ -1,0 +1,131 @@
+"""The files that a stream reads first: all that were live at a version, oldest first.
+
+Spec: Add File and Remove File (modificationTime).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.arrow_columns import index_column, string_column
+from dagster_delta.protocol.arrow_values import integer_scalar
+from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
+
+if TYPE_CHECKING:
+    from dagster_delta.table.snapshot import Snapshot
+
+__all__ = ["SNAPSHOT_COLUMNS", "SnapshotFiles"]
+
+SNAPSHOT_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
+"""Columns of LIVE_FILE_SCHEMA that a stream reads files by."""
+
+_KEY = ("modification_time_ms", "path")
+_STRETCH_FILES = 250_000
+_MAX_SAMPLES = 100_000
+
+
+class SnapshotFiles:
+    """The live files of a version by modification time and path, an order that every run of a query
+    finds. Of a large table no more than a stretch of about 250,000 files is held at a time; for
+    each one the log is gone through once.
+
+    Args:
+        snapshot: the version.
+
+    Raises:
+        InvalidTable, StorageFailure: of the log.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._bounds: list[_Bound] = []
+        self._starts = [0]
+        if snapshot.is_large_and_unread:
+            self._bounds = _sampled_bounds(snapshot)
+            self._starts += _positions(snapshot, self._bounds)
+        self._held: tuple[int, Any] | None = None
+
+    def sizes_from(self, index: int) -> Iterator[list[int]]:
+        """Sizes in bytes of the files from a position on, stretch by stretch."""
+        for stretch in range(bisect_right(self._starts, index) - 1, len(self._starts)):
+            files = self._files_of(stretch)
+            yield files["size_bytes"].slice(max(0, index - self._starts[stretch])).to_pylist()
+
+    def between(self, start: int, stop: int | None) -> Iterator[Any]:
+        """The files from one position to another, or to the end, in `pa.Table`s of
+        SNAPSHOT_COLUMNS.
+        """
+        for stretch in range(bisect_right(self._starts, start) - 1, len(self._starts)):
+            first = self._starts[stretch]
+            if stop is not None and first >= stop:
+                return
+            skipped = max(0, start - first)
+            length = None if stop is None else max(0, stop - first - skipped)
+            yield self._files_of(stretch).slice(skipped, length)
+
+    def _files_of(self, stretch: int) -> Any:
+        if self._held is None or self._held[0] != stretch:
+            self._held = None
+            found = self._read(stretch).sort_by([(name, "ascending") for name in _KEY])
+            self._held = stretch, found.select(SNAPSHOT_COLUMNS)
+        return self._held[1]
+
+    def _read(self, stretch: int) -> Any:
+        names = [*SNAPSHOT_COLUMNS, "modification_time_ms"]
+        if not self._bounds:
+            return self._snapshot.live_files(names)
+        low = self._bounds[stretch - 1] if stretch else None
+        high = self._bounds[stretch] if stretch < len(self._bounds) else None
+        found = [pa.Table.from_batches([], pa.schema(map(LIVE_FILE_SCHEMA.field, names)))]
+        for batch in self._snapshot.file_batches(names):
+            files = batch.files
+            if low is not None:
+                files = files.filter(pc.invert(low.is_after(files)))
+            if high is not None:
+                files = files.filter(high.is_after(files))
+            found.append(files)
+        return pa.concat_tables(found)
+
+
+class _Bound:
+    """A place between two stretches: the file that begins the later one."""
+
+    def __init__(self, time_ms: int, path: str) -> None:
+        self._time = integer_scalar(time_ms)
+        self._path = string_column([path])[0]
+
+    def is_after(self, files: Any) -> Any:
+        """For each file whether it comes before this place; files without a time come last."""
+        times, paths = files["modification_time_ms"], files["path"]
+        same = pc.and_(pc.equal(times, self._time), pc.less(paths, self._path))
+        return pc.fill_null(pc.or_(pc.less(times, self._time), same), False)
+
+
+def _sampled_bounds(snapshot: Snapshot) -> list[_Bound]:
+    """Places that cut the files into stretches of about the same length."""
+    stride = max(1, -(-snapshot.max_file_actions // _MAX_SAMPLES))
+    samples = [pa.Table.from_batches([], pa.schema(map(LIVE_FILE_SCHEMA.field, _KEY)))]
+    first = 0
+    for batch in snapshot.file_batches(_KEY):
+        num_files = batch.files.num_rows
+        samples.append(batch.files.take(index_column(range(first, num_files, stride))))
+        first = (first - num_files) % stride
+    ordered = pa.concat_tables(samples).drop_null()
+    ordered = ordered.sort_by([(name, "ascending") for name in _KEY])
+    step = max(1, _STRETCH_FILES // stride)
+    chosen = ordered.take(index_column(range(step, ordered.num_rows, step)))
+    return [_Bound(*row.values()) for row in chosen.to_pylist()]
+
+
+def _positions(snapshot: Snapshot, bounds: list[_Bound]) -> list[int]:
+    """How many files come before each place."""
+    positions = [0] * len(bounds)
+    for batch in snapshot.file_batches(_KEY):
+        for number, bound in enumerate(bounds):
+            positions[number] += pc.sum(bound.is_after(batch.files), min_count=0).as_py()
+    return positions
