@@ -327,8 +327,11 @@ def _last_change_ms(snapshot: Snapshot) -> int | None:
     if commit is not None and commit.timestamp_ms is not None:
         return commit.timestamp_ms
     # The log was cleaned behind the last change; files are as old as their rows at least.
-    newest = pc.max(snapshot.live_files(["modification_time_ms"])["modification_time_ms"]).as_py()
-    return None if newest is None else int(newest)
+    newest = [
+        pc.max(batch.files["modification_time_ms"]).as_py()
+        for batch in snapshot.file_batches(["modification_time_ms"])
+    ]
+    return max((int(each) for each in newest if each is not None), default=None)
 
 
 def spell_age(age: dt.timedelta) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.arrow_values import integer_scalar
+from dagster_delta.table.large_tables import files_where
 from dagster_delta.table.transaction import CommitResult
 from dagster_delta.table.write_planning import write_spec
 
@@ -48,8 +49,11 @@ def compact_after(
             return snapshot
         spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
         small_bytes = int(spec.target_file_size_bytes * _SMALL_SHARE)
-        sizes = snapshot.live_files(["size_bytes"])["size_bytes"]
-        if pc.sum(pc.less(sizes, integer_scalar(small_bytes))).as_py() < MIN_FILES:
+        limit = integer_scalar(small_bytes)
+        small = files_where(
+            snapshot, ["size_bytes"], lambda files: pc.less(files["size_bytes"], limit)
+        )
+        if small.num_rows < MIN_FILES:
             return snapshot
         from dagster_delta.table.optimize import OptimizeOptions, optimize_table
 
