@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
@@ -81,16 +82,24 @@ def engine_for_changes(expressions: Iterable[SqlExpression], store: ObjectStore)
 
 
 def active_spark_session() -> SparkSession | None:
-    """The session that this process uses, a classic one before one of Connect; None where it does
-    not use Spark.
+    """The session that this process uses: the active one of this thread before that of others, a
+    classic one before one of Connect; None where the process does not use Spark.
     """
     if "pyspark.sql" not in sys.modules:
         return None
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    found = SparkSession.getActiveSession()
-    if found is None and "pyspark.sql.connect.session" in sys.modules:
+    kinds: list[type[SparkSession]] = [SparkSession]
+    if "pyspark.sql.connect.session" in sys.modules:
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-        found = ConnectSession.getActiveSession()  # type: ignore[assignment]
-    return found
+        kinds.append(ConnectSession)  # type: ignore[arg-type]
+    for kind in kinds:
+        if (found := kind.getActiveSession()) is not None:
+            return found
+    for kind in kinds:
+        # What other threads use: raised where there is none.
+        with suppress(PySparkRuntimeError):
+            return kind.active()
+    return None

@@ -204,6 +204,8 @@ class Assignment:
     structs: tuple[SqlExpression, ...] = ()
     """Of a field whose struct is taken over field by field: the structs that it comes from, the
     outermost first. One that is null there and in the row stays null."""
+    uncast: SqlExpression | None = None
+    """The value before an ANSI cast that was added to it; None where none was."""
 
 
 @dataclass(frozen=True, slots=True)

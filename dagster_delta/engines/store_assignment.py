@@ -298,6 +298,22 @@ def _plan_map(entry: tuple[Any, Any], target: MapType, place: _Place) -> _Assign
     return convert
 
 
+def misfit(column: str, count: int, *, table: str) -> InvalidCast:
+    """The error for values of an expression that are none of the column they are set to.
+
+    Args:
+        column: logical name.
+        count: how many there are at least.
+        table: URI of the table.
+    """
+    return InvalidCast(
+        f"at least {count} new value(s) of column {column} do not fit its type: convert them in "
+        "the expression, or leave those rows out",
+        table=table,
+        column=column,
+    )
+
+
 def _refuse_nulls(place: _Place, is_violation: Any, context: Any) -> None:
     """Raise for the positions of `context` (a batch or an array) where `is_violation` is true."""
     positions = pc.indices_nonzero(is_violation)

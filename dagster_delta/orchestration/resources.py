@@ -44,8 +44,9 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
     A session that runs already is used as it is, whoever started it, which is how to hand one in:
     it takes the settings of `conf` that it still can, those that would have needed another JVM are
-    named in a warning, and it is never stopped. To build a session in another way, override
-    `create_session`.
+    named in a warning, and it is never stopped. Where there is none, and neither `remote` nor a
+    master is given, the Connect server that SPARK_REMOTE names is used. To build a session in
+    another way, override `create_session`.
 
     Examples:
         SparkSessionResource()                                      # local, all cores
@@ -136,23 +137,27 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         os.environ.setdefault(
             "PYSPARK_PYTHON", self.conf.get("spark.pyspark.python", sys.executable)
         )
+        remote = self.remote
+        if remote is None and self.master == _ANY_MASTER:
+            # As Spark itself has it: a master would be refused beside it.
+            remote = os.environ.get("SPARK_REMOTE")
         # The URL of a Connect server may hold a token.
-        what = self.master if self.remote is None else "to a Spark Connect server"
+        what = self.master if remote is None else "to a Spark Connect server"
         get_dagster_logger().info(f"Starting the Spark session of this process: {what}")
-        cores = None if self.remote is not None else _local_cores(self.master)
+        cores = None if remote is not None else _local_cores(self.master)
         if cores is not None:
             return local_spark_session(
                 self.app_name, self.conf, cores=cores, class_archive=self.class_archive
             )
         builder = SparkSession.Builder().appName(self.app_name)
-        builder = builder.remote(self.remote) if self.remote else builder.master(self.master)
+        builder = builder.remote(remote) if remote else builder.master(self.master)
         settings = {"spark.sql.session.timeZone": "UTC", **self.conf}
         for name, value in settings.items():
             builder = builder.config(name, value)
         try:
             return start_session(builder, settings, class_archive=self.class_archive)
         except ImportError as error:
-            if self.remote is None:
+            if remote is None:
                 raise
             raise InvalidArgument(
                 f"Spark Connect needs packages that are not installed ({error}): "

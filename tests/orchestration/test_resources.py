@@ -287,6 +287,17 @@ def test_the_workers_of_an_unactivated_environment_run_our_interpreter(spark):
     assert result.output_for_node("workers") == sys.executable
 
 
+def test_a_server_that_the_environment_names_is_used_as_spark_itself_would(monkeypatch):
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host:15002")
+    monkeypatch.setattr("dagster_delta.engines.spark.running_session.running_session", lambda: None)
+    monkeypatch.setattr(
+        "dagster_delta.engines.spark.session.start_session", lambda builder, *_, **__: builder
+    )
+    options = SparkSessionResource().session._options
+    assert options["spark.remote"] == "sc://host:15002"
+    assert "spark.master" not in options
+
+
 def test_a_session_of_ones_own_is_handed_in_by_overriding(monkeypatch):
     class Own(SparkSessionResource):
         def create_session(self):

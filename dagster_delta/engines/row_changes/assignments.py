@@ -18,7 +18,7 @@ from dagster_delta.engines.sql.constraint_check import ConstraintCheck
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.engines.sql.typed import Column
 from dagster_delta.engines.sql.types import VARIANT, is_primitive, sql_type_name
-from dagster_delta.engines.store_assignment import assign_batches
+from dagster_delta.engines.store_assignment import assign_batches, misfit
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.arrow_schema import to_arrow_type
 from dagster_delta.protocol.schema import (
@@ -36,6 +36,7 @@ __all__ = [
     "RowUpdate",
     "check_computable",
     "compute",
+    "compute_assigned",
     "parse_assignments",
     "refuse_lacking_fields",
 ]
@@ -74,10 +75,14 @@ def parse_assignments(
             )
         column, data_type = _find_target(name, schema)
         scope = schema if value_schema is None else value_schema
-        value = _fitting(sql, scope, data_type) if casts else parse_expression(sql, scope)
+        value = parse_expression(sql, scope)
         if not fills and value.data_type is not None:
             refuse_lacking_fields(column, value.data_type, data_type)
-        assignments.append(Assignment(column, value))
+        cast = _cast_where_refused(sql, value, scope, data_type) if casts else None
+        if cast is None:
+            assignments.append(Assignment(column, value))
+        else:
+            assignments.append(Assignment(column, cast, uncast=value))
     _refuse_overlaps(assignments)
     return tuple(assignments)
 
@@ -129,14 +134,15 @@ def _find_target(name: str, schema: StructType) -> tuple[tuple[str, ...], DataTy
     return target.path, target.data_type
 
 
-def _fitting(sql: str, schema: StructType, target: DataType) -> SqlExpression:
-    """The expression, in a cast where store assignment would refuse its type."""
-    value = parse_expression(sql, schema)
+def _cast_where_refused(
+    sql: str, value: SqlExpression, schema: StructType, target: DataType
+) -> SqlExpression | None:
+    """The value in an ANSI cast, or None where store assignment takes its type as it is."""
     source = value.data_type
     if source is None or not is_primitive(source) or not is_primitive(target):
-        return value
+        return None
     if can_store(to_arrow_type(source), target):
-        return value
+        return None
     # The line break ends a comment that the text may end in.
     return parse_expression(f"CAST(({sql}\n) AS {sql_type_name(target)})", schema)
 
@@ -180,7 +186,7 @@ class RowUpdate:
             check_computable(each)
         self._assignments = assignments
         self._generated = generated
-        self._table = table
+        self._table, self._schema = table, schema
         assigned = tuple(dict.fromkeys(each.column[0] for each in assignments))
         self.columns = assigned if generated is None else (*assigned, *generated.names)
         """Logical names of the top-level columns that change."""
@@ -202,11 +208,15 @@ class RowUpdate:
             ConstraintViolation: a new row breaks a constraint, NOT NULL included.
         """
         scope = rows if computed_from is None else computed_from
-        new_values = [self._new_values(rows, scope, field) for field in self._changed]
-        source = pa.RecordBatch.from_arrays(new_values, names=list(self._changed.names))
+        new_values = {field.name: self._new_values(rows, scope, field) for field in self._changed}
+        # With the other columns, which an error shows too.
+        names = rows.schema.names
+        source = pa.RecordBatch.from_arrays(
+            [new_values.get(name, rows.column(name)) for name in names], names=names
+        )
         reader = pa.RecordBatchReader.from_batches(source.schema, [source])
         assigned = pa.Table.from_batches(
-            list(assign_batches(reader, self._changed, table=self._table))
+            list(assign_batches(reader, self._schema, table=self._table))
         )
         changed = {name: _one_array(assigned[name]) for name in self._changed.names}
         updated = _with_columns(rows, changed)
@@ -218,8 +228,8 @@ class RowUpdate:
     def _new_values(self, rows: Any, scope: Any, field: StructField) -> Any:
         own = [each for each in self._assignments if each.column[0] == field.name]
         if len(own[0].column) == 1:
-            return compute(own[0].value, scope)
-        nested = {each.column[1:]: compute(each.value, scope) for each in own}
+            return compute_assigned(own[0], scope, table=self._table)
+        nested = {each.column[1:]: compute_assigned(each, scope, table=self._table) for each in own}
         structs = {
             each.column[1 : depth + 1]: struct
             for each in own
@@ -273,6 +283,27 @@ def compute(value: SqlExpression, rows: pa.RecordBatch) -> Any:
                 array = pc.struct_field(array, indices=[array.type.get_field_index(each)])
             return array
     return _one_array(value.evaluate(rows))
+
+
+def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str) -> Any:
+    """The new value of a column for each row, as one `pyarrow.Array`.
+
+    Args:
+        assignment: what is set.
+        rows: what it is computed from.
+        table: URI of the table, for errors.
+
+    Raises:
+        InvalidCast: the value can be computed, and does not fit the type of the column.
+        InvalidArgument, UnsupportedExpression: of the expression.
+    """
+    try:
+        return compute(assignment.value, rows)
+    except InvalidArgument as error:
+        if assignment.uncast is None:
+            raise
+        compute(assignment.uncast, rows)
+        raise misfit(".".join(assignment.column), 1, table=table) from error
 
 
 def _with_fields(

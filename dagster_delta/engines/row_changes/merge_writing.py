@@ -19,7 +19,7 @@ from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.engines.parquet.data_file_reader import ROW_INDEX, DataFileReader, data_files
 from dagster_delta.engines.parquet.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.writer import DataFileWriter
-from dagster_delta.engines.row_changes.assignments import compute
+from dagster_delta.engines.row_changes.assignments import compute_assigned
 from dagster_delta.engines.row_changes.change_data_files import ChangeDataWriter, ChangeType
 from dagster_delta.engines.row_changes.merge_clauses import SOURCE, TARGET, MergeClause, MergeNames
 from dagster_delta.engines.row_changes.merge_join import ClauseChoice, source_columns
@@ -259,7 +259,7 @@ class _Insertion:
     def rows(self, source: Any) -> Iterator[Any]:
         """Rows of the table for rows of the source, as `pyarrow.RecordBatch`es."""
         scope = self._names.rows({SOURCE: source})
-        values = [compute(each.value, scope) for each in self._assignments]
+        values = [compute_assigned(each, scope, table=self._table) for each in self._assignments]
         names = [each.column[0] for each in self._assignments]
         given = pa.RecordBatch.from_arrays(values, names=names)
         reader = pa.RecordBatchReader.from_batches(given.schema, [given])

@@ -28,8 +28,8 @@ from dagster_delta.engines.row_changes.merge_matching import bitmap_of
 from dagster_delta.engines.row_tracking import CarriedIds
 from dagster_delta.engines.spark.tasks import decode_error, encode_error, joined_batches
 from dagster_delta.engines.sql.constraint_violations import refuse_violations
-from dagster_delta.engines.store_assignment import assign_batches
-from dagster_delta.errors import DeltaError, InvalidCast, StorageFailure
+from dagster_delta.engines.store_assignment import assign_batches, misfit
+from dagster_delta.errors import DeltaError, StorageFailure
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.column_values import IdentityColumn
@@ -273,12 +273,7 @@ class _Batch:
 def _refuse_misfits(name: str, fits: Any, *, table: str) -> None:
     count = pc.sum(pc.invert(pc.fill_null(fits, True))).as_py() or 0
     if count:
-        raise InvalidCast(
-            f"at least {count} new value(s) of column {name} do not fit its type: convert them in "
-            "the expression, or leave those rows out",
-            table=table,
-            column=name,
-        )
+        raise misfit(name, count, table=table)
 
 
 def _known(values: Any) -> Any:

@@ -147,9 +147,14 @@ def sort_on_spark(
     placed = frame.mapInArrow(_PlaceTask(curve), _with_place(frame))
     partition_columns = plan.configuration.partition_columns
     keys = [functions.col(_quoted(each)) for each in (*partition_columns, _PLACE)]
-    size_bytes = pc.sum(plan.files["size_bytes"]).as_py()
-    count = max(len(groups), -(-size_bytes // spec.target_file_size_bytes))
-    arranged = placed.repartitionByRange(count, *keys).sortWithinPartitions(*keys).drop(_PLACE)
+    sizes = [pc.sum(each.files["size_bytes"]).as_py() for each in groups]
+    if max(sizes) <= spec.target_file_size_bytes:
+        # Ranges would cut most partitions in two, each of which is to be one file.
+        spread = placed.repartition(len(groups), *keys[:-1])
+    else:
+        count = max(len(groups), -(-sum(sizes) // spec.target_file_size_bytes))
+        spread = placed.repartitionByRange(count, *keys)
+    arranged = spread.sortWithinPartitions(*keys).drop(_PLACE)
     return write_frame(arranged, _as_arranged(spec), plan.store)
 
 

@@ -250,31 +250,32 @@ def session_conf(session: SparkSession, name: str) -> str | None:
 def settings_without_effect(
     session: SparkSession, wanted: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """The settings that the JVM of a classic session was started without, with what it has instead.
-
-    Empty for a Connect session, whose server refuses what it cannot take.
+    """The settings that the JVM of a session was started without, with what it has instead.
 
     Args:
-        session: that was asked for with these settings.
+        session: classic or Connect, that was asked for with these settings.
         wanted: the settings.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    if is_connect(session) or not wanted:
-        return {}
-    try:
-        started = session.sparkContext.getConf()
-    except (Py4JError, PySparkException):
-        # Some platforms keep the context to themselves.
-        return {}
     found = {}
     for name, value in wanted.items():
         # What is no static setting of SQL was just set in the session.
-        in_force = session_conf(session, name) if _is_of_sql(name) else started.get(name)
+        in_force = _setting_in_force(session, name)
         if in_force != value and not session.conf.isModifiable(name):
             found[name] = in_force
     return found
+
+
+def _setting_in_force(session: SparkSession, name: str) -> str | None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if is_connect(session) or _is_of_sql(name):
+        return session_conf(session, name)
+    try:
+        return session.sparkContext.getConf().get(name)
+    except (Py4JError, PySparkException):
+        # Some platforms keep the context to themselves.
+        return session_conf(session, name)
 
 
 def _is_of_sql(name: str) -> bool:

@@ -103,11 +103,16 @@ def _serial_discovery(session: SparkSession, paths: Sequence[str]) -> Iterator[N
         if before is None or len(paths) <= int(before):
             yield
             return
+        chosen = session.conf.get(_DISCOVERY_THRESHOLD, None)
         session.conf.set(_DISCOVERY_THRESHOLD, str(len(paths)))
         try:
             yield
         finally:
-            session.conf.set(_DISCOVERY_THRESHOLD, before)
+            if chosen is None:
+                # A default that stood there by name would be a choice of the user's.
+                session.conf.unset(_DISCOVERY_THRESHOLD)
+            else:
+                session.conf.set(_DISCOVERY_THRESHOLD, chosen)
 
 
 def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bool:
