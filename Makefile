@@ -4,18 +4,20 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PYTEST := $(BIN)/pytest
 WORKERS ?= 2
+CONNECT := SPARK_SESSION=connect $(PYTEST) -n $(WORKERS) --dist worksteal -m "spark and not delta_spark"
 
-.PHONY: help install demo test test-spark lint format bench ui docs screenshots lock clean check-python check-java
+.PHONY: help install demo test test-spark test-connect lint format bench ui docs screenshots lock clean check-python check-java
 
 help:
-	@echo "make demo        run the demo pipeline on real data, on local Spark"
-	@echo "make test        run every test"
-	@echo "make test-spark  run only the tests that need Spark"
-	@echo "make lint        style, types and layers"
-	@echo "make bench       benchmarks, side by side with their peers"
-	@echo "make ui          open the demo in the Dagster UI"
-	@echo "make docs        regenerate docs/features.md and docs/reference.md"
-	@echo "make screenshots take the pictures in docs/images anew, with chromium"
+	@echo "make demo         run the demo pipeline on real data, on local Spark"
+	@echo "make test         run every test"
+	@echo "make test-spark   run only the tests that need Spark"
+	@echo "make test-connect run those again with all sessions of Spark Connect"
+	@echo "make lint         style, types and layers"
+	@echo "make bench        benchmarks, side by side with their peers"
+	@echo "make ui           open the demo in the Dagster UI"
+	@echo "make docs         regenerate docs/features.md and docs/reference.md"
+	@echo "make screenshots  take the pictures in docs/images anew, with chromium"
 
 check-python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -40,9 +42,13 @@ demo: $(STAMP) check-java
 
 test: $(STAMP) check-java
 	$(PYTEST) -n $(WORKERS) --dist worksteal
+	$(CONNECT)
 
 test-spark: $(STAMP) check-java
 	$(PYTEST) -m spark
+
+test-connect: $(STAMP) check-java
+	$(CONNECT)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

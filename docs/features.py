@@ -30,13 +30,13 @@ class Operation:
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "Read every golden table, or reject it by name",
-        "tests/golden/test_arrow_engine.py::test_a_full_scan_gives_the_expected_rows",
-        "tests/engines/test_spark_reading.py::test_a_golden_table_has_the_same_rows_in_both_engines",
+        "tests/conformance/test_golden_tables.py::test_a_full_scan_gives_the_expected_rows",
+        "tests/conformance/test_golden_tables.py::test_a_full_scan_gives_the_expected_rows",
     ),
     Operation(
         "Time travel by version",
-        "tests/golden/test_arrow_engine.py::test_time_travel_gives_the_rows_of_each_version",
-        "tests/engines/test_spark_reading.py::test_a_golden_table_has_the_same_rows_in_both_engines",
+        "tests/conformance/test_golden_tables.py::test_time_travel_gives_the_rows_of_each_version",
+        "tests/conformance/test_golden_tables.py::test_a_full_scan_gives_the_expected_rows",
     ),
     Operation(
         "Time travel by timestamp, including in-commit timestamps",
@@ -71,7 +71,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "Read variants, shredded or not",
         "tests/engines/test_shredded_variants_spark.py::"
         "test_any_value_under_any_shredding_says_what_it_says_in_spark",
-        "tests/engines/test_spark_reading.py::test_variants_are_read_as_variants",
+        "tests/engines/test_shredded_variants_spark.py::"
+        "test_tables_of_others_say_what_they_say_in_spark",
     ),
     Operation(
         "Write, update and validate variants, also in tables with the preview feature",
@@ -105,12 +106,12 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "Read tables with widened types",
         "tests/reference/test_delta_spark.py::test_stable_type_widening_by_delta_spark_is_read",
-        "tests/engines/test_spark_reading.py::test_a_golden_table_has_the_same_rows_in_both_engines",
+        "tests/conformance/test_golden_tables.py::test_a_full_scan_gives_the_expected_rows",
     ),
     Operation(
         "Create a table",
         "tests/table/test_delta_table.py::test_the_protocol_is_the_lowest_that_will_do",
-        "tests/table/test_spark_writes.py::test_a_frame_creates_a_table_whose_columns_are_nullable",
+        "tests/conformance/test_writes.py::test_an_append_creates_the_table",
     ),
     Operation(
         "Append, with ANSI store assignment",
@@ -120,19 +121,18 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "Overwrite the whole table",
         "tests/table/test_overwrite.py::test_a_whole_overwrite_leaves_the_new_rows_alone",
-        "tests/engines/test_spark_writing.py::"
+        "tests/conformance/test_writes.py::"
         "test_a_table_may_be_overwritten_with_what_is_read_from_it",
     ),
     Operation(
         "Overwrite by predicate, with every new row checked against it",
         "tests/table/test_overwrite.py::test_rows_outside_the_predicate_are_refused_with_examples",
-        "tests/table/test_spark_writes.py::"
-        "test_rows_outside_the_predicate_are_refused_on_the_executors",
+        "tests/conformance/test_writes.py::test_rows_outside_the_predicate_are_refused",
     ),
     Operation(
         "Dynamic partition overwrite",
-        "tests/table/test_overwrite.py::test_dynamic_replaces_the_partitions_that_have_new_rows",
-        "tests/table/test_spark_writes.py::test_a_frame_replaces_the_partitions_it_has_rows_for",
+        "tests/conformance/test_writes.py::test_dynamic_replaces_the_partitions_that_have_new_rows",
+        "tests/conformance/test_writes.py::test_dynamic_replaces_the_partitions_that_have_new_rows",
     ),
     Operation(
         "Enforce NOT NULL, invariants and CHECK constraints",
@@ -170,7 +170,7 @@ OPERATIONS: tuple[Operation, ...] = (
         'Add columns and widen types on write (`schema_mode="merge"`)',
         "tests/table/test_append.py::"
         "test_widening_on_write_changes_the_type_and_old_files_read_as_the_new_one",
-        "tests/table/test_spark_writes.py::test_new_columns_of_a_frame_merge_into_the_table",
+        "tests/conformance/test_writes.py::test_new_columns_merge_into_the_table",
     ),
     Operation(
         'Widen types on write without adding columns (`schema_mode="widen"`)',
@@ -203,14 +203,15 @@ OPERATIONS: tuple[Operation, ...] = (
         " reader feature that other clients reject",
         "tests/table/test_existing_defaults.py::"
         "test_a_lazy_default_is_what_a_rewrite_would_have_written",
-        "tests/table/test_spark_existing_defaults.py::test_no_filter_skips_a_file_wrongly",
+        "tests/conformance/test_schema_changes.py::"
+        "test_no_filter_on_a_lazy_default_skips_a_file_wrongly",
     ),
     Operation(
         "Materialize lazy defaults later, resumably, after which all clients can read the table"
         " again",
         "tests/table/test_existing_defaults.py::test_a_crash_costs_no_file_that_was_written",
-        "tests/table/test_spark_existing_defaults.py::"
-        "test_both_engines_read_the_default_through_all_that_is_done",
+        "tests/conformance/test_schema_changes.py::"
+        "test_a_lazy_default_is_read_through_all_that_is_done",
     ),
     Operation(
         "Add CHECK constraints and NOT NULL, with existing rows validated first",
@@ -220,7 +221,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "Idempotent writes by application id and version (`idempotency`)",
         "tests/table/test_append.py::test_the_same_call_in_a_race_lands_once",
-        "tests/table/test_spark_writes.py::test_a_frame_is_written_once_per_application_version",
+        "tests/conformance/test_writes.py::test_rows_are_written_once_per_application_version",
     ),
     Operation(
         "Concurrent writers: no row lost or duplicated, even with crashes and lost replies",
@@ -234,8 +235,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "Change data feed: read by version or timestamp, with deletion vectors and column mapping",
-        "tests/golden/test_change_data_feed.py::"
-        "test_the_feed_of_a_golden_table_is_the_expected_one",
+        "tests/conformance/test_golden_tables.py::test_the_feed_of_a_table_is_the_expected_one",
         "tests/reference/test_change_data_feed.py::test_both_read_the_feed_of_delta_spark_alike",
     ),
     Operation(
@@ -266,8 +266,8 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "Sort the rows within each data file (`sort_by`)",
-        "tests/table/test_sorted_writes.py::test_the_rows_of_every_file_are_sorted",
-        "tests/table/test_sorted_writes.py::test_spark_sorts_the_rows_of_every_file",
+        "tests/conformance/test_writes.py::test_the_rows_of_every_file_are_sorted",
+        "tests/conformance/test_writes.py::test_the_rows_of_every_file_are_sorted",
     ),
     Operation(
         "Checkpoints: classic, multi-part and V2 with sidecars, written in bounded memory",
@@ -283,12 +283,13 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "Idempotent delete, update and merge (`idempotency`)",
-        "tests/table/test_spark_changes.py::test_an_application_changes_rows_once",
-        "tests/table/test_spark_changes.py::test_an_application_changes_rows_once",
+        "tests/conformance/test_row_changes.py::test_an_application_changes_rows_once",
+        "tests/conformance/test_row_changes.py::test_an_application_changes_rows_once",
     ),
     Operation(
         "Merge: every clause, several of each with conditions, ambiguous source rows rejected",
-        "tests/table/test_merge.py::test_every_row_gets_the_first_clause_whose_condition_holds",
+        "tests/conformance/test_merges.py::"
+        "test_every_row_gets_the_first_clause_whose_condition_holds",
         "tests/reference/test_merge_delta_spark.py::"
         "test_every_merge_gives_the_rows_that_delta_spark_gives",
     ),
@@ -303,7 +304,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "Overwrite part of a file, with deletion vectors and change data files",
         "tests/table/test_overwrite.py::"
         "test_part_of_a_file_that_is_replaced_stands_in_the_change_data_feed",
-        "tests/table/test_spark_changes.py::test_an_overwrite_of_parts_of_files_stands_in_the_feed",
+        "tests/conformance/test_writes.py::"
+        "test_a_predicate_on_rows_keeps_the_others_and_stands_in_the_feed",
     ),
     Operation(
         "Row tracking: ids are stable across delete, update, merge and OPTIMIZE, and read with "
@@ -407,7 +409,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "Spark Connect: reads, writes, DML, schema changes, maintenance, change data feed, "
         "streaming",
         None,
-        "tests/engines/test_spark_connect.py::test_rows_change_over_connect",
+        "tests/conformance/test_merges.py::"
+        "test_every_row_gets_the_first_clause_whose_condition_holds",
     ),
     Operation(
         "Dagster IO manager: merge, by type or by clauses, restricted to the partitions of the run",

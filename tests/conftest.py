@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +11,13 @@ import pytest
 from hypothesis import settings
 
 from tests.reference.jars import resolve_jars
+from tests.sessions import (
+    CONNECT_ONLY,
+    classic_session,
+    connect_session_alone,
+    connect_session_beside,
+    java_is_there,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,13 +31,30 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need Spark by the sessions they ask for."""
+SESSIONS = {"spark", "delta_spark", "connect_session"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that need Spark by the sessions they ask for, and leave out those that have no
+    meaning, or nothing new to say, where all sessions are of Connect.
+    """
     for item in items:
-        if {"spark", "delta_spark", "connect_session"}.intersection(
-            getattr(item, "fixturenames", ())
-        ):
+        asked = SESSIONS.intersection(getattr(item, "fixturenames", ()))
+        if asked:
             item.add_marker(pytest.mark.spark)
+        if "delta_spark" in asked:
+            item.add_marker(pytest.mark.delta_spark)
+    if not CONNECT_ONLY:
+        return
+    left_out = []
+    for item in items:
+        classic = item.get_closest_marker("classic")
+        if classic is not None:
+            item.add_marker(pytest.mark.skip(reason=f"a classic session only: {classic.args[0]}"))
+        elif not SESSIONS.intersection(getattr(item, "fixturenames", ())):
+            left_out.append(item)
+    items[:] = [each for each in items if each not in left_out]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")
@@ -43,41 +65,24 @@ def golden_tables() -> Path:
     return GOLDEN_TABLES
 
 
-def _java_is_there() -> bool:
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None)
-    return (
-        java is not None and subprocess.run([java, "-version"], capture_output=True).returncode == 0
-    )
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session per process: classic and local, or of a Connect server where that is asked for."""
+    if not java_is_there():
+        pytest.skip("Spark needs Java 17 or newer, and there is none")
+    start = connect_session_alone if CONNECT_ONLY else classic_session
+    with start(tmp_path_factory.mktemp("spark")) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One classic local session per process, with delta-spark's JARs where they are."""
-    if not _java_is_there():
-        pytest.skip("Spark needs Java 17 or newer, and there is none")
-    from dagster_delta.engines.spark.session import local_spark_session
-
-    jars, _ = resolve_jars()
-    conf = {
-        "spark.driver.memory": "3g",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        # The tables of tests are small: to compile a query costs more than to interpret it.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    }
-    if jars:
-        conf |= {
-            "spark.jars": ",".join(jars),
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        }
-    session = local_spark_session("tests", conf, cores=2)
-    yield session
-    session.stop()
+def connect_session(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session of a Connect server, beside the classic one of this process if it has one."""
+    if CONNECT_ONLY:
+        yield spark
+        return
+    with connect_session_beside(spark) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

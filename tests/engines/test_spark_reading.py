@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import io
 import random
 import shutil
 from decimal import Decimal
@@ -11,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyspark
 import pytest
 from pyroaring import BitMap64
 
@@ -36,20 +37,10 @@ from tests.engines.data_tables import (
     schema_of,
     write,
 )
-from tests.golden.answers import NAMES, answer, rows_of, table_path
+from tests.golden.answers import rows_of, table_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-READABLE = [
-    name
-    for name in NAMES
-    if answer(name)["expected_error"] is None and not answer(name).get("missing_data_files")
-]
-# Their vectors or variants are no rows that the Arrow engine could give for comparison.
-SHREDDED = [name for name in READABLE if "variant" in name]
-ABSENT_VECTORS = "spark__table-with-dv-special-char"
-COMPARED = sorted(set(READABLE) - set(SHREDDED) - {ABSENT_VECTORS})
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture
@@ -76,32 +67,6 @@ def session(spark: SparkSession) -> Any:
 def by_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file is left to the Arrow engine on the executors."""
     monkeypatch.setattr(spark_reader._FrameReader, "_is_native", lambda _: False)
-
-
-@pytest.mark.parametrize("name", COMPARED)
-@pytest.mark.usefixtures("golden_tables")
-def test_a_golden_table_has_the_same_rows_in_both_engines(name: str, spark: SparkSession) -> None:
-    snapshot = DeltaTable(table_path(name)).snapshot()
-    frame = snapshot.scan().to_spark(spark)
-    assert frame.schema.simpleString() == to_spark_schema(snapshot.schema).simpleString()
-    if (answer(name)["row_count"] or 0) > 100_000:
-        assert frame.count() == answer(name)["row_count"]
-        return
-    assert rows_of(frame.toArrow()) == rows_of(snapshot.scan().to_arrow())
-
-
-@pytest.mark.skipif(
-    pyspark.__version__.startswith("4.0."), reason="Spark 4.0 reads no annotated variants"
-)
-@pytest.mark.parametrize("name", SHREDDED)
-@pytest.mark.usefixtures("golden_tables")
-def test_variants_are_read_as_variants(name: str, spark: SparkSession) -> None:
-    snapshot = DeltaTable(table_path(name)).snapshot()
-    frame = snapshot.scan().to_spark(spark)
-    column = next(each.name for each in snapshot.schema if str(each.data_type) == "variant")
-    texts = [row[0] for row in frame.selectExpr(f"to_json({column})").collect()]
-    assert len(texts) == answer(name)["row_count"]
-    assert any(text is not None for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +97,7 @@ def test_the_arrow_engine_on_the_executors_gives_the_same_rows(
 
 
 @pytest.mark.usefixtures("golden_tables")
+@pytest.mark.classic("a Connect server looks for files when rows are asked for")
 def test_a_file_that_is_gone_is_named(spark: SparkSession) -> None:
     with pytest.raises(DataFileMissing) as caught:
         DeltaTable(table_path("rs__checkpoints")).snapshot().scan().to_spark(spark)
@@ -175,6 +141,12 @@ def test_partition_values_do_not_depend_on_the_session(
     assert rows_of(scan.to_spark(session).toArrow()) == rows_of(scan.to_arrow())
 
 
+def executed_plan(frame: DataFrame) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        frame.explain()
+    return said.getvalue()
+
+
 DIRECTORY_ROWS = pa.table(
     {
         "id": pa.array(range(6), pa.int64()),
@@ -203,7 +175,7 @@ def test_directories_that_spell_the_log_give_the_same_values(
     table.append(DIRECTORY_ROWS)
     scan = table.snapshot().scan()
     frame = scan.to_spark(session)
-    assert "BroadcastHashJoin" not in frame._jdf.queryExecution().executedPlan().toString()
+    assert "BroadcastHashJoin" not in executed_plan(frame)
     assert rows_of(frame.toArrow()) == rows_of(scan.to_arrow())
     assert rows_of(frame.select("m", "id").toArrow()) == rows_of(
         table.snapshot().scan(columns=["m", "id"]).to_arrow()
@@ -227,6 +199,7 @@ def test_directories_that_say_something_else_are_not_believed(
     assert sorted((row.id, row.p) for row in frame.collect()) == [(0, "a"), (1, "b")]
 
 
+@pytest.mark.classic("a Connect server looks for files when rows are asked for")
 def test_a_later_filter_on_a_partition_column_leaves_the_other_files_alone(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -238,15 +211,6 @@ def test_a_later_filter_on_a_partition_column_leaves_the_other_files_alone(
     assert sorted(row.id for row in frame.where("p = 1").collect()) == [1, 6]
     with pytest.raises(Exception, match="parquet"):
         frame.collect()
-
-
-def test_a_later_filter_on_a_partition_column_is_exact(tmp_path: Path, spark: SparkSession) -> None:
-    table = DeltaTable(str(tmp_path), must_exist=False)
-    table.append(pa.table({"id": range(10), "p": [n % 3 for n in range(10)]}), partition_by=["p"])
-    frame = table.snapshot().scan().to_spark(spark)
-    assert sorted(row.id for row in frame.where("p = 1").collect()) == [1, 4, 7]
-    assert frame.where("p is null").count() == 0
-    assert frame.join(frame.select("id"), "id").count() == 10
 
 
 # -- deletion vectors ---------------------------------------------------------------------------
@@ -456,29 +420,13 @@ def test_only_the_nested_fields_that_are_needed_are_read_under_name_mapping(
     plan = ReadPlan(store, 0, config, live_files(files), tuple(NESTED.column_names))
     frame = SparkEngine(spark).read(plan).selectExpr("s.in.b")
     assert [row.b for row in frame.collect()].count("x") == 1
-    explained = frame._jdf.queryExecution().executedPlan().toString()
+    explained = executed_plan(frame)
     read_schema = explained[explained.index("ReadSchema") :].splitlines()[0]
     assert "array" not in read_schema
     assert "bigint" not in read_schema
 
 
 # -- plans ----------------------------------------------------------------------------------------
-
-
-def test_a_filter_may_use_columns_that_are_not_selected(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    table = DeltaTable(str(tmp_path), must_exist=False)
-    table.append(
-        pa.table(
-            {"id": range(100), "p": [n % 4 for n in range(100)], "x": [n / 2 for n in range(100)]}
-        ),
-        partition_by=["p"],
-    )
-    scan = table.snapshot().scan(columns=["x"], where="p IN (1, 2) AND id % 10 = 1")
-    frame = scan.to_spark(spark)
-    assert frame.columns == ["x"]
-    assert sorted(row.x for row in frame.collect()) == sorted(scan.to_arrow()["x"].to_pylist())
 
 
 def test_reading_leaves_the_settings_of_the_session_alone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,7 @@ def test_a_missing_java_is_said_to_be_missing(
         check_java()
 
 
+@pytest.mark.classic("it is about the JVM of this process")
 def test_a_local_session_counts_in_utc_and_runs_this_python(spark: SparkSession) -> None:
     assert local_spark_session("again") is spark
     assert is_utc(spark)
@@ -91,6 +93,7 @@ def test_a_setting_that_nobody_has_set_has_the_default_of_spark(spark: SparkSess
     assert session_conf(spark, "spark.sql.no.such.setting") is None
 
 
+@pytest.mark.classic("it is about the JVM of this process")
 def test_many_files_are_found_without_a_spark_job(spark: SparkSession, tmp_path: Path) -> None:
     table = DeltaTable(str(tmp_path), must_exist=False)
     for at in range(33):
@@ -103,6 +106,12 @@ def test_many_files_are_found_without_a_spark_job(spark: SparkSession, tmp_path:
         assert frame.count() == 33
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+
+def test_another_thread_finds_the_session(spark: SparkSession) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(engines.active_spark_session).result()
+    assert found is spark
 
 
 def test_reading_without_any_session_says_what_to_pass(

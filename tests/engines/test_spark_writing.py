@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 import pyspark
 import pytest
 
@@ -17,7 +14,6 @@ from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.schema import to_spark_schema
 from dagster_delta.errors import (
     ConstraintViolation,
-    DeltaError,
     InvalidArgument,
     InvalidCast,
     PartitionMismatch,
@@ -35,7 +31,7 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.table.delta_table import DeltaTable
-from tests.engines.data_tables import configuration, live_files, mapped_configuration, read, write
+from tests.engines.data_tables import configuration, live_files, read
 from tests.golden.answers import rows_of
 
 if TYPE_CHECKING:
@@ -100,16 +96,6 @@ def test_delta_spark_reads_every_type(tmp_path: Path, delta_spark: SparkSession)
     assert frame_rows(judged) == frame_rows(frame)
 
 
-def test_partitions_of_any_name_arrive_unchanged(tmp_path: Path, spark: SparkSession) -> None:
-    frame = spark.sql(PARTITION_SQL)
-    table = DeltaTable(str(tmp_path), must_exist=False)
-    table.append(frame, partition_by=["p", "d"])
-    expected = frame.selectExpr("id", "NULLIF(p, '') AS p", "d", "x")
-    assert arrow_rows(table) == frame_rows(expected)
-    # Four tasks had rows of every partition, and brought them together first.
-    assert table.snapshot().num_files == 7 * 3
-
-
 def test_delta_spark_reads_and_continues_partitions_of_any_name(
     tmp_path: Path, delta_spark: SparkSession
 ) -> None:
@@ -142,32 +128,6 @@ def test_variants_arrive_unchanged(tmp_path: Path, spark: SparkSession) -> None:
     assert frame_rows(found) == frame_rows(frame.selectExpr("id", "TO_JSON(v) AS v"))
 
 
-@pytest.mark.parametrize("mode", ["name", "id"])
-@pytest.mark.parametrize("partition_by", [[], ["p"]], ids=["plain", "partitioned"])
-def test_mapped_columns_are_written_under_their_physical_names(
-    tmp_path: Path, spark: SparkSession, mode: Any, partition_by: list[str]
-) -> None:
-    frame = spark.sql("SELECT id, NAMED_STRUCT('a', id) AS s, id % 2 AS p FROM RANGE(10)")
-    config = mapped_configuration(SparkEngine().schema_of(frame), mode, partition_by)
-    store = open_store(str(tmp_path))
-    spec = WriteSpec(location=store.location, configuration=config)
-    result = SparkEngine().write(frame, spec, store=store)
-    assert result.num_rows == 10
-    assert rows_of(read(store, result.files, config)) == frame_rows(frame)
-    for each in result.files:
-        assert all(name.startswith("col-") for name in each.partition_values)
-        assert "col-" in (each.stats or "")
-
-
-def test_columns_are_matched_by_name_and_missing_ones_are_null(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    schema = pa.schema([("a", pa.int64()), ("B", pa.string()), ("c", pa.date32())])
-    table = DeltaTable.create(str(tmp_path), schema)
-    table.append(spark.sql("SELECT 'x' AS b, 1 AS A"))
-    assert table.snapshot().scan().to_arrow().to_pylist() == [{"a": 1, "B": "x", "c": None}]
-
-
 # -- errors ---------------------------------------------------------------------------------------
 
 SMALL = StructType(
@@ -176,52 +136,6 @@ SMALL = StructType(
         StructField("s", PrimitiveType("string"), nullable=False),
     )
 )
-
-
-@pytest.mark.parametrize(
-    ("sql", "arrow", "kind"),
-    [
-        (
-            "SELECT id * 3000000000 AS i, 'x' AS s FROM RANGE(4)",
-            {"i": [n * 3_000_000_000 for n in range(4)], "s": ["x"] * 4},
-            InvalidCast,
-        ),
-        (
-            "SELECT 1 AS i, IF(id = 2, NULL, 'x') AS s FROM RANGE(4)",
-            {"i": pa.array([1] * 4, pa.int32()), "s": ["x", "x", None, "x"]},
-            ConstraintViolation,
-        ),
-        ("SELECT 1 AS i", {"i": pa.array([1], pa.int32())}, ConstraintViolation),
-        (
-            "SELECT DATE '2020-01-01' AS i, 'x' AS s",
-            {"i": [dt.date(2020, 1, 1)], "s": ["x"]},
-            SchemaMismatch,
-        ),
-        (
-            "SELECT 1 AS i, 'x' AS s, 2 AS z",
-            {"i": pa.array([1], pa.int32()), "s": ["x"], "z": pa.array([2], pa.int32())},
-            SchemaMismatch,
-        ),
-    ],
-    ids=["overflow", "null", "missing", "type", "unknown"],
-)
-def test_both_engines_raise_the_same_error(
-    tmp_path: Path, spark: SparkSession, sql: str, arrow: dict[str, Any], kind: type[DeltaError]
-) -> None:
-    store = open_store(str(tmp_path))
-    config = configuration(SMALL)
-    errors = []
-    with pytest.raises(DeltaError) as caught:
-        write(store, pa.table(arrow), config)
-    errors.append(caught.value)
-    spec = WriteSpec(location=store.location, configuration=config)
-    with pytest.raises(DeltaError) as caught:
-        SparkEngine().write(spark.sql(sql).coalesce(1), spec, store=store)
-    errors.append(caught.value)
-    assert [type(each) for each in errors] == [kind, kind]
-    facts = [(each.message, each.table, each.column, each.examples) for each in errors]
-    assert facts[0] == facts[1]
-    assert not list(tmp_path.glob("**/*.parquet"))
 
 
 POSITIVE = Constraint("CHECK positive", "i > 0")
@@ -335,23 +249,6 @@ def test_a_table_can_decline_the_shuffle(tmp_path: Path, spark: SparkSession) ->
     assert len(SparkEngine().write(frame, spec, store=store).files) == 4 * 2
 
 
-def test_a_table_may_be_overwritten_with_what_is_read_from_it(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    table = DeltaTable(str(tmp_path), must_exist=False)
-    table.append(spark.range(10))
-    frame = table.snapshot().scan().to_spark(spark).selectExpr("id + 100 AS id").where("id < 105")
-    table.overwrite(frame)
-    assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == list(range(100, 105))
-
-
-def test_an_empty_frame_writes_no_file(tmp_path: Path, spark: SparkSession) -> None:
-    table = DeltaTable(str(tmp_path), must_exist=False)
-    result = table.append(spark.range(0))
-    assert result.metrics["numFiles"] == 0
-    assert table.snapshot().scan().to_arrow().num_rows == 0
-
-
 def test_files_close_at_their_target_size(tmp_path: Path, spark: SparkSession) -> None:
     store = open_store(str(tmp_path))
     frame = spark.range(0, 3_000_000, 1, 1).selectExpr("id", "uuid() AS s")
@@ -411,13 +308,3 @@ def test_the_length_of_a_varchar_is_kept(spark: SparkSession) -> None:
         spark.sql("DROP TABLE with_varchar")
     assert {each.name: str(each.data_type) for each in schema} == {"v": "string", "c": "string"}
     assert schema.field("v").metadata == {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
-
-
-def test_decimals_and_dates_at_their_limits_arrive(tmp_path: Path, spark: SparkSession) -> None:
-    frame = spark.sql(
-        "SELECT 99999999999999999999999999999999999999BD AS d, DATE '9999-12-31' AS x, DATE '0001-01-01' AS y"
-    )
-    table = DeltaTable(str(tmp_path), must_exist=False)
-    table.append(frame)
-    (row,) = table.snapshot().scan().to_arrow().to_pylist()
-    assert row == {"d": Decimal(10**38 - 1), "x": dt.date(9999, 12, 31), "y": dt.date(1, 1, 1)}

@@ -66,6 +66,18 @@ def answered_by_file(name: str) -> dict[int | None, list[Path]]:
     return {version: files for version, files in found.items() if files}
 
 
+READABLE = [name for name in NAMES if answer(name)["expected_error"] is None]
+# Its log is a template that has to be told where it lies.
+TEMPLATE = "spark__table-with-dv-special-char"
+QUERIES = [(name, query) for name in NAMES for query in answer(name).get("cdf") or ()]
+"""Tables by name, and a question to their change feed with its answer."""
+
+
+def query_id(query: tuple[str, dict[str, Any]]) -> str:
+    name, asked = query
+    return f"{name}-{asked['start']}-{asked['end']}-{asked['by'].split()[0]}"
+
+
 def spelled(value: object) -> object:
     """A value as expected.json spells it."""
     match value:
@@ -98,6 +110,13 @@ def wanted(value: object) -> object:
     if isinstance(value, list):
         return [wanted(each) for each in value]
     return value
+
+
+def printed(value: object) -> str:
+    """A value as the printed answers spell it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {printed(each)}" for key, each in value.items()) + "}"
+    return "" if value is None else str(value)
 
 
 def row_counts(rows: list[dict[str, object]]) -> Counter[str]:

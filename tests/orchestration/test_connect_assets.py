@@ -127,6 +127,7 @@ with watch_spark(frame, lines, every_seconds=0.05) as work:
     frame.toArrow()
 seen["lines"] = lines
 seen["known"] = sorted(work.metadata)
+seen["found"] = SparkSessionResource().session is spark.session
 seen["handlers"] = len(spark.session.client._progress_handlers)
 print("\\n" + json.dumps(seen))
 """
@@ -153,5 +154,6 @@ def test_a_connect_session_stores_and_loads_partitions_and_runs_queries(tmp_path
     assert seen["kept"] == ["c"]
     assert any(re.search(r"stage \d+: \d of 3 tasks done", line) for line in seen["lines"])
     assert seen["known"] == ["spark/plan", "spark/seconds"]
+    assert seen["found"]
     assert seen["handlers"] == 0
     assert seen["lineage"] == {"parity": ["parity"], "total": ["id"]}

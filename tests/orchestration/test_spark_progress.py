@@ -28,6 +28,7 @@ class Lines(list[str]):
         self.append(str(msg))
 
 
+@pytest.mark.classic("Connect tells of stages alone")
 def test_long_work_is_reported_while_it_lasts(spark):
     lines = Lines()
     frame = spark.range(0, 2, 1, 2).selectExpr("id", f"coalesce({SLOW}, '') AS slept")
@@ -39,6 +40,7 @@ def test_long_work_is_reported_while_it_lasts(spark):
     assert work.metadata["spark/application_id"] == spark.sparkContext.applicationId
 
 
+@pytest.mark.classic("Connect tells of stages alone")
 def test_bytes_stand_behind_the_tasks_that_moved_them(spark, monkeypatch):
     def of_stages(self, ids, *, active=False):
         assert active
@@ -53,6 +55,7 @@ def test_bytes_stand_behind_the_tasks_that_moved_them(spark, monkeypatch):
     assert any(re.search(r"0 of 1 tasks done, \d running, 12.3 MB read", x) for x in lines)
 
 
+@pytest.mark.classic("Connect tells of stages alone")
 def test_a_job_group_of_the_user_stays_and_its_older_jobs_do_not_count(spark):
     context = spark.sparkContext
     context.setJobGroup("mine", "what the user does")
@@ -75,6 +78,7 @@ def test_other_data_has_nothing_to_report(spark):
     assert work.metadata == {}
 
 
+@pytest.mark.classic("Connect tells of stages alone")
 def test_a_materialisation_of_a_frame_tells_what_spark_did(lake, events, spark):
     result = lake.materialize(events(spark.range(0, 4, 1, 2)))
     (materialisation,) = result.asset_materializations_for_node("events")

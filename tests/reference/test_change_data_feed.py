@@ -11,8 +11,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import ChangeDataNotRecorded, SchemaMismatch
-from tests.golden.answers import rows_of, table_path
-from tests.golden.test_change_data_feed import QUERIES, query_id
+from tests.golden.answers import QUERIES, query_id, rows_of, table_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -104,13 +104,6 @@ def test_strict_refuses_new_columns_and_names_the_way_out(store: MemoryStore) ->
     assert table.version() == 0
 
 
-def test_columns_match_by_name_and_missing_ones_are_null(store: MemoryStore) -> None:
-    table = new(store)
-    table.append(ROWS)
-    table.append(pa.table({"P": ["z"]}))
-    assert {"id": None, "p": "z"} in rows(store)
-
-
 def test_merge_adds_columns_at_every_depth(store: MemoryStore) -> None:
     table = new(store)
     table.append(pa.table({"s": [{"x": 1}]}))

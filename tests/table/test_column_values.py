@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from dagster_delta.errors import (
     ConstraintViolation,
     InvalidArgument,
     MetadataChanged,
-    PartitionMismatch,
     SchemaMismatch,
     UnsupportedExpression,
 )
@@ -92,21 +90,6 @@ def test_a_generated_column_that_the_data_bring_is_verified() -> None:
     assert mark(table) == 40
 
 
-def test_constraints_see_what_was_computed() -> None:
-    table = orders(**{"delta.constraints.few": "id < 40 AND day < DATE '2024-02-01'"})
-    table.append(moments(3))
-    with pytest.raises(ConstraintViolation, match="few"):
-        table.append(moments(4))
-    assert mark(table) == 30
-
-
-def test_a_null_that_is_given_is_no_reason_for_a_default() -> None:
-    table = create(Column("a", "INT"), Column("b", "STRING", default="'x'"))
-    table.append(pa.table({"a": [1], "b": pa.nulls(1, pa.string())}))
-    table.append(pa.table({"a": [2]}))
-    assert rows(table) == [(1, None), (2, "x")]
-
-
 @pytest.mark.parametrize(
     ("data_type", "sql", "value"),
     [
@@ -137,33 +120,6 @@ def test_the_time_of_a_default_is_that_of_the_write() -> None:
     (at,) = found["at"].unique().to_pylist()
     assert before <= at <= after
     assert found["day"].unique().to_pylist() in ([before.date()], [after.date()])
-
-
-@pytest.mark.parametrize(
-    "overwrite",
-    [
-        lambda table, data: table.overwrite(data),
-        lambda table, data: table.overwrite(data, where="dynamic"),
-        lambda table, data: table.overwrite(data, where="day = DATE '2024-01-02'"),
-        lambda table, data: table.overwrite(data, where="id = 20 OR state = 'paid' OR id = 30"),
-    ],
-    ids=["everything", "partitions", "partition predicate", "row predicate"],
-)
-def test_every_overwrite_fills_columns_and_goes_on_numbering(
-    overwrite: Callable[[DeltaTable, pa.Table], object],
-) -> None:
-    table = orders()
-    overwrite(table, moments(2))
-    assert rows(table)[-1] == (30, noon(2), dt.date(2024, 1, 2), "new", 3)
-    assert 20 not in [each for (each,) in rows(table, "id")]
-    assert mark(table) == 30
-
-
-def test_the_predicate_of_an_overwrite_binds_computed_columns() -> None:
-    table = orders()
-    with pytest.raises(PartitionMismatch):
-        table.overwrite(moments(3), where="day = DATE '2024-01-02'")
-    assert len(rows(table)) == 2
 
 
 def test_an_overwrite_may_drop_what_was_computed() -> None:

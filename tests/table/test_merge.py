@@ -26,7 +26,6 @@ from dagster_delta.errors import (
     SchemaMismatch,
     TableNotFound,
     UnsupportedExpression,
-    UnsupportedFeature,
 )
 from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
@@ -107,67 +106,6 @@ def changes(table: DeltaTable) -> list[tuple[int, str, str]]:
     return sorted(found)
 
 
-@every_shape
-def test_an_upsert_updates_what_is_there_and_inserts_the_rest(shape: str) -> None:
-    table = make(shape)
-    source = data((3, "a", 1), (14, "b", 0), (30, "c", 0))
-    result = (
-        table.merge(source, "t.id = s.id")
-        .when_matched_update_all()
-        .when_not_matched_insert_all()
-        .execute()
-    )
-    expected = {each: f"v{each}" for each in range(20)} | {3: "a", 14: "b", 30: "c"}
-    assert values(table) == expected
-    assert table.snapshot().num_records == 21
-    assert result.version == table.version() == 2
-    assert result.metrics["numTargetRowsUpdated"] == 2
-    assert result.metrics["numTargetRowsInserted"] == 1
-    assert result.metrics["numSourceRows"] == 3
-
-
-@every_shape
-def test_every_row_gets_the_first_clause_whose_condition_holds(shape: str) -> None:
-    table = make(shape)
-    source = data(*((each, f"s{each}", each % 2) for each in (1, 2, 3, 4, 21, 22, 23)))
-    result = (
-        table.merge(source, "t.id = s.id")
-        .when_matched_delete("s.id = 1")
-        .when_matched_update({"v": "'first'"}, "t.id < 3")
-        .when_matched_update({"v": "concat(t.v, s.v)"}, "s.id = 3 OR s.id = 1")
-        .when_not_matched_insert({"id": "s.id", "v": "'low'", "p": "s.p"}, "s.id = 21")
-        .when_not_matched_insert({"id": "id"}, "id < 23")
-        .when_not_matched_by_source_update({"v": "concat(v, '!')"}, "t.id = 18")
-        .when_not_matched_by_source_delete("id > 16")
-        .when_not_matched_by_source_update({"t.v": "upper(t.v)"}, "id = 15")
-        .execute()
-    )
-    expected: dict[int, str | None] = {each: f"v{each}" for each in range(17) if each != 1}
-    expected |= {2: "first", 3: "v3s3", 21: "low", 22: None, 18: "v18!", 15: "V15"}
-    assert values(table) == expected
-    counts = {name: count for name, count in result.metrics.items() if "Rows" in name}
-    assert counts["numTargetRowsMatchedDeleted"] == 1
-    assert counts["numTargetRowsMatchedUpdated"] == 2
-    assert counts["numTargetRowsNotMatchedBySourceDeleted"] == 2
-    assert counts["numTargetRowsNotMatchedBySourceUpdated"] == 2
-    assert counts["numTargetRowsInserted"] == 2
-    assert counts["numTargetRowsDeleted"] == 3
-    assert counts["numTargetRowsUpdated"] == 4
-
-
-@both_ways
-def test_null_keys_match_nothing_but_by_a_null_safe_comparison(shape: str) -> None:
-    before = data((None, "null", 0), (1, "one", 0))
-    source = data((None, "other", 0))
-    table = make(shape, before)
-    table.merge(source, "t.id = s.id").when_matched_delete().execute()
-    assert rows(table) == rows(make(shape, before))
-    table.merge(source, "t.id = s.id").when_not_matched_insert_all().execute()
-    assert len(rows(table)) == 3
-    table.merge(source, "t.id <=> s.id").when_matched_update({"v": "s.v"}).execute()
-    assert rows(table) == [(1, "one", 0), (None, "other", 0), (None, "other", 0)]
-
-
 def test_several_source_rows_for_one_row_are_refused_with_their_keys() -> None:
     table = make("vectors")
     before = stored(table)
@@ -179,34 +117,6 @@ def test_several_source_rows_for_one_row_are_refused_with_their_keys() -> None:
         table.merge(source, "t.id = s.id").when_matched_delete("s.v <> 'c'").execute()
     assert stored(table) == before
     assert table.version() == 1
-
-
-@both_ways
-def test_several_source_rows_may_delete_one_row(shape: str) -> None:
-    table = make(shape)
-    source = data((3, "a", 1), (3, "b", 1))
-    result = table.merge(source, "t.id = s.id").when_matched_delete().execute()
-    assert result.metrics["numTargetRowsDeleted"] == 1
-    assert 3 not in values(table)
-
-
-def test_source_rows_that_no_clause_wants_are_not_ambiguous() -> None:
-    table = make()
-    source = data((3, "a", 1), (3, "b", 1))
-    table.merge(source, "t.id = s.id").when_matched_update_all("s.v = 'b'").execute()
-    assert values(table)[3] == "b"
-    table.merge(source, "t.id = s.id").when_not_matched_insert_all().execute()
-    assert len(rows(table)) == 20
-
-
-@pytest.mark.parametrize("shape", ["partitioned", "mapped_partitioned_vectors"])
-def test_rows_move_to_the_partition_of_their_new_value(shape: str) -> None:
-    table = make(shape)
-    source = data((2, "moved", 7), (3, "null", None))
-    table.merge(source, "t.id = s.id").when_matched_update_all().execute()
-    assert {(2, "moved", 7), (3, "null", None)} <= set(rows(table))
-    assert table.snapshot().scan(where="p = 7").to_arrow()["id"].to_pylist() == [2]
-    assert table.snapshot().scan(where="p IS NULL").to_arrow()["id"].to_pylist() == [3]
 
 
 @both_ways
@@ -257,17 +167,6 @@ def test_deletion_vectors_leave_the_data_files_and_copy_nothing() -> None:
     result = rewritten.merge(data((3, "a", 1)), "t.id = s.id").when_matched_update_all().execute()
     assert result.metrics["numTargetRowsCopied"] == 9
     assert result.metrics["numTargetFilesRemoved"] == 1
-
-
-def test_deleted_rows_match_nothing() -> None:
-    table = make("vectors")
-    table.delete("id = 3")
-    source = data((3, "again", 1))
-    merge = table.merge(source, "t.id = s.id").when_matched_delete().when_not_matched_insert_all()
-    merge.execute()
-    assert values(table)[3] == "again"
-    table.merge(source, "t.id = s.id").when_not_matched_by_source_delete().execute()
-    assert values(table) == {3: "again"}
 
 
 def test_files_that_cannot_match_are_not_read() -> None:
@@ -354,54 +253,6 @@ def test_floats_dates_timestamps_and_bytes_are_keys() -> None:
         assert table.snapshot().scan().to_arrow()["n"].to_pylist() == [3], name
 
 
-def test_keys_of_several_columns_all_have_to_match() -> None:
-    table = make()
-    source = data((3, "v3", 1), (4, "no", 0), (5, "v5", 0))
-    (
-        table.merge(source, "t.id = s.id AND s.v = t.v AND t.p = s.p")
-        .when_matched_delete()
-        .when_not_matched_insert({"id": "s.id + 100", "v": "'new'"})
-        .execute()
-    )
-    found = values(table)
-    assert 3 not in found
-    assert {4, 5, 104, 105} <= set(found)
-
-
-def test_nested_columns_and_other_aliases() -> None:
-    table = DeltaTable("", store=MemoryStore(), must_exist=False)
-    kind = pa.struct([("a", pa.int64()), ("b", pa.string())])
-    before = pa.table(
-        {
-            "id": [1, 2, 3],
-            "s": pa.array([{"a": 1, "b": "x"}, None, {"a": 3, "b": "z"}], kind),
-            "xs": pa.array([[1], None, [2, None]], pa.list_(pa.int64())),
-        }
-    )
-    table.append(before)
-    source = pa.table(
-        {
-            "id": [2, 3, 4],
-            "s": pa.array([{"a": 20, "b": "new"}, {"a": 3, "b": "y"}, None], kind),
-            "xs": pa.array([[9], [8], [7]], pa.list_(pa.int64())),
-        }
-    )
-    (
-        table.merge(source, "old.id = New.id", source_alias="new", target_alias="old")
-        .when_matched_update({"s.b": "new.s.b", "xs": "new.xs"}, "old.s.a = new.s.a")
-        .when_matched_update_all("old.s IS NULL")
-        .when_not_matched_insert_all()
-        .execute()
-    )
-    found = table.snapshot().scan().to_arrow().sort_by("id").to_pylist()
-    assert found == [
-        {"id": 1, "s": {"a": 1, "b": "x"}, "xs": [1]},
-        {"id": 2, "s": {"a": 20, "b": "new"}, "xs": [9]},
-        {"id": 3, "s": {"a": 3, "b": "y"}, "xs": [8]},
-        {"id": 4, "s": None, "xs": [7]},
-    ]
-
-
 def test_a_column_called_like_an_alias_is_named_behind_one() -> None:
     table = DeltaTable("", store=MemoryStore(), must_exist=False)
     table.append(pa.table({"id": [1], "s": ["old"]}))
@@ -482,14 +333,6 @@ def test_constraints_bind_new_rows_and_leave_no_file_behind() -> None:
         with pytest.raises(ConstraintViolation, match="id"):
             merge.execute()
     assert stored(table) == before
-
-
-def test_append_only_tables_take_inserts_alone() -> None:
-    table = make(properties={"delta.appendOnly": "true"})
-    with pytest.raises(UnsupportedFeature, match="append-only"):
-        table.merge(data((3, "a", 1)), "t.id = s.id").when_matched_delete().execute()
-    table.merge(data((30, "a", 1)), "t.id = s.id").when_not_matched_insert_all().execute()
-    assert values(table)[30] == "a"
 
 
 def test_there_must_be_a_table() -> None:

@@ -72,18 +72,6 @@ def data_files(table: DeltaTable) -> set[str]:
     return {each.path for each in table.store.list_recursive() if each.path.endswith(".parquet")}
 
 
-def test_small_files_become_one_and_no_row_changes() -> None:
-    table = make()
-    before = content(table)
-    result = table.optimize()
-    assert table.snapshot().num_files == 1
-    assert content(table) == before
-    assert result.versions == (6,)
-    assert result.metrics["numRemovedFiles"] == 6
-    assert result.metrics["numAddedFiles"] == 1
-    assert table.snapshot().num_records == 60
-
-
 def test_the_commit_says_that_no_data_changed() -> None:
     table = make()
     table.optimize()
@@ -104,27 +92,6 @@ def test_a_table_settles() -> None:
     assert again.version == table.version() == 6
 
 
-def test_partitions_are_packed_apart() -> None:
-    table = make(partition_by=("p",))
-    before = content(table)
-    table.optimize()
-    files = table.snapshot().files()
-    assert files.num_rows == 3
-    assert {each[0][1] for each in files["partition_values"].to_pylist()} == {"0", "1", None}
-    assert content(table) == before
-
-
-def test_deleted_rows_are_purged_with_their_vectors() -> None:
-    table = make(2, VECTORS)
-    table.delete("id % 2 = 1")
-    before = content(table)
-    result = table.optimize()
-    assert result.metrics["numDeletionVectorsRemoved"] == 2
-    files = table.snapshot().files()
-    assert files["has_deletion_vector"].to_pylist() == [False]
-    assert content(table) == before
-
-
 def test_a_large_file_is_only_written_anew_for_what_is_deleted_in_it() -> None:
     table = make(1, VECTORS)
     table.delete("id = 3")
@@ -141,14 +108,6 @@ def test_files_are_packed_to_the_target_and_not_beyond() -> None:
     removed = actions(table)["remove"]
     assert len(removed) == 9
     assert table.snapshot().num_files == 4
-
-
-def test_only_files_that_may_hold_matching_rows_are_looked_at() -> None:
-    table = make()
-    untouched = set(table.snapshot().scan(where="id >= 30").files()["path"].to_pylist())
-    result = table.optimize("id < 30")
-    assert result.metrics["numRemovedFiles"] == 3
-    assert untouched < set(table.snapshot().files()["path"].to_pylist())
 
 
 def test_a_large_table_is_worked_through_in_several_commits() -> None:

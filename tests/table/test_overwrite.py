@@ -104,18 +104,6 @@ def test_an_overwrite_of_nothing_creates_the_table(store: MemoryStore) -> None:
     assert len(pairs(store)) == 5
 
 
-def test_a_predicate_on_partitions_replaces_whole_files(
-    store: MemoryStore, partitioned: DeltaTable
-) -> None:
-    before = paths(partitioned)
-    result = partitioned.overwrite(some((7, 2)), where="day = DATE '2024-01-02'")
-    assert pairs(store) == [(1, 1), (2, 1), (5, 3), (7, 2)]
-    assert len(before - paths(partitioned)) == 1
-    assert "numCopiedRows" not in result.metrics
-    parameters = partitioned.history(1)[0].operation_parameters
-    assert parameters["predicate"] == "day = DATE '2024-01-02'"
-
-
 def test_a_predicate_that_matches_nothing_removes_nothing(
     store: MemoryStore, partitioned: DeltaTable
 ) -> None:
@@ -196,14 +184,6 @@ def test_files_that_only_seemed_to_match_are_left_alone(store: MemoryStore) -> N
     assert result.metrics["numRemovedFiles"] == 0
 
 
-def test_rows_for_which_the_predicate_is_null_stay(store: MemoryStore) -> None:
-    table = DeltaTable("", store=store, must_exist=False)
-    table.append(pa.table({"id": [1, None, 3]}))
-    table.overwrite(pa.table({"id": [4]}), where="id > 2")
-    ids = table.snapshot().scan().to_arrow()["id"].to_pylist()
-    assert sorted(ids, key=repr) == [1, 4, None]
-
-
 def test_a_predicate_on_both_kinds_of_columns(store: MemoryStore, partitioned: DeltaTable) -> None:
     partitioned.overwrite(some((2, 1)), where="day = DATE '2024-01-01' AND id > 1")
     assert pairs(store) == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)]
@@ -237,13 +217,6 @@ def test_part_of_a_file_that_is_replaced_stands_in_the_change_data_feed(
 
 def recorded(store: MemoryStore) -> list[str]:
     return [each.path for each in store.list_from("_change_data", "") if "cdc" in each.path]
-
-
-def test_dynamic_replaces_the_partitions_that_have_new_rows(
-    store: MemoryStore, partitioned: DeltaTable
-) -> None:
-    partitioned.overwrite(some((7, 2), (8, 4)), where="dynamic")
-    assert pairs(store) == [(1, 1), (2, 1), (5, 3), (7, 2), (8, 4)]
 
 
 def test_dynamic_knows_a_partition_however_its_value_is_spelled(store: MemoryStore) -> None:

@@ -38,25 +38,6 @@ def check_sorted(uri: str) -> None:
         assert keys
 
 
-@pytest.mark.parametrize("partition_by", [None, ["p"]], ids=["plain", "partitioned"])
-def test_the_rows_of_every_file_are_sorted(tmp_path: Path, partition_by: list[str] | None) -> None:
-    table = DeltaTable(str(tmp_path), must_exist=False)
-    table.append(unsorted(), partition_by=partition_by, sort_by=["S", "n"])
-    check_sorted(str(tmp_path))
-    table.overwrite(unsorted(), sort_by=["s", "n"])
-    check_sorted(str(tmp_path))
-
-
-@pytest.mark.parametrize("partition_by", [None, ["p"]], ids=["plain", "partitioned"])
-def test_spark_sorts_the_rows_of_every_file(
-    tmp_path: Path, partition_by: list[str] | None, spark: Any
-) -> None:
-    frame = spark.createDataFrame(unsorted()).repartition(3)
-    table = DeltaTable(str(tmp_path), must_exist=False)
-    table.append(frame, partition_by=partition_by, sort_by=["s", "n"])
-    check_sorted(str(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("columns", "what"),
     [

@@ -17,7 +17,6 @@ from dagster_delta.errors import (
     InvalidArgument,
     InvalidCast,
     SchemaMismatch,
-    UnsupportedFeature,
 )
 from dagster_delta.storage.memory_store import MemoryStore
 
@@ -65,15 +64,6 @@ def test_what_only_spark_evaluates_runs_there_by_itself(table: DeltaTable) -> No
     assert {3, 4, 5}.isdisjoint(found)
 
 
-def test_a_spark_frame_is_merged_on_spark(table: DeltaTable, spark: SparkSession) -> None:
-    source = spark.range(18, 22).selectExpr("id", "'new' AS v", "0L AS p")
-    merge = table.merge(source, "t.id = s.id").when_matched_update_all()
-    result = merge.when_not_matched_insert_all().execute()
-    assert result.metrics["numTargetRowsUpdated"] == result.metrics["numTargetRowsInserted"] == 2
-    assert result.metrics["numSourceRows"] == 4
-    assert texts(table)[21] == "new"
-
-
 def test_a_table_in_memory_is_out_of_reach() -> None:
     table = DeltaTable("", store=MemoryStore(), must_exist=False)
     table.append(ROWS)
@@ -83,20 +73,6 @@ def test_a_table_in_memory_is_out_of_reach() -> None:
         table.merge(ROWS, "t.id = s.id", engine="spark").when_matched_delete().execute()
     with pytest.raises(InvalidArgument, match="no engine 'flink'"):
         table.delete("id = 1", engine="flink")
-
-
-@pytest.mark.parametrize("engine", ["arrow", "spark"])
-def test_an_application_changes_rows_once(engine: str, table: DeltaTable) -> None:
-    first = table.delete("id = 100", engine=engine, idempotency=("job", 1))
-    assert not first.skipped
-    table.append(pa.table({"id": [100], "v": ["late"], "p": [0]}))
-    assert table.delete("id = 100", engine=engine, idempotency=("job", 1)).skipped
-    assert not table.update({"v": "'x'"}, "id = 1", engine=engine, idempotency=("job", 2)).skipped
-    assert table.update({"v": "'y'"}, "id = 1", engine=engine, idempotency=("job", 2)).skipped
-    found = texts(table)
-    assert (found[1], found[100]) == ("x", "late")
-    with pytest.raises(InvalidArgument, match="application id"):
-        table.delete("id = 1", idempotency=("job",))  # type: ignore[arg-type]
 
 
 def test_values_that_are_none_of_their_column_leave_nothing_behind(tmp_path: Path) -> None:
@@ -139,21 +115,6 @@ def test_a_condition_that_answers_otherwise_every_time_is_refused(table: DeltaTa
     assert files(table) == before
 
 
-def test_files_that_spark_misreads_are_changed_as_well(tmp_path: Path) -> None:
-    rows = pa.table({"id": range(6), "p": ["a:b", "_x", "plain"] * 2})
-    for vectors in ("true", "false"):
-        table = DeltaTable(str(tmp_path / vectors), must_exist=False)
-        table.append(rows, partition_by=["p"], properties={"delta.enableDeletionVectors": vectors})
-        table.delete("id = 0", engine="spark")
-        table.update({"id": "id + 100"}, "id IN (1, 3)", engine="spark")
-        source = pa.table({"id": [4, 2]})
-        merge = table.merge(source, "t.id = s.id", engine="spark")
-        merge.when_matched_update({"id": "-t.id"}).execute()
-        assert values(table, "id", "p") == sorted(
-            [(101, "_x"), (-2, "plain"), (103, "a:b"), (-4, "_x"), (5, "plain")], key=repr
-        )
-
-
 def test_a_name_of_both_sides_means_the_one_that_a_clause_sees(table: DeltaTable) -> None:
     source = pa.table({"id": [1, 50], "v": ["a", "b"], "p": [5, 6]})
     merge = table.merge(source, "t.id = s.id", engine="spark")
@@ -161,14 +122,6 @@ def test_a_name_of_both_sides_means_the_one_that_a_clause_sees(table: DeltaTable
     merge.when_not_matched_by_source_update({"v": "concat(v, id)"}, "p = 1 AND `id` > 15").execute()
     found = texts(table)
     assert (found[1], found[50], found[17], found[16]) == ("a", "b", "v1717", "v16")
-
-
-def test_a_value_is_computed_only_where_its_clause_applies(table: DeltaTable) -> None:
-    source = pa.table({"id": [0, 1, 90]})
-    merge = table.merge(source, "t.id = s.id", engine="spark")
-    merge.when_matched_update({"p": "100 / t.id"}, "t.id > 0")
-    merge.when_not_matched_insert({"id": "s.id"}).execute()
-    assert {(0, 0), (1, 100), (90, None)} <= set(values(table, "id", "p"))
 
 
 def test_a_merge_reads_only_files_that_may_match(tmp_path: Path, spark: SparkSession) -> None:
@@ -188,32 +141,6 @@ def test_a_merge_reads_only_files_that_may_match(tmp_path: Path, spark: SparkSes
     assert merge.execute().metrics["numTargetRowsDeleted"] == 1
 
 
-def test_generated_columns_and_defaults_follow_on_spark(tmp_path: Path) -> None:
-    columns = [
-        Column("id", "BIGINT"),
-        Column("twice", "BIGINT", generated_as="id * 2"),
-        Column("state", "STRING", default="'new'"),
-    ]
-    table = DeltaTable.create(str(tmp_path / "t"), columns, properties=VECTORS)
-    table.append(pa.table({"id": [1, 2]}))
-    table.update({"id": "id + 10"}, "id = 1", engine="spark")
-    source = pa.table({"id": [2, 3]})
-    merge = table.merge(source, "t.id = s.id", engine="spark")
-    merge.when_matched_update({"id": "t.id + 20", "state": "'old'"})
-    merge.when_not_matched_insert({"id": "s.id"}).execute()
-    assert values(table, "id", "twice", "state") == [
-        (11, 22, "new"),
-        (22, 44, "old"),
-        (3, 6, "new"),
-    ]
-    with pytest.raises(ConstraintViolation, match="GENERATED twice"):
-        table.update({"twice": "1"}, "id = 3", engine="spark")
-    wrong = table.merge(pa.table({"id": [9]}), "t.id = s.id", engine="spark")
-    wrong.when_not_matched_insert({"id": "s.id", "twice": "5"})
-    with pytest.raises(ConstraintViolation, match="GENERATED twice"):
-        wrong.execute()
-
-
 def test_a_merge_numbers_the_rows_it_inserts_on_spark(tmp_path: Path) -> None:
     columns = [Column("key", "BIGINT", identity=Identity(start=10, step=-5)), Column("v", "STRING")]
     table = DeltaTable.create(str(tmp_path / "t"), columns)
@@ -225,36 +152,3 @@ def test_a_merge_numbers_the_rows_it_inserts_on_spark(tmp_path: Path) -> None:
     assert len(set(numbers.values())) == 4
     assert all(each <= 10 and each % 5 == 0 for each in numbers.values())
     assert max(numbers["c"], numbers["d"]) < min(numbers["a"], numbers["b"])
-
-
-def test_an_append_only_table_is_refused(tmp_path: Path) -> None:
-    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
-    table.append(ROWS, properties={"delta.appendOnly": "true"})
-    with pytest.raises(UnsupportedFeature, match="append-only"):
-        table.delete("id = 1", engine="spark")
-    merge = table.merge(ROWS, "t.id = s.id", engine="spark").when_not_matched_insert_all()
-    assert merge.execute().skipped
-
-
-@pytest.mark.parametrize("vectors", ["true", "false"])
-def test_an_overwrite_of_parts_of_files_stands_in_the_feed(
-    vectors: str, tmp_path: Path, spark: SparkSession
-) -> None:
-    table = DeltaTable(str(tmp_path / "t"), must_exist=False)
-    table.append(
-        ROWS,
-        properties={
-            "delta.enableChangeDataFeed": "true",
-            "delta.enableDeletionVectors": vectors,
-        },
-    )
-    new = spark.range(2).selectExpr("id + 3 AS id", "'new' AS v", "0L AS p")
-    table.overwrite(new, where="id BETWEEN 3 AND 4")
-    changed = table.changes(1).to_arrow().select(["_change_type", "id", "v"]).to_pylist()
-    assert sorted(tuple(each.values()) for each in changed) == [
-        ("delete", 3, "v3"),
-        ("delete", 4, "v4"),
-        ("insert", 3, "new"),
-        ("insert", 4, "new"),
-    ]
-    assert len(values(table, "id")) == 20

@@ -1,0 +1,85 @@
+"""Files are written together: the same rows in fewer files, sorted where asked, and no new change."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta import DeltaTable
+from tests.conformance.engines import Engine
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+SHAPES = {
+    "plain": ((), VECTORS),
+    "partitioned": (("p",), VECTORS),
+    "mapped": (("p",), VECTORS | {"delta.columnMapping.mode": "id"}),
+    "tracked": ((), VECTORS | {"delta.enableRowTracking": "true"}),
+}
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "v": pa.array([f"v{each}" for each in ids], pa.string()),
+            "p": pa.array([each % 2 if each % 7 else None for each in ids], pa.int32()),
+        }
+    )
+
+
+@pytest.mark.parametrize("zorder_by", [[], ["v", "id"]], ids=["packed", "zorder"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_small_files_become_one_and_no_row_changes(
+    shape: str, zorder_by: list[str], engine: Engine, table: DeltaTable
+) -> None:
+    partition_by, properties = SHAPES[shape]
+    for part in range(4):
+        ids = range(10 * part, 10 * part + 10)
+        feed = {"delta.enableChangeDataFeed": "true"}
+        table.append(rows(*ids), partition_by=partition_by, properties=properties | feed)
+    table.delete("id % 10 = 4", engine=engine.name)
+    before, version = engine.counted(table), table.version()
+    assert sum(before.values()) == 36
+    result = table.optimize(engine=engine.name, zorder_by=zorder_by)
+    files = table.snapshot().files()
+    assert files.num_rows == (3 if partition_by else 1)
+    assert files["has_deletion_vector"].to_pylist() == [False] * files.num_rows
+    assert engine.counted(table) == before
+    assert table.snapshot().num_records == 36
+    assert result.metrics["numAddedFiles"] == files.num_rows
+    assert engine.changes(table, version + 1, "id") == []
+    if shape == "tracked":
+        numbered, earlier = (
+            engine.counted(table.snapshot(version=each).scan(row_ids=True))
+            for each in (None, version)
+        )
+        assert numbered == earlier
+    if not zorder_by:
+        assert table.optimize(engine=engine.name).skipped
+
+
+def test_only_files_that_may_hold_matching_rows_are_looked_at(
+    engine: Engine, table: DeltaTable
+) -> None:
+    for part in range(4):
+        table.append(rows(*range(10 * part, 10 * part + 10)))
+    untouched = set(table.snapshot().scan(where="id >= 20").files()["path"].to_pylist())
+    result = table.optimize("id < 20", engine=engine.name)
+    assert result.metrics["numRemovedFiles"] == 2
+    assert untouched < set(table.snapshot().files()["path"].to_pylist())
+    assert len(engine.tuples(table)) == 40
+
+
+def test_a_table_is_restored_cloned_and_read(engine: Engine, table: DeltaTable) -> None:
+    table.append(engine.rows(rows(1, 2, 3)), properties=VECTORS)
+    table.delete("id = 2", engine=engine.name)
+    table.restore(version=0)
+    table.update({"v": "'new'"}, "id = 3", engine=engine.name)
+    table.clone(f"{table.uri}-clone")
+    clone = DeltaTable(f"{table.uri}-clone")
+    clone.append(engine.rows(rows(4)))
+    clone.delete("id = 1", engine=engine.name)
+    assert engine.tuples(clone, "id", "v") == [(2, "v2"), (3, "new"), (4, "v4")]
+    assert engine.tuples(table, "id", "v") == [(1, "v1"), (2, "v2"), (3, "new")]
+    clone.checkpoint()
+    assert engine.tuples(DeltaTable(clone.uri), "id") == [(2,), (3,), (4,)]

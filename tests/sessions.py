@@ -1,0 +1,142 @@
+"""The Spark sessions of the tests: classic, of a Connect server beside it, or of Connect alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+import pytest
+
+from tests.reference.jars import resolve_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONNECT_ONLY = os.environ.get("SPARK_SESSION") == "connect"
+"""Whether every test that asks for a session gets one of Connect, as `make test-connect` has it."""
+
+_SERVICE = "org.apache.spark.sql.connect.service"
+
+
+def java_is_there() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    return (
+        java is not None and subprocess.run([java, "-version"], capture_output=True).returncode == 0
+    )
+
+
+def server_settings(warehouse: Path) -> dict[str, str]:
+    """What a JVM of the tests is started with, with delta-spark's JARs where they are."""
+    jars, _ = resolve_jars()
+    settings = {
+        "spark.driver.memory": "3g",
+        "spark.sql.warehouse.dir": str(warehouse),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # The tables of tests are small: to compile a query costs more than to interpret it.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(_free_port()),
+    }
+    if jars:
+        settings |= {
+            "spark.jars": ",".join(jars),
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        }
+    return settings
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def classic_session(warehouse: Path) -> Iterator[SparkSession]:
+    """A classic local session, the one of this process."""
+    from dagster_delta.engines.spark.session import local_spark_session
+
+    session = local_spark_session("tests", server_settings(warehouse), cores=2)
+    yield session
+    session.stop()
+
+
+@contextmanager
+def connect_session_beside(classic: SparkSession) -> Iterator[SparkSession]:
+    """A session of a Connect server in the JVM of a classic one: both in one process of Python."""
+    pytest.importorskip("grpc_status", reason="Spark Connect needs the extra 'connect'")
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    context = classic.sparkContext
+    service = getattr(context._jvm, f"{_SERVICE}.SparkConnectService")
+    service.start(context._jsc.sc())
+    port = context.getConf().get("spark.connect.grpc.binding.port")
+    session = ConnectSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+    yield session  # type: ignore[misc]
+    session.stop()
+
+
+@contextmanager
+def connect_session_alone(directory: Path) -> Iterator[SparkSession]:
+    """The session of a process that has no JVM: its Connect server is a process of its own."""
+    pytest.importorskip("grpc_status", reason="Spark Connect needs the extra 'connect'")
+    from pyspark.sql import SparkSession
+
+    settings = server_settings(directory / "warehouse")
+    port = settings["spark.connect.grpc.binding.port"]
+    log = directory / "server.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            _server_command(settings),
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        _await_port(int(port), server, log)
+        session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+        yield session
+        session.stop()
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+
+
+def _server_command(settings: Mapping[str, str]) -> list[str]:
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        **settings,
+    }
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    options = [each for pair in settings.items() for each in ("--conf", "=".join(pair))]
+    server = f"{_SERVICE}.SparkConnectServer"
+    return [str(submit), "--master", "local[2]", "--class", server, *options, "spark-internal"]
+
+
+def _await_port(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(600):
+        if server.poll() is not None:
+            pytest.fail(f"no Connect server: {log.read_text(errors='replace')[-500:]}")
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    pytest.fail("the Connect server does not answer")
