@@ -49,7 +49,12 @@ class ArrowEngine:
             plan.where.check_filter()
             plan.where.check_embeddable()
         batches = read_files(
-            plan.store, plan.files, plan.configuration, plan.columns, where=plan.where
+            plan.store,
+            plan.files,
+            plan.configuration,
+            plan.columns,
+            where=plan.where,
+            verifies_pages=plan.verifies_pages,
         )
         return pa.RecordBatchReader.from_batches(to_arrow_schema(plan.schema), batches)
 

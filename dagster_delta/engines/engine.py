@@ -58,6 +58,9 @@ class ReadPlan:
     """Logical top-level columns of the result, in order."""
     where: SqlExpression | None = None
     """Exact row filter; pruning with it has happened already."""
+    verifies_pages: bool = True
+    """Whether pages are held against the checksums that they carry. Rows that are written anew,
+    or decide what is, have to be: damage would get a good checksum of its own."""
 
     @property
     def schema(self) -> StructType:

@@ -349,6 +349,7 @@ class CheckpointPart:
                 source,
                 metadata=self._metadata,
                 buffer_size=_READ_BUFFER_BYTES,
+                page_checksum_verification=True,
                 pre_buffer=self._is_remote,
             )
             # Handing little work to another thread costs more than it brings.

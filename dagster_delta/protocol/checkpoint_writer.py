@@ -95,6 +95,8 @@ WRITING_OPTIONS: Mapping[str, Any] = {
     "compression": "snappy",
     "store_decimal_as_integer": True,
     "store_schema": False,
+    # The log is all that tells which files are live: a byte that turns over must not go by.
+    "write_page_checksum": True,
 }
 """How Parquet files of a checkpoint are written."""
 

@@ -28,6 +28,7 @@ from dagster_delta.protocol.actions import (
     SetTransaction,
     SidecarFile,
 )
+from dagster_delta.protocol.content_checksum import CHECKSUM_KEY, breaks_checksum
 from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.protocol.row_id_mark import RowIdHighWaterMark
 
@@ -43,6 +44,7 @@ __all__ = [
     "refuse_repeated",
 ]
 
+_COMPACTED = ".compacted.json"
 EMPTY_SCHEMA = '{"type":"struct","fields":[]}'
 
 _Line = TypeVar("_Line")
@@ -211,7 +213,8 @@ def decode_lines(
     """Every line of a file of JSON lines; blank lines are skipped.
 
     Raises:
-        CorruptLog: a line is cut or malformed, and the message names it; or there is no line.
+        CorruptLog: a line is cut or malformed, and the message names it; there is no line; or the
+            file does not have the checksum that it carries.
     """
     try:
         lines = decoder.decode_lines(data)
@@ -229,6 +232,15 @@ def decode_lines(
         raise CorruptLog(
             "The log file is empty, so what it did is lost: restore it from a copy, or open an "
             "older version",
+            version=version,
+            file=path,
+        )
+    # Commits that were put together begin with one that speaks for itself alone.
+    if not path.endswith(_COMPACTED) and breaks_checksum(data):
+        raise CorruptLog(
+            "The log file does not have the checksum that it carries: bytes of it were lost or "
+            "have changed since it was written; restore it from a copy, or open an older version. "
+            f"If somebody has edited it on purpose, {CHECKSUM_KEY} has to go from its commitInfo",
             version=version,
             file=path,
         )

@@ -20,6 +20,7 @@ from dagster_delta.protocol.actions import (
     RemoveFile,
     SetTransaction,
 )
+from dagster_delta.protocol.content_checksum import CHECKSUM_KEY, with_checksum
 from dagster_delta.protocol.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark, is_row_id_mark
 
 __all__ = [
@@ -45,6 +46,7 @@ _RESERVED_COMMIT_INFO = frozenset(
         "isBlindAppend",
         "readVersion",
         "isolationLevel",
+        CHECKSUM_KEY,
         # Other engines decode these into objects of their own and fail on anything else.
         "version",
         "job",
@@ -109,10 +111,11 @@ def encode_commit(commit_info: Mapping[str, object], actions: bytes) -> bytes:
     Spec: commitInfo MUST be the first action where in-commit timestamps are on; it always is here.
 
     Args:
-        commit_info: what `build_commit_info` made.
+        commit_info: what `build_commit_info` made; a checksum of the file is added.
         actions: the lines that `encode_actions` made.
     """
-    return _ENCODER.encode({"commitInfo": commit_info}) + b"\n" + actions
+    line = _ENCODER.encode({"commitInfo": commit_info})
+    return with_checksum(line, b"\n" + actions, depth=2)
 
 
 def build_commit_info(

@@ -18,7 +18,8 @@ def open_parquet_reader(source: Any, **options: Any) -> Any:
 
     Args:
         source: `pyarrow.NativeFile` of the file.
-        options: as for `ParquetReader.open`.
+        options: as for `ParquetReader.open`. With `page_checksum_verification`, pages that carry a
+            checksum are held against it.
 
     Raises:
         pyarrow.ArrowInvalid, OSError: it is no Parquet file, or cannot be read.

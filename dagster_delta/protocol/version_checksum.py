@@ -17,6 +17,7 @@ from dagster_delta.protocol.commit_file import (
     LenientDomainMetadata,
     LenientMetadata,
 )
+from dagster_delta.protocol.content_checksum import breaks_checksum, with_checksum
 from dagster_delta.protocol.row_id_mark import is_row_id_mark
 
 __all__ = [
@@ -72,6 +73,8 @@ _DECODER = msgspec.json.Decoder(_WireChecksum)
 
 def parse_version_checksum(data: bytes) -> VersionChecksum | None:
     """The checksum, or None where the file is damaged or leaves out what it must hold."""
+    if breaks_checksum(data):
+        return None
     try:
         wire = _DECODER.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -111,7 +114,8 @@ def encode_version_checksum(checksum: VersionChecksum) -> bytes:
         "metadata": checksum.metadata,
         "protocol": checksum.protocol,
     }
-    return msgspec.json.encode({key: value for key, value in wire.items() if value is not None})
+    present = {key: value for key, value in wire.items() if value is not None}
+    return with_checksum(msgspec.json.encode(present))
 
 
 def first_version_checksum(actions: CommitActions) -> VersionChecksum | None:

@@ -53,6 +53,8 @@ class Scan(RowFrames):
         row_ids: whether two columns follow: `_row_id`, which a row keeps as long as it is in the
             table, and `_row_commit_version`, the version that added or last changed it; only the
             first in the draft of row tracking, `rowIds`.
+        verify_checksums: whether the pages of data files are held against the checksums that they
+            carry: damage is then an error where it might read as other values.
 
     Raises:
         SchemaMismatch: a column, or a name in the filter, is not in the schema.
@@ -67,10 +69,12 @@ class Scan(RowFrames):
         where: str | SqlExpression | None = None,
         *,
         row_ids: bool = False,
+        verify_checksums: bool = False,
     ) -> None:
         if row_ids:
             _check_row_ids(snapshot)
         self.row_ids = row_ids
+        self.verify_checksums = verify_checksums
         self.snapshot = snapshot
         self.columns = resolve_columns(snapshot.schema, columns)
         self.where = resolve_filter(snapshot.schema, where)
@@ -264,6 +268,7 @@ class Scan(RowFrames):
             files=files,
             columns=columns,
             where=None if is_decided else self.where,
+            verifies_pages=self.verify_checksums,
         )
 
 

@@ -453,6 +453,7 @@ class Snapshot:
         where: str | SqlExpression | None = None,
         *,
         row_ids: bool = False,
+        verify_checksums: bool = False,
     ) -> Scan:
         """Plan a read of this version. Nothing is read yet.
 
@@ -462,13 +463,15 @@ class Snapshot:
                 read.
             row_ids: whether the columns `_row_id` and `_row_commit_version` follow; the table must
                 have `delta.enableRowTracking`.
+            verify_checksums: whether the pages of data files are held against the checksums that
+                they carry, which takes about a tenth more time of the processor.
 
         Raises:
             SchemaMismatch, InvalidArgument, UnsupportedExpression.
         """
         from dagster_delta.table.scan import Scan
 
-        return Scan(self, columns, where, row_ids=row_ids)
+        return Scan(self, columns, where, row_ids=row_ids, verify_checksums=verify_checksums)
 
 
 def _configure(protocol: Protocol | None, metadata: Metadata | None) -> TableConfiguration:

@@ -85,7 +85,9 @@ def lines(data: bytes) -> list[dict[str, Any]]:
 def test_commit_info_is_the_first_line_and_spelled_as_spark_does() -> None:
     commit = encode_commit(info(), encode_actions(CommitContents()))
     assert commit.endswith(b"\n")
-    assert lines(commit) == [
+    (line,) = lines(commit)
+    assert isinstance(line["commitInfo"].pop("contentCrc32"), int)
+    assert [line] == [
         {
             "commitInfo": {
                 "timestamp": 1000,

@@ -123,6 +123,7 @@ class DataFileReader:
         expected_vectors: deletion vectors of the files that will be read, where several files
             are: vectors in one file are then fetched together.
         with_positions: whether `FILE_ORDINAL` and `ROW_INDEX` follow the columns.
+        verifies_pages: whether pages are held against the checksums that they carry.
     """
 
     def __init__(
@@ -134,8 +135,10 @@ class DataFileReader:
         where: SqlExpression | None = None,
         expected_vectors: Iterable[DeletionVectorDescriptor] = (),
         with_positions: bool = False,
+        verifies_pages: bool = True,
     ) -> None:
         self._store = store
+        self._verifies_pages = verifies_pages
         self._is_remote = store.local_path("") is None
         self._configuration = configuration
         self._columns = list(columns)
@@ -186,7 +189,12 @@ class DataFileReader:
             handle = self._store.open_input(file.path)
             parquet = open_parquet(handle)
             opened = OpenedFile(
-                file, handle, parquet.metadata, parquet.schema_arrow, self._is_remote
+                file,
+                handle,
+                parquet.metadata,
+                parquet.schema_arrow,
+                self._is_remote,
+                self._verifies_pages,
             )
             vector = file.deletion_vector
             if vector is not None:

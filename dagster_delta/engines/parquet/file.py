@@ -201,6 +201,7 @@ def encode_rows(
         # Decimals of up to 18 digits as integers: smaller, faster, and what Spark writes.
         store_decimal_as_integer=True,
         store_schema=False,
+        write_page_checksum=True,
         memory_pool=decoding_pool(),
     )
     if rows.num_rows:

@@ -41,6 +41,8 @@ class OpenedFile:
     """`pyarrow.Schema` of the file."""
     is_remote: bool
     """Whether a read costs a round trip."""
+    verifies_pages: bool
+    """Whether pages are held against the checksums that they carry."""
     left_out: BitMap64 | None = None
     """Indexes of the rows that are deleted or hidden."""
     _wanted: dict[tuple[int, int], Any] = field(default_factory=dict, init=False)
@@ -100,6 +102,7 @@ class OpenedFile:
             footer=self.footer,
             dictionaries=dictionaries,
             is_remote=self.is_remote,
+            verifies_pages=self.verifies_pages,
         )
         row_group = self.footer.row_group(group)
         sizes = (row_group.column(each).total_uncompressed_size for each in parquet_columns)

@@ -66,6 +66,7 @@ def read_files(
     *,
     where: SqlExpression | None = None,
     threads: int | None = None,
+    verifies_pages: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The live rows of many data files in file order, decoded by several threads.
 
@@ -76,12 +77,18 @@ def read_files(
         columns: logical top-level columns, in order.
         where: exact filter, evaluated by the embedded SQL engine.
         threads: workers; by default one per core, and more where the store is not local.
+        verifies_pages: whether pages are held against the checksums that they carry.
 
     Raises:
         As `read_data_file` does.
     """
     reader = DataFileReader(
-        store, configuration, columns, where=where, expected_vectors=deletion_vectors_of(files)
+        store,
+        configuration,
+        columns,
+        where=where,
+        expected_vectors=deletion_vectors_of(files),
+        verifies_pages=verifies_pages,
     )
     return read_ahead(store, reader.sources(data_files(files)), threads=threads)
 

@@ -17,7 +17,12 @@ _MAX_INDEX_BYTES = 2
 
 
 def open_parquet(
-    handle: Any, *, footer: Any = None, dictionaries: Sequence[int] = (), is_remote: bool = True
+    handle: Any,
+    *,
+    footer: Any = None,
+    dictionaries: Sequence[int] = (),
+    is_remote: bool = True,
+    verifies_pages: bool = False,
 ) -> Any:
     """A `ParquetReader` over an open data file.
 
@@ -27,6 +32,7 @@ def open_parquet(
         dictionaries: indexes of Parquet columns to decode into dictionary arrays.
         is_remote: whether a read costs a round trip, so that columns are fetched whole; otherwise
             they are streamed, which takes a third less memory.
+        verifies_pages: whether pages are held against the checksums that they carry.
     """
     return open_parquet_reader(
         handle,
@@ -36,6 +42,7 @@ def open_parquet(
         buffer_size=0 if is_remote else _STREAM_BYTES,
         # INT96 holds times far outside what nanoseconds can count.
         coerce_int96_timestamp_unit="us",
+        page_checksum_verification=verifies_pages,
     )
 
 

@@ -275,6 +275,7 @@ class _FrameReader:
             location=self.plan.store.location,
             version=self.plan.version,
             base_path=self._root if by_directory else None,
+            verifies_pages=self.plan.verifies_pages,
         )
 
     @cached_property
@@ -440,6 +441,7 @@ class _FrameReader:
             columns=tuple(each.name for each in self._needed_fields),
             where=self._early_filter(),
             with_positions=self.with_positions,
+            verifies_pages=plan.verifies_pages,
         )
         return files.mapInArrow(task, self._schema(StructType(self._needed_fields)))
 

@@ -36,6 +36,7 @@ _READ_OPTIONS = {
     "int96RebaseMode": "CORRECTED",
 }
 
+_VERIFY_PAGES = "parquet.page.verify-checksum.enabled"
 _BUILT_IN_SCHEMES = frozenset({"file", "hdfs", "viewfs"})
 
 _discovery_lock = threading.Lock()
@@ -49,6 +50,7 @@ def open_parquet(
     location: StoreLocation,
     version: int,
     base_path: str | None = None,
+    verifies_pages: bool = True,
 ) -> DataFrame:
     """The rows of Parquet files under one schema.
 
@@ -59,6 +61,8 @@ def open_parquet(
         location: location of the table.
         version: version of the table that is read, for errors.
         base_path: where partition directories begin, if columns of the schema are read from them.
+        verifies_pages: whether pages are held against the checksums that they carry; if not, the
+            session decides.
 
     Raises:
         DataFileMissing: a file is not there (a classic session looks at once, Connect later).
@@ -68,6 +72,8 @@ def open_parquet(
         reader = reader.option(name, value)
     if base_path is not None:
         reader = reader.option("basePath", base_path)
+    if verifies_pages:
+        reader = reader.option(_VERIFY_PAGES, "true")
     try:
         with _serial_discovery(session, paths):
             return reader.format(_parquet_source(session)).load(list(paths))

@@ -83,6 +83,8 @@ class ReadTask:
     """Filter to apply early; Spark applies it to all rows later."""
     with_positions: bool = False
     """Whether the key of the file and the index of the row follow the columns."""
+    verifies_pages: bool = True
+    """Whether pages are held against the checksums that they carry."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The live rows of the files named by batches of `FILE_SCHEMA`."""
@@ -97,6 +99,7 @@ class ReadTask:
                 files=_file_table(rows),
                 columns=self.columns,
                 where=self.where,
+                verifies_pages=self.verifies_pages,
             )
             if self.with_positions:
                 keys = np.array([each.key for each in rows], dtype=np.int64)
@@ -113,6 +116,7 @@ def _read_with_positions(plan: ReadPlan, keys: Any) -> Iterator[Any]:
         where=plan.where,
         expected_vectors=deletion_vectors_of(plan.files),
         with_positions=True,
+        verifies_pages=plan.verifies_pages,
     )
     fields = [pa.field("file", pa.int64()), pa.field("row", pa.int64())]
     schema = pa.schema([*list(reader.schema)[:-2], *fields])
