@@ -28,7 +28,7 @@ from dagster_delta.protocol.actions import (
     SetTransaction,
     SidecarFile,
 )
-from dagster_delta.protocol.content_checksum import CHECKSUM_KEY, breaks_checksum
+from dagster_delta.protocol.content_checksum import CHECKSUM_KEY, holds_checksum
 from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.protocol.row_id_mark import RowIdHighWaterMark
 
@@ -236,7 +236,7 @@ def decode_lines(
             file=path,
         )
     # Commits that were put together begin with one that speaks for itself alone.
-    if not path.endswith(_COMPACTED) and breaks_checksum(data):
+    if not path.endswith(_COMPACTED) and holds_checksum(data) is False:
         raise CorruptLog(
             "The log file does not have the checksum that it carries: bytes of it were lost or "
             "have changed since it was written; restore it from a copy, or open an older version. "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import zlib
 
-__all__ = ["CHECKSUM_KEY", "breaks_checksum", "with_checksum"]
+__all__ = ["CHECKSUM_KEY", "holds_checksum", "with_checksum"]
 
 CHECKSUM_KEY = "contentCrc32"
 """The last key of the first line: of its `commitInfo` in a commit."""
@@ -33,12 +33,12 @@ def with_checksum(line: bytes, rest: bytes = b"", *, depth: int = 1) -> bytes:
     return b'%b,"%b":%d%b%b' % (line[:end], CHECKSUM_KEY.encode(), checksum, line[end:], rest)
 
 
-def breaks_checksum(data: bytes) -> bool:
-    """Whether a file carries a checksum that its other bytes do not have."""
+def holds_checksum(data: bytes) -> bool | None:
+    """Whether a file has the checksum that it carries; None where it carries none."""
     end = data.find(b"\n")
     end = len(data) if end < 0 else end
     stated = _STATED.search(data, max(0, end - _LONGEST), end)
     if stated is None:
-        return False
+        return None
     view = memoryview(data)
-    return zlib.crc32(view[stated.end() :], zlib.crc32(view[: stated.start()])) != int(stated[1])
+    return zlib.crc32(view[stated.end() :], zlib.crc32(view[: stated.start()])) == int(stated[1])

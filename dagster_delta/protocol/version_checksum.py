@@ -17,7 +17,7 @@ from dagster_delta.protocol.commit_file import (
     LenientDomainMetadata,
     LenientMetadata,
 )
-from dagster_delta.protocol.content_checksum import breaks_checksum, with_checksum
+from dagster_delta.protocol.content_checksum import holds_checksum, with_checksum
 from dagster_delta.protocol.row_id_mark import is_row_id_mark
 
 __all__ = [
@@ -51,6 +51,9 @@ class VersionChecksum:
     """Rows that deletion vectors hide, where counted."""
     num_deletion_vectors: int | None = None
     """Live files that have a deletion vector, where counted."""
+    is_own: bool = False
+    """Whether this library counted it, from a version on that it knew whole; what others store
+    has been seen to be wrong beside a sound log."""
 
 
 class _WireChecksum(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -73,7 +76,8 @@ _DECODER = msgspec.json.Decoder(_WireChecksum)
 
 def parse_version_checksum(data: bytes) -> VersionChecksum | None:
     """The checksum, or None where the file is damaged or leaves out what it must hold."""
-    if breaks_checksum(data):
+    is_whole = holds_checksum(data)
+    if is_whole is False:
         return None
     try:
         wire = _DECODER.decode(data)
@@ -95,6 +99,7 @@ def parse_version_checksum(data: bytes) -> VersionChecksum | None:
         transaction_id=wire.txn_id,
         num_deleted_records=wire.num_deleted_records_opt,
         num_deletion_vectors=wire.num_deletion_vectors_opt,
+        is_own=is_whole is True,
     )
 
 
@@ -115,7 +120,8 @@ def encode_version_checksum(checksum: VersionChecksum) -> bytes:
         "protocol": checksum.protocol,
     }
     present = {key: value for key, value in wire.items() if value is not None}
-    return with_checksum(msgspec.json.encode(present))
+    data = msgspec.json.encode(present)
+    return with_checksum(data) if checksum.is_own else data
 
 
 def first_version_checksum(actions: CommitActions) -> VersionChecksum | None:
@@ -131,6 +137,7 @@ def first_version_checksum(actions: CommitActions) -> VersionChecksum | None:
         domain_metadata=(),
         num_deleted_records=0,
         num_deletion_vectors=0,
+        is_own=True,
     )
     return next_version_checksum(empty, actions)
 

@@ -96,9 +96,12 @@ def write_checkpoint(
 
 def _store_whole(snapshot: Snapshot, now_ms: int, path: str, *, as_v2: bool) -> LastCheckpoint:
     """A checkpoint in one file that is put together in memory."""
+    live_files = snapshot.live_files()
+    # What stands in a checkpoint outlives the commits that could contradict it.
+    snapshot.check_totals()
     state = replace(
         _without_files(snapshot, now_ms),
-        live_files=snapshot.live_files(),
+        live_files=live_files,
         statistics=snapshot.statistics(statistics_columns(snapshot.configuration)),
         tombstones=snapshot.tombstones(now_ms=now_ms),
     )
@@ -144,6 +147,8 @@ class _FileActions:
             self.num_adds += batch.files.num_rows
             adds = replace(self.empty, live_files=batch.files, statistics=batch.statistics(columns))
             yield file_actions(adds), batch.files["path"]
+        # What stands in a checkpoint outlives the commits that could contradict it.
+        self.snapshot.check_totals()
         for removed in self.snapshot.tombstone_batches(now_ms=self.now_ms):
             yield file_actions(replace(self.empty, tombstones=removed)), removed["path"]
 

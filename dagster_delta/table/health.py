@@ -43,6 +43,10 @@ class TableHealth:
     commits_since_checkpoint: int
     """Commits that a reader has to replay."""
     checkpoint_version: int | None
+    damaged_log_files: tuple[str, ...] = ()
+    """Files of the log that were found to be damaged, and that the version can do without as long
+    as no clean-up takes away the commits: write a new checkpoint. What nobody needed to read is
+    not found."""
 
     @property
     def average_file_bytes(self) -> float:
@@ -101,6 +105,7 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
         commits_since_checkpoint=snapshot.version
         - (-1 if checkpoint is None else checkpoint.version),
         checkpoint_version=None if checkpoint is None else checkpoint.version,
+        damaged_log_files=snapshot.damaged_log_files,
     )
 
 

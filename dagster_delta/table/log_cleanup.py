@@ -25,9 +25,10 @@ from dagster_delta.protocol.log_paths import (
     version_prefix,
 )
 from dagster_delta.protocol.log_segment import CheckpointFiles, LogListing
+from dagster_delta.protocol.log_tail import decode_tail
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.file_listing import LISTED_FILE_SCHEMA
-from dagster_delta.table.log_reader import list_log, open_checkpoint
+from dagster_delta.table.log_reader import list_log, located, open_checkpoint
 from dagster_delta.table.time_travel import newest_version_until
 
 if TYPE_CHECKING:
@@ -246,7 +247,11 @@ def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: in
         old.configuration.check_writable(table=table, version=cut)
         write_checkpoint(old, now_ms=now_ms)
     segment = list_log(store, start=cut, end=cut).segment(cut, table=table)
-    batches = Snapshot.of_segment(store, segment).file_batches([])
+    if segment.checkpoint is not None:
+        _check_checkpoint(store, segment.checkpoint)
+    # With what the checksum of the version counts, so that it is held against that.
+    columns = ["size_bytes", "deletion_vector"]
+    batches = Snapshot.of_segment(store, segment).file_batches(columns)
     num_files = sum(batch.files.num_rows for batch in batches)
     if segment.checkpoint is None or segment.checkpoint.version != cut:
         raise InvalidTable(
@@ -256,6 +261,15 @@ def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: in
             version=cut,
         )
     _LOG.debug("the log of %s can begin with version %d (%d files)", table, cut, num_files)
+
+
+def _check_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> None:
+    """Read a checkpoint to the last byte: soon nobody can read the version without it."""
+    with located(store, checkpoint.version):
+        opened = open_checkpoint(store, checkpoint)
+        decode_tail(opened.manifests)
+        for part in opened.parts:
+            part.check_pages()
 
 
 def _unreferenced_sidecars(

@@ -6,7 +6,7 @@ Spec: Delta Log Entries; Checkpoints; Last Checkpoint File.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +16,15 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from dagster_delta.errors import CorruptLog, DeltaError, LogGap, VersionNotFound
+from dagster_delta.errors import (
+    CorruptLog,
+    DeltaError,
+    LogGap,
+    MissingMetadata,
+    MissingProtocol,
+    VersionNotFound,
+)
+from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.checkpoint_reader import CheckpointPart, TableActions
 from dagster_delta.protocol.commit_file import decode_actions, garbage_collection_paused
 from dagster_delta.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
@@ -35,12 +43,15 @@ from dagster_delta.protocol.log_segment import (
     LogSegment,
 )
 from dagster_delta.protocol.log_tail import RawCommit
+from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.version_checksum import VersionChecksum, parse_version_checksum
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 
 __all__ = [
     "EMPTY_CHECKPOINT",
     "OpenCheckpoint",
+    "configuration_of",
+    "extended_segment",
     "find_segment",
     "list_log",
     "located",
@@ -79,10 +90,19 @@ def read_last_checkpoint(store: ObjectStore) -> LastCheckpoint | None:
         return None
 
 
-def list_log(store: ObjectStore, *, start: int = 0, end: int | None = None) -> LogListing:
-    """The files of the log from version `start` to `end`, both included."""
+def list_log(
+    store: ObjectStore,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    without: Collection[str] = (),
+) -> LogListing:
+    """The files of the log from version `start` to `end`, both included, but for some paths."""
     with garbage_collection_paused():
-        return LogListing.sort(_list_versions(store, start, end))
+        files = _list_versions(store, start, end)
+        if without:
+            files = (each for each in files if each.path not in without)
+        return LogListing.sort(files)
 
 
 def _list_versions(store: ObjectStore, start: int, end: int | None) -> Iterator[ListedFile]:
@@ -296,3 +316,38 @@ def _read_existing(read: Callable[[str], _Read], path: str) -> _Read:
             "checkpoint if every commit before it is still there",
             file=path,
         ) from error
+
+
+def configuration_of(protocol: Protocol | None, metadata: Metadata | None) -> TableConfiguration:
+    """The configuration of a table by the actions of its log.
+
+    Raises:
+        MissingMetadata, MissingProtocol: there is none.
+    """
+    if metadata is None:
+        raise MissingMetadata(
+            "The log holds no metaData action, so the table has no schema; restore the log from a "
+            "copy, or create the table anew"
+        )
+    if protocol is None:
+        raise MissingProtocol(
+            "The log holds no protocol action, so nobody can tell what it takes to read the "
+            "table; restore the log from a copy, or create the table anew"
+        )
+    return TableConfiguration(protocol, metadata)
+
+
+def extended_segment(segment: LogSegment, commits: Sequence[tuple[int, bytes]]) -> LogSegment:
+    """The segment after the next commits, given as (version, contents)."""
+    # Their times are not known here: they are looked up when somebody asks.
+    files = [
+        CommitFile(version, version, ObjectMeta(commit_path(version), len(data), 0))
+        for version, data in commits
+    ]
+    return LogSegment(
+        version=commits[-1][0],
+        checkpoint=segment.checkpoint,
+        replay=(*segment.replay, *files),
+        commit=files[-1].file,
+        checksum=None,
+    )

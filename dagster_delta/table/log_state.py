@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, update_wrapper
 from itertools import chain
 from threading import RLock
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.arrow_columns import (
-    MIN_SLICE_ROWS,
     integer_column,
-    slices_where,
     string_column,
 )
 from dagster_delta.protocol.arrow_values import integer_scalar
@@ -50,17 +49,25 @@ from dagster_delta.protocol.log_tail import (
 )
 from dagster_delta.protocol.statistics import StatisticsColumn, parse_statistics_json
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log_columns import (
+    chosen,
+    compacted,
+    extended,
+    filtered,
+    in_known_order,
+    narrowed,
+    with_merged_chunks,
+)
+from dagster_delta.table.log_fallback import LogFallback, begun
 from dagster_delta.table.log_reader import EMPTY_CHECKPOINT, open_checkpoint, read_commits
 
 __all__ = ["LogState"]
 
 # Statistics are carried forward from checkpoint to checkpoint unless they would weigh too much.
 _MAX_KEPT_STATISTICS_BYTES = 64 * 1024 * 1024
-# A column gains a chunk with every commit that settles; beyond this number small ones are merged.
-_MAX_CHUNKS = 64
-_SMALL_CHUNK_ROWS = 4096
-# Beyond this number of chunks, dropping a row of one copies it rather than making two of it.
-_MAX_CUT_CHUNKS = 1024
+
+_P = ParamSpec("_P")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +119,31 @@ class _Files:
     num_files: int
 
 
+def _despite_damage(
+    answer: Callable[Concatenate[LogState, _P], _Answer],
+) -> Callable[Concatenate[LogState, _P], _Answer]:
+    """A method that turns to other files of the log when one that it can do without is damaged."""
+
+    def answer_despite_damage(self: LogState, /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
+        try:
+            return answer(self, *args, **kwargs)
+        except CorruptLog as error:
+            with self._lock:
+                self._fall_back(error)
+            return answer(self, *args, **kwargs)
+
+    update_wrapper(answer_despite_damage, answer)
+    return answer_despite_damage
+
+
 class LogState:
     """The reconciled log at one version. Thread-safe; nothing about it changes but its caches."""
 
-    def __init__(self, source: _Source, later: tuple[LogTail, ...] = ()) -> None:
+    def __init__(
+        self, source: _Source, fallback: LogFallback, later: tuple[LogTail, ...] = ()
+    ) -> None:
         self._source = source
+        self._fallback = fallback
         self._later = later
         self._lock = RLock()
         self._files: _Files | None = None
@@ -129,16 +156,47 @@ class LogState:
     @classmethod
     def of_segment(cls, store: ObjectStore, segment: LogSegment) -> LogState:
         """The state of a log segment. Nothing is read before it is asked for."""
-        return cls(_Source(partial(_read_segment, store, segment)))
+        return cls(_Source(partial(_read_segment, store, segment)), LogFallback(store, segment))
 
-    def advance(self, tail: LogTail) -> LogState:
-        """The state after more commits; what is known already is carried over."""
+    def advance(self, tail: LogTail, segment: LogSegment) -> LogState:
+        """The state after more commits; what is known already is carried over.
+
+        Args:
+            tail: the commits.
+            segment: of the version after them.
+        """
         with self._lock:
+            fallback = self._fallback.after(segment)
             if self._files is None:
-                return LogState(self._source, (*self._later, tail))
+                return LogState(self._source, fallback, (*self._later, tail))
             settled = self._settle(self._files)
-        return LogState(_Source(lambda: (settled, ())), (tail,))
+        return LogState(_Source(lambda: (settled, ())), fallback, (tail,))
 
+    @property
+    def damaged_files(self) -> tuple[str, ...]:
+        """Files of the log that were found to be damaged, and that the version can do without."""
+        return self._fallback.damaged
+
+    def _fall_back(self, error: CorruptLog) -> None:
+        """Answer from other files of the log; rows stay in the order in which they are known."""
+        if self._fallback.knows(error):
+            # Another thread was quicker.
+            return
+        fallback = self._fallback.around(error)
+        read = partial(_read_segment, fallback.store, fallback.segment)
+        other = LogState(_Source(read), fallback)
+        actions, rows = other.table_actions(), other.live_files(LIVE_FILE_SCHEMA.names)
+        tombstones = other.tombstones(removed_after_ms=0)
+        self._fallback = other._fallback
+        if self._files is not None:
+            rows = in_known_order(rows, self._columns["path"], error)
+        base = _Base(actions=actions, rows=rows, tombstones=tombstones)
+        self._source, self._later = _Source(lambda: (base, ())), ()
+        self._files = self._added_rows = self._statistics = None
+        self._tombstones = self._actions = None
+        self._columns = {}
+
+    @_despite_damage
     def table_actions(self) -> TableActions:
         """Protocol, metadata, transactions and domains (removed ones included)."""
         with self._lock:
@@ -155,11 +213,13 @@ class LogState:
             return self._actions
 
     @property
+    @_despite_damage
     def num_files(self) -> int:
         """Number of live files."""
         return self._reconciled().num_files
 
     @property
+    @_despite_damage
     def max_file_actions(self) -> int:
         """Number of live files and tombstones, or some more."""
         with self._lock:
@@ -168,12 +228,20 @@ class LogState:
         tails = (*base.tombstone_tails, *tails)
         return known + sum(part.num_rows for part in base.parts) + sum(len(t.keys) for t in tails)
 
+    @_despite_damage
     def unread_parts(self) -> tuple[CheckpointPart, ...]:
-        """The files of the checkpoint, if nobody has looked for live files in them yet."""
+        """The files of the checkpoint, if nobody has looked for live files in them yet. Their
+        footers have been read.
+        """
         with self._lock:
             base, _ = self._load()
-            return base.parts if self._files is None and base.masks is None else ()
+            if self._files is not None or base.masks is not None:
+                return ()
+            for part in base.parts:
+                part.check_footer()
+            return base.parts
 
+    @_despite_damage
     def replayed_tail(self) -> tuple[tuple[str, ...], Any]:
         """What the commits after the checkpoint say: keys of files that they remove or add again,
         and the files they leave added, a `pa.Table` of LIVE_FILE_SCHEMA.
@@ -183,6 +251,7 @@ class LogState:
             tail = reconcile_tail(tails)
             return tail.keys, add_columns(_commits(tails), tail.live_adds)
 
+    @_despite_damage
     def live_files(self, names: Sequence[str]) -> Any:
         """A `pa.Table` with these columns of LIVE_FILE_SCHEMA, in the same row order always."""
         with self._lock:
@@ -190,10 +259,13 @@ class LogState:
             schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in names])
             return pa.Table.from_arrays([self._columns[name] for name in names], schema=schema)
 
+    @_despite_damage
     def file_batches(
         self, names: Sequence[str], statistics: Sequence[StatisticsColumn] | None
     ) -> Iterator[FileBatch]:
         """The live files in the order of `live_files`, a batch at a time, none of them kept.
+
+        Damage that shows before the first batch is passed over where it can be.
 
         Args:
             names: columns of LIVE_FILE_SCHEMA.
@@ -215,11 +287,14 @@ class LogState:
             batches_of_part(part, names, statistics, hidden=hidden, live=mask)
             for part, mask in zip(base.parts, masks, strict=True)
         )
-        return chain(
-            chain.from_iterable(checkpointed),
-            chain.from_iterable(batches_of_files(each, names) for each in known),
+        return begun(
+            chain(
+                chain.from_iterable(checkpointed),
+                chain.from_iterable(batches_of_files(each, names) for each in known),
+            )
         )
 
+    @_despite_damage
     def tombstone_batches(self, *, removed_after_ms: int) -> Iterator[Any]:
         """What `tombstones` gives, in several `pa.Table`s, none of them kept."""
         with self._lock:
@@ -231,8 +306,9 @@ class LogState:
         hidden = HiddenFiles(tail.keys)
         older = chain.from_iterable(batches_of_removes(part, hidden) for part in base.parts)
         newer = remove_columns(_commits(tails), tail.live_removes)
-        return (_unexpired(each, removed_after_ms) for each in chain(older, [newer]))
+        return begun(_unexpired(each, removed_after_ms) for each in chain(older, [newer]))
 
+    @_despite_damage
     def statistics(self, columns: Sequence[StatisticsColumn]) -> Any:
         """The statistics table of all live files, row for row with `live_files`."""
         with self._lock:
@@ -258,6 +334,7 @@ class LogState:
         ]
         return [*tables, parse_statistics_json(files.rows.column("stats"), columns)]
 
+    @_despite_damage
     def tombstones(self, *, removed_after_ms: int) -> Any:
         """A `pa.Table` of TOMBSTONE_SCHEMA: removes that came later than that, oldest first.
 
@@ -289,11 +366,11 @@ class LogState:
         )
         rows = base.rows
         if kept is not None:
-            paths = _filtered(paths, kept)
+            paths = filtered(paths, kept)
             rows = rows.filter(kept.slice(len(kept) - len(rows)))
-            masks = _narrowed(masks, kept)
-        added = _in_order([path for each in tails for path in each.add_paths], tail.live_adds)
-        column = _extended(pa.chunked_array(paths, pa.string()), string_column(added))
+            masks = narrowed(masks, kept)
+        added = chosen([path for each in tails for path in each.add_paths], tail.live_adds)
+        column = extended(pa.chunked_array(paths, pa.string()), string_column(added))
         self._columns["path"] = column
         return _Files(tail, masks, kept, rows, len(column))
 
@@ -306,17 +383,17 @@ class LogState:
         held = {name: base.columns[name] for name in names if name in base.columns}
         if files.kept is not None:
             held = {
-                name: pa.chunked_array(_filtered(column.chunks, files.kept), column.type)
+                name: pa.chunked_array(filtered(column.chunks, files.kept), column.type)
                 for name, column in held.items()
             }
         held |= _read_base(base, files, [name for name in names if name not in held])
         for name in names:
             if name == "size_bytes":
                 sizes = [size for each in tails for size in each.add_sizes]
-                added = integer_column(_in_order(sizes, files.tail.live_adds))
+                added = integer_column(chosen(sizes, files.tail.live_adds))
             else:
                 added = self._added().column(name)
-            self._columns[name] = _extended(held[name], added)
+            self._columns[name] = extended(held[name], added)
 
     def _added(self) -> Any:
         if self._added_rows is None:
@@ -346,14 +423,14 @@ class LogState:
         if self._tombstones is None:
             tombstones, pending = base.tombstones, (*base.tombstone_tails, *tails)
         else:
-            tombstones, pending = _compacted(self._tombstones), ()
+            tombstones, pending = compacted(self._tombstones), ()
         return _Base(
             actions=self.table_actions(),
             parts=base.parts,
             masks=files.masks,
-            rows=_compacted(pa.concat_tables([files.rows, self._added()])),
-            columns={name: _merge_chunks(column) for name, column in self._columns.items()},
-            statistics=self._statistics and (self._statistics[0], _compacted(self._statistics[1])),
+            rows=compacted(pa.concat_tables([files.rows, self._added()])),
+            columns={name: with_merged_chunks(column) for name, column in self._columns.items()},
+            statistics=self._statistics and (self._statistics[0], compacted(self._statistics[1])),
             tombstones=tombstones,
             tombstone_tails=pending,
         )
@@ -387,52 +464,15 @@ def _live_paths(base: _Base) -> tuple[tuple[Any, ...], list[Any]]:
     return tuple(mask for mask, _ in found), chunks
 
 
-def _filtered(chunks: list[Any], kept: Any) -> list[Any]:
-    """The kept rows of a column; the list given is emptied.
-
-    Chunk by chunk, and none copied without need: paths of a large table are the most of what it
-    takes to open it.
-    """
-    remaining: list[Any] = []
-    start = 0
-    chunks.reverse()
-    while chunks:
-        chunk = chunks.pop()
-        mask = kept.slice(start, len(chunk))
-        start += len(chunk)
-        num_dropped = len(mask) - mask.true_count
-        if not num_dropped:
-            remaining.append(chunk)
-        elif (
-            pa.types.is_string(chunk.type)
-            and num_dropped * MIN_SLICE_ROWS <= len(chunk)
-            and len(remaining) + len(chunks) < _MAX_CUT_CHUNKS
-        ):
-            remaining += slices_where(chunk, mask)
-        else:
-            remaining.append(chunk.filter(mask))
-    return remaining
-
-
 def _vectors_of(base: _Base, masks: Sequence[Any], touched: Any) -> Any:
     """Deletion vectors of some live files of the base: a `pa.ChunkedArray`."""
-    narrowed = _narrowed(masks, touched)
+    touched_masks = narrowed(masks, touched)
     chunks: list[Any] = []
-    for part, mask in zip(base.parts, narrowed, strict=True):
+    for part, mask in zip(base.parts, touched_masks, strict=True):
         chunks += part.read_adds(["deletion_vector"], mask)["deletion_vector"].chunks
     later = touched.slice(len(touched) - len(base.rows))
     chunks += base.rows.column("deletion_vector").filter(later).chunks
     return pa.chunked_array(chunks, LIVE_FILE_SCHEMA.field("deletion_vector").type)
-
-
-def _narrowed(masks: Sequence[Any], kept: Any) -> tuple[Any, ...]:
-    """Masks over all rows of the parts, cut down by one over their live rows."""
-    narrowed, start = [], 0
-    for mask in masks:
-        length = mask.true_count
-        narrowed.append(pc.replace_with_mask(mask, mask, kept.slice(start, length)))
-        start += length
-    return tuple(narrowed)
 
 
 def _read_base(base: _Base, files: _Files, names: Sequence[str]) -> dict[str, Any]:
@@ -449,30 +489,3 @@ def _read_base(base: _Base, files: _Files, names: Sequence[str]) -> dict[str, An
     return {
         name: pa.chunked_array(chunks[name], LIVE_FILE_SCHEMA.field(name).type) for name in names
     }
-
-
-def _in_order(values: Sequence[Any], ordinals: Sequence[int]) -> list[Any]:
-    return list(values) if len(ordinals) == len(values) else [values[at] for at in ordinals]
-
-
-def _extended(column: Any, more: Any) -> Any:
-    chunks = more.chunks if isinstance(more, pa.ChunkedArray) else [more]
-    return pa.chunked_array([*column.chunks, *(each for each in chunks if len(each))], column.type)
-
-
-def _compacted(table: Any) -> Any:
-    columns = [_merge_chunks(column) for column in table.columns]
-    return pa.Table.from_arrays(columns, schema=table.schema)
-
-
-def _merge_chunks(column: Any) -> Any:
-    """The column with the small chunks at its end merged, where it has many chunks."""
-    if column.num_chunks <= _MAX_CHUNKS:
-        return column
-    chunks = column.chunks
-    first = len(chunks)
-    while first and len(chunks[first - 1]) < _SMALL_CHUNK_ROWS:
-        first -= 1
-    if len(chunks) - first < 2:
-        return column
-    return pa.chunked_array([*chunks[:first], pa.concat_arrays(chunks[first:])], column.type)

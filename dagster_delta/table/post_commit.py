@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines.engine import Clock
@@ -111,6 +112,9 @@ def _store_checkpoint_when_due(snapshot: Snapshot, *, clock: Clock) -> bool:
             # Writers that store none break the chain; with the state at hand it starts anew.
             snapshot.checksum = _count(snapshot)
             _store_checksum(snapshot.store, snapshot.version, snapshot.checksum)
+        else:
+            # The checkpoint was only written because the whole version adds up to it.
+            snapshot.checksum = replace(snapshot.checksum, is_own=True)
     except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
         _warn("checkpoint", snapshot.version, snapshot.store, error)
         return False
@@ -145,6 +149,7 @@ def _count(snapshot: Snapshot) -> VersionChecksum:
         in_commit_timestamp_ms=snapshot.timestamp_ms if keeps_timestamps else None,
         num_deleted_records=totals.num_deleted_records,
         num_deletion_vectors=totals.num_deletion_vectors,
+        is_own=True,
     )
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import LARGE_TABLE_FILES, LoggedFiles
-from dagster_delta.errors import InvalidArgument, MissingMetadata, MissingProtocol
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
@@ -23,13 +23,14 @@ from dagster_delta.protocol.checkpoint_batches import FileBatch
 from dagster_delta.protocol.commit_file import decode_commit_info
 from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
-from dagster_delta.protocol.log_segment import CommitFile, LogSegment
+from dagster_delta.protocol.log_segment import LogSegment
 from dagster_delta.protocol.log_tail import RawCommit, decode_tail
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics import StatisticsColumn
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.version_checksum import VersionChecksum
-from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.checksum_comparison import ChecksumComparison
 from dagster_delta.table.file_totals import (
     FileTotals,
     add_up_files,
@@ -37,6 +38,8 @@ from dagster_delta.table.file_totals import (
     live_records,
 )
 from dagster_delta.table.log_reader import (
+    configuration_of,
+    extended_segment,
     find_segment,
     located,
     read_checksum,
@@ -76,6 +79,11 @@ class Snapshot:
         self.checksum = checksum
         """Totals and table state as the version's checksum file tells them, where there is one."""
         self._state = state
+        self._comparison = (
+            None
+            if checksum is None
+            else ChecksumComparison(checksum, self.version, table=store.location.uri)
+        )
 
     @classmethod
     def load(
@@ -118,7 +126,7 @@ class Snapshot:
         with located(store, segment.version):
             if checksum is None:
                 actions = state.table_actions()
-                configuration = _configure(actions.protocol, actions.metadata)
+                configuration = configuration_of(actions.protocol, actions.metadata)
             else:
                 configuration = TableConfiguration(checksum.protocol, checksum.metadata)
             configuration.check_readable(table=store.location.uri, version=segment.version)
@@ -184,7 +192,10 @@ class Snapshot:
         if self.is_large_and_unread:
             return self._streamed_totals.num_files
         with located(self.store, self.version):
-            return self._state.num_files
+            found = self._state.num_files
+            if self._comparison is not None:
+                self._comparison.compare_number(found)
+            return found
 
     @cached_property
     def size_bytes(self) -> int:
@@ -216,12 +227,33 @@ class Snapshot:
             columns: which columns, in which order; all by default. Only these are read.
 
         Raises:
-            InvalidTable: the log is damaged.
+            InvalidTable: the log is damaged, or contradicts the version checksum.
             StorageFailure.
         """
         names = LIVE_FILE_SCHEMA.names if columns is None else columns
         with located(self.store, self.version):
-            return self._state.live_files(names)
+            found = self._state.live_files(names)
+            if self._comparison is not None:
+                self._comparison.compare(found, self._state.table_actions)
+            return found
+
+    def check_totals(self) -> None:
+        """Before what cannot be undone: raises CorruptLog where the log, as far as it was read,
+        does not add up to the version checksum, whoever stored that.
+        """
+        with located(self.store, self.version):
+            if self._comparison is not None and self._comparison.contradiction is not None:
+                raise self._comparison.contradiction
+
+    @property
+    def damaged_log_files(self) -> tuple[str, ...]:
+        """Files of the log that were found to be damaged so far, and that the version can do
+        without, relative to the root; a version checksum that contradicts the log is among them.
+        """
+        found = self._state.damaged_files
+        if self._comparison is None or self._comparison.contradiction is None:
+            return found
+        return (*found, str(self._comparison.contradiction.file))
 
     def file_batches(
         self, columns: Sequence[str], statistics: Sequence[StatisticsColumn] | None = None
@@ -238,7 +270,10 @@ class Snapshot:
             StorageFailure.
         """
         with located(self.store, self.version):
-            yield from self._state.file_batches(columns, statistics)
+            batches = self._state.file_batches(columns, statistics)
+            if self._comparison is not None:
+                batches = self._comparison.observed(batches, self._state.table_actions)
+            yield from batches
 
     def tombstone_batches(self, *, now_ms: int | None = None) -> Iterator[Any]:
         """What `tombstones` gives, in several `pa.Table`s, none of them kept.
@@ -420,8 +455,9 @@ class Snapshot:
                     tail.protocol or self.protocol, tail.metadata or self.metadata
                 )
                 configuration.check_readable(table=self.store.location.uri, version=versions[-1])
-        segment = _extend_segment(self.log_segment, commits)
-        return Snapshot(self.store, segment, configuration, self._state.advance(tail), checksum)
+        segment = extended_segment(self.log_segment, commits)
+        state = self._state.advance(tail, segment)
+        return Snapshot(self.store, segment, configuration, state, checksum)
 
     def update(self) -> Snapshot:
         """The latest version: this snapshot, or a new one updated with the commits since.
@@ -472,32 +508,3 @@ class Snapshot:
         from dagster_delta.table.scan import Scan
 
         return Scan(self, columns, where, row_ids=row_ids, verify_checksums=verify_checksums)
-
-
-def _configure(protocol: Protocol | None, metadata: Metadata | None) -> TableConfiguration:
-    if metadata is None:
-        raise MissingMetadata(
-            "The log holds no metaData action, so the table has no schema; restore the log from a "
-            "copy, or create the table anew"
-        )
-    if protocol is None:
-        raise MissingProtocol(
-            "The log holds no protocol action, so nobody can tell what it takes to read the "
-            "table; restore the log from a copy, or create the table anew"
-        )
-    return TableConfiguration(protocol, metadata)
-
-
-def _extend_segment(segment: LogSegment, commits: Sequence[tuple[int, bytes]]) -> LogSegment:
-    # Their times are not known here: they are looked up when somebody asks.
-    files = [
-        CommitFile(version, version, ObjectMeta(commit_path(version), len(data), 0))
-        for version, data in commits
-    ]
-    return LogSegment(
-        version=commits[-1][0],
-        checkpoint=segment.checkpoint,
-        replay=(*segment.replay, *files),
-        commit=files[-1].file,
-        checksum=None,
-    )

@@ -154,6 +154,8 @@ def _referenced(snapshot: Snapshot, before_ms: int, retention_ms: int) -> Refere
     columns = ["path", "deletion_vector"]
     for batch in snapshot.file_batches(columns):
         referenced.add(batch.files)
+    # A file that the log has lost to damage would be taken for garbage.
+    snapshot.check_totals()
     own = snapshot.configuration.properties.deleted_file_retention_ms
     # The state carries tombstones for the table's own retention and must not lose any, so that a
     # shorter one is applied to what it gives.

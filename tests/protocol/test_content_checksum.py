@@ -11,7 +11,7 @@ from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.commit_file import decode_actions, decode_commit
 from dagster_delta.protocol.content_checksum import (
     CHECKSUM_KEY,
-    breaks_checksum,
+    holds_checksum,
     with_checksum,
 )
 from dagster_delta.protocol.log_paths import compacted_path
@@ -24,8 +24,8 @@ COMMIT = with_checksum(LINE, REST, depth=2)
 def test_a_file_with_its_checksum_is_json_and_holds() -> None:
     assert json.loads(COMMIT.splitlines()[0])["commitInfo"].keys() == {"operation", CHECKSUM_KEY}
     assert json.loads(with_checksum(b'{"a":1}')).keys() == {"a", CHECKSUM_KEY}
-    assert not breaks_checksum(COMMIT)
-    assert not breaks_checksum(with_checksum(b'{"a":1}'))
+    assert holds_checksum(COMMIT) is True
+    assert holds_checksum(with_checksum(b'{"a":1}')) is True
     assert len(decode_commit(COMMIT, version=1).adds) == 1
 
 
@@ -60,4 +60,4 @@ def test_commits_that_were_put_together_are_not_held_against_the_first() -> None
 
 def test_a_text_that_looks_like_one_is_none() -> None:
     text = json.dumps({"commitInfo": {"note": f',"{CHECKSUM_KEY}":1}}'}}).encode()
-    assert not breaks_checksum(text + REST)
+    assert holds_checksum(text + REST) is None

@@ -161,7 +161,7 @@ def test_the_shipped_names_are_written() -> None:
 def test_the_first_commit_starts_the_count() -> None:
     actions = replace(_first(), adds=(_add("a", 5), _add("b", 6)))
     checksum = first_version_checksum(actions)
-    assert checksum == replace(EMPTY, num_files=2, size_bytes=11)
+    assert checksum == replace(EMPTY, num_files=2, size_bytes=11, is_own=True)
     assert first_version_checksum(CommitActions(version=0)) is None
 
 

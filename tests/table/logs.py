@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_delta.protocol.content_checksum import CHECKSUM_KEY
 from dagster_delta.protocol.log_paths import LAST_CHECKPOINT_PATH, checkpoint_path, commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
@@ -91,6 +92,13 @@ CHECKPOINT_TYPES = {
         [("path", pa.string()), ("sizeInBytes", pa.int64()), ("modificationTime", pa.int64())]
     ),
 }
+
+
+def edited(commit: bytes, old: bytes, new: bytes) -> bytes:
+    """A commit with something else in it, and without the checksum of what it was."""
+    changed = commit.replace(old, new)
+    assert changed != commit
+    return changed.replace(CHECKSUM_KEY.encode(), b"before")
 
 
 def add_file(path: str, **fields: Any) -> Action:

@@ -19,13 +19,13 @@ from dagster_delta.errors import (
     StorageFailure,
     TableNotFound,
 )
-from dagster_delta.protocol.content_checksum import CHECKSUM_KEY
 from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.optimize import OptimizeProgress
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
+from tests.table.logs import edited
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 
@@ -208,8 +208,8 @@ def test_files_of_a_failed_write_are_deleted() -> None:
 def test_a_file_without_the_rows_that_the_log_counts_stops_it() -> None:
     table = make(2)
     path = actions(table, 1)["add"][0]["path"]
-    commit = table.store.read(commit_path(1)).replace(b'numRecords\\":10', b'numRecords\\":11')
-    table.store.put(commit_path(1), commit.replace(CHECKSUM_KEY.encode(), b"before"))
+    commit = table.store.read(commit_path(1))
+    table.store.put(commit_path(1), edited(commit, b'numRecords\\":10', b'numRecords\\":11'))
     table.store.delete(["_delta_log/00000000000000000001.crc"])
     before = data_files(table)
     with pytest.raises(InvalidTable, match="21 rows in 2 files, which hold 20"):
