@@ -20,6 +20,7 @@ from dagster_delta.protocol.version_checksum import (
     encode_version_checksum,
     first_version_checksum,
     next_version_checksum,
+    parse_version_checksum,
 )
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.checkpoint_files import write_checkpoint
@@ -95,8 +96,24 @@ def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum 
     try:
         store.put_if_absent(checksum_path(version), encode_version_checksum(checksum))
     except FileExistsError:
-        # Another writer is quicker with the same contents, and a checksum is never overwritten.
-        return
+        _replace_checksum_of_lost_commit(store, version, checksum)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
+        _warn("checksum", version, store, error)
+
+
+def _replace_checksum_of_lost_commit(
+    store: ObjectStore, version: int, checksum: VersionChecksum
+) -> None:
+    """Replace what speaks of another commit, that a machine lost with its power.
+
+    Else a checksum is never overwritten: another writer is quicker with the same contents.
+    """
+    try:
+        found = parse_version_checksum(store.read(checksum_path(version)))
+        if found is None or (
+            found.transaction_id is not None and found.transaction_id != checksum.transaction_id
+        ):
+            store.put(checksum_path(version), encode_version_checksum(checksum))
     except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
         _warn("checksum", version, store, error)
 
