@@ -29,6 +29,7 @@ from dagster_delta.protocol.actions import (
 from dagster_delta.protocol.arrow_columns import chunks_where
 from dagster_delta.protocol.commit_file import LenientDomainMetadata, LenientMetadata
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
+from dagster_delta.protocol.parquet_footer import open_footer
 from dagster_delta.protocol.parquet_reader import open_parquet_reader
 from dagster_delta.protocol.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
 
@@ -130,7 +131,7 @@ class CheckpointPart:
     @cached_property
     def _metadata(self) -> Any:
         with self._corruption_named(), self._open_input() as source:
-            return open_parquet_reader(source).metadata
+            return open_footer(source).metadata
 
     @cached_property
     def schema(self) -> Any:

@@ -26,6 +26,7 @@ from dagster_delta.protocol.checkpoint_structs import (
     statistics_columns,
     whole_array,
 )
+from dagster_delta.protocol.parquet_footer import with_sealed_footer
 from dagster_delta.protocol.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark, is_row_id_mark
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
@@ -150,7 +151,7 @@ def encode_actions_file(actions: Any) -> bytes:
 
     sink = pa.BufferOutputStream()
     pq.write_table(actions, sink, row_group_size=_ROW_GROUP_ROWS, **WRITING_OPTIONS)
-    return bytes(sink.getvalue())
+    return with_sealed_footer(sink.getvalue())
 
 
 def stack_actions(tables: Sequence[Any]) -> Any:

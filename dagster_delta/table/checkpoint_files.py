@@ -40,6 +40,7 @@ from dagster_delta.protocol.log_paths import (
     v2_checkpoint_path,
 )
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
+from dagster_delta.protocol.parquet_footer import with_sealed_footer
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.table.log_reader import read_last_checkpoint
 
@@ -175,7 +176,7 @@ def _store_parts(
                 part.close()
         size_bytes = 0
         for path, file in zip(paths, files, strict=True):
-            data = file.read_bytes()
+            data = with_sealed_footer(file.read_bytes())
             size_bytes += len(data)
             # Every attempt at one version has the same contents: replacing a file is harmless.
             store.put(path, data)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.parquet.file_projection import num_steps_found
-from dagster_delta.engines.parquet.source import open_parquet
+from dagster_delta.engines.parquet.source import read_footer
 from dagster_delta.errors import DataFileMissing, InvalidTable
 from dagster_delta.protocol.arrow_values import every
 from dagster_delta.protocol.existing_defaults import defaulted_columns, fields_with_existing_default
@@ -115,7 +115,7 @@ def _each_footer(store: ObjectStore, paths: Sequence[str], look: Callable[[Any],
     def open_and_look(path: str) -> _T:
         decoded = decode_path(path)
         try:
-            return look(open_parquet(store.open_input(decoded)).schema_arrow)
+            return look(read_footer(store.open_input(decoded)).schema_arrow)
         except FileNotFoundError as error:
             raise DataFileMissing(
                 "the log names a data file that is not there: restore the file, or restore the "

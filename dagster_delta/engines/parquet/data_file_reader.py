@@ -25,7 +25,7 @@ from dagster_delta.engines.parquet.file_projection import FileProjection
 from dagster_delta.engines.parquet.opened_file import OpenedFile
 from dagster_delta.engines.parquet.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.row_group_skipping import matching_row_groups
-from dagster_delta.engines.parquet.source import open_parquet
+from dagster_delta.engines.parquet.source import read_footer
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, StorageFailure
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.arrow_columns import integer_column, string_column
@@ -187,7 +187,7 @@ class DataFileReader:
         """The file with its footer and its deletion vector. Raises as `read` does."""
         with self.naming(file):
             handle = self._store.open_input(file.path)
-            parquet = open_parquet(handle)
+            parquet = read_footer(handle)
             opened = OpenedFile(
                 file,
                 handle,

@@ -18,6 +18,7 @@ from dagster_delta.engines.parquet.variant_shredding import VariantShredding
 from dagster_delta.errors import StorageFailure, UnsupportedFeature
 from dagster_delta.protocol.arrow_schema import is_marked_variant
 from dagster_delta.protocol.column_mapping import physical_arrow_schema
+from dagster_delta.protocol.parquet_footer import sealed
 from dagster_delta.protocol.parquet_reader import (
     decoding_pool,
     open_parquet_reader,
@@ -261,7 +262,9 @@ class FileInWriting:
         Raises:
             StorageFailure: the store refused or failed.
         """
-        self._write(spliced_footer(self._footers))
+        end = spliced_footer(self._footers)
+        self._write(sealed(memoryview(end)[: -_LENGTH_BYTES - len(MAGIC)]))
+        self._write(end)
         with self._naming():
             self._sink.close()
         return self.size_bytes, self._statistics.to_json(self._metadata)

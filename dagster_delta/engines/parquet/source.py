@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dagster_delta.protocol.parquet_footer import open_footer
 from dagster_delta.protocol.parquet_reader import open_parquet_reader
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["count_file_rows", "open_parquet", "repetitive_columns"]
+__all__ = ["count_file_rows", "open_parquet", "read_footer", "repetitive_columns"]
 
+_INT96_UNIT = "us"
+"""INT96 holds times far outside what nanoseconds can count."""
 _STREAM_BYTES = 256 * 1024
 """What is read of a column at once where columns are streamed."""
 _MAX_INDEX_BYTES = 2
@@ -28,7 +31,7 @@ def open_parquet(
 
     Args:
         handle: `pyarrow.NativeFile` of the file.
-        footer: its `pyarrow.parquet.FileMetaData` where that is known already.
+        footer: its `pyarrow.parquet.FileMetaData`, see `read_footer`.
         dictionaries: indexes of Parquet columns to decode into dictionary arrays.
         is_remote: whether a read costs a round trip, so that columns are fetched whole; otherwise
             they are streamed, which takes a third less memory.
@@ -40,10 +43,18 @@ def open_parquet(
         read_dictionary=list(dictionaries) or None,
         pre_buffer=is_remote,
         buffer_size=0 if is_remote else _STREAM_BYTES,
-        # INT96 holds times far outside what nanoseconds can count.
-        coerce_int96_timestamp_unit="us",
+        coerce_int96_timestamp_unit=_INT96_UNIT,
         page_checksum_verification=verifies_pages,
     )
+
+
+def read_footer(handle: Any) -> Any:
+    """A `ParquetReader` of an open data file, good for `metadata` and `schema_arrow` alone.
+
+    Raises:
+        pyarrow.ArrowInvalid, OSError: it is no Parquet file, cannot be read, or is damaged.
+    """
+    return open_footer(handle, coerce_int96_timestamp_unit=_INT96_UNIT)
 
 
 def repetitive_columns(footer: Any, group: int, parquet_columns: Sequence[int]) -> list[int]:
@@ -77,4 +88,4 @@ def count_file_rows(store: ObjectStore, path: str) -> int:
         FileNotFoundError: it is not there.
         OSError: it is no Parquet file, or the store refused or failed.
     """
-    return int(open_parquet(store.open_input(path)).metadata.num_rows)
+    return int(read_footer(store.open_input(path)).metadata.num_rows)
