@@ -141,7 +141,6 @@ class _ChangeFileReader:
             columns,
             where=changes.where,
             expected_vectors=deletion_vectors_of(changes.files.filter(_is_whole(changes.files))),
-            verifies_pages=False,
         )
         self._selections = DeletionVectorLoader(store)
         # A file that lost rows and got others back stands there twice, with the same two vectors.

@@ -368,7 +368,13 @@ class CheckpointPart:
             )
             # Handing little work to another thread costs more than it brings.
             is_large = len(leaves) > 1 and self.num_rows >= _MANY_ROWS
-            yield from reader.iter_batches(rows, groups, leaves, use_threads=is_large)
+            missing = self.num_rows
+            for batch in reader.iter_batches(rows, groups, leaves, use_threads=is_large):
+                missing -= batch.num_rows
+                yield batch
+            # Arrow passes over pages of a kind that it does not know, be it by damage.
+            if missing:
+                raise pa.ArrowInvalid(f"{missing} of {self.num_rows} rows are missing")
 
     def _leaves_of(self, columns: Sequence[str]) -> list[int]:
         """Indexes of the Parquet columns at and below some paths."""

@@ -174,7 +174,6 @@ class ChangeDataFeed(RowFrames):
                 files=table,
                 columns=self.columns,
                 where=changes.where,
-                verifies_pages=False,
             )
             for changes, table in tables
         ]

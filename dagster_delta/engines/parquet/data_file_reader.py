@@ -324,14 +324,24 @@ class DataFileReader:
                 table=self._store.location.uri,
                 file=file.path,
             ) from error
-        except (OSError, pa.ArrowException) as error:
-            # Arrow reports broken Parquet as an OSError too, but only the system sets errno.
-            kind = StorageFailure if getattr(error, "errno", None) else InvalidTable
-            raise kind(
-                f"the data file cannot be read: {error}",
-                table=self._store.location.uri,
-                file=file.path,
-            ) from error
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            raise self._unreadable(error, file) from error
+
+    def _unreadable(self, error: Exception, file: DataFile) -> DeltaError:
+        table, path = self._store.location.uri, file.path
+        # Arrow reports broken Parquet as an OSError too, but only the system sets errno.
+        if getattr(error, "errno", None):
+            return StorageFailure(
+                f"the data file cannot be read: {error}; check permissions and the connection",
+                table=table,
+                file=path,
+            )
+        return InvalidTable(
+            f"the data file cannot be read ({error}): it is cut or damaged; restore it from a "
+            "copy, or restore the table to an older version",
+            table=table,
+            file=path,
+        )
 
 
 def _filter(rows: Any, mask: Any) -> tuple[Any, int]:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from dagster_delta.engines.parquet.source import open_parquet, repetitive_columns
+from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.deletion_vectors import deleted_row_mask
 
 if TYPE_CHECKING:
@@ -94,7 +95,11 @@ class OpenedFile:
         return wanted
 
     def decode(self, group: int, parquet_columns: list[int]) -> Iterator[Any]:
-        """Parquet columns of a row group, as `pyarrow.RecordBatch`es."""
+        """Parquet columns of a row group, as `pyarrow.RecordBatch`es.
+
+        Raises:
+            InvalidTable: there are fewer rows than the footer says.
+        """
         # A reader of its own: one reader must not decode on two threads.
         dictionaries = repetitive_columns(self.footer, group, parquet_columns)
         parquet = open_parquet(
@@ -107,4 +112,15 @@ class OpenedFile:
         row_group = self.footer.row_group(group)
         sizes = (row_group.column(each).total_uncompressed_size for each in parquet_columns)
         is_wide = sum(sizes) >= WIDE_ROW_GROUP_BYTES
-        yield from parquet.iter_batches(BATCH_ROWS, [group], parquet_columns, use_threads=is_wide)
+        missing = row_group.num_rows
+        for batch in parquet.iter_batches(
+            BATCH_ROWS, [group], parquet_columns, use_threads=is_wide
+        ):
+            missing -= batch.num_rows
+            yield batch
+        # Arrow passes over what its header calls neither data nor dictionary, be it by damage.
+        if missing:
+            raise InvalidTable(
+                f"the data file lacks {missing} of the {row_group.num_rows} rows of a row group: "
+                "it is damaged; restore it from a copy, or restore the table to an older version"
+            )
