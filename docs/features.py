@@ -556,6 +556,21 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
+        "A damaged checkpoint is passed over where the log is whole without it, with a warning and "
+        "in `health()`; a log clean-up keeps the commits it stands for",
+        "tests/table/test_damage.py::"
+        "test_a_damaged_checkpoint_is_passed_over_where_all_commits_are_there",
+        "tests/table/test_damage.py::"
+        "test_a_clean_up_leaves_the_commits_that_a_damaged_checkpoint_stands_for",
+    ),
+    Operation(
+        "Checksums of pages, footers and commits are written, and verified before rows are written "
+        "anew; `scan(verify_checksums=True)` verifies every page it reads",
+        "tests/table/test_damage.py::"
+        "test_pages_carry_checksums_and_a_flipped_bit_in_a_page_is_found",
+        None,
+    ),
+    Operation(
         "Clone a version, shallow or deep, with row ids kept; cloning again transfers only the "
         "difference",
         "tests/table/test_clone.py::test_cloning_again_brings_what_changed_and_nothing_else",

@@ -6,7 +6,7 @@ such a name, and VACUUM removes what a crash left of them.
 
 from __future__ import annotations
 
-# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH120
+# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH112, PTH120
 # os rather than pathlib: these calls are most of a small commit, and Path objects slow them down.
 import ctypes
 import errno
@@ -61,7 +61,7 @@ def publish_file(
         OSError: the file system refused or failed.
     """
     temporary = _temporary_beside(target)
-    descriptor = _in_directory(temporary, lambda: os.open(temporary, _NEW_FILE, 0o666))
+    descriptor = _in_directory(temporary, lambda: os.open(temporary, _NEW_FILE, 0o666), fsync=fsync)
     try:
         _write_and_close(descriptor, data, fsync=fsync)
         move(temporary, target)
@@ -111,7 +111,9 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
             OSError: the file system refused or failed.
         """
         temporary = _temporary_beside(target)
-        return _in_directory(temporary, lambda: cls._open(target, temporary, fsync=fsync))
+        return _in_directory(
+            temporary, lambda: cls._open(target, temporary, fsync=fsync), fsync=fsync
+        )
 
     @classmethod
     def _open(cls, target: str, temporary: str, *, fsync: bool) -> Any:
@@ -153,7 +155,7 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
             _unlink_quietly(self._temporary)
 
 
-def _in_directory(path: str, create: Callable[[], _Created]) -> _Created:
+def _in_directory(path: str, create: Callable[[], _Created], *, fsync: bool) -> _Created:
     """What `create` makes at a path, in a directory that is made where it is not there."""
     for _ in range(_DIRECTORY_ATTEMPTS):
         try:
@@ -161,8 +163,22 @@ def _in_directory(path: str, create: Callable[[], _Created]) -> _Created:
         except FileNotFoundError:
             # VACUUM removes directories that are empty, a new one too, between this and the next.
             with suppress(FileNotFoundError):
-                os.makedirs(os.path.dirname(path), exist_ok=True)
+                _make_directory(os.path.dirname(path), fsync=fsync)
     return create()
+
+
+def _make_directory(path: str, *, fsync: bool) -> None:
+    """Make a directory and those above it, and where asked wait until their names are on the disk.
+
+    A file is no safer than the name of the directory that it is in.
+    """
+    missing = [path]
+    while fsync and not os.path.isdir(above := os.path.dirname(missing[-1])):
+        missing.append(above)
+    os.makedirs(path, exist_ok=True)
+    if fsync:
+        for each in reversed(missing):
+            _sync_directory(each)
 
 
 def _temporary_beside(target: str) -> str:

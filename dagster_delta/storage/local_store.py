@@ -6,9 +6,11 @@ in sight: at worst a hidden `.<token>.tmp`, which no Delta reader looks at and V
 
 When the *machine* dies, the order in which the file system wrote names and contents decides. The
 storage option `fsync=true` waits for the disk before a name appears and again after it (data files
-included); without it the last moments before a power failure may be lost or cut, as with the log
-stores of Delta Lake itself. The wait is off by default because it is most of a small commit:
-creating a file took 44 µs without it and 300 to 1,600 µs with it on ext4.
+and new directories included); without it the last moments before a power failure may be lost or
+cut, as with deltalake and with the local log store of Delta Lake. A commit that was cut does not
+have the checksum that it carries, so it is refused and not taken for a smaller one. The wait is off
+by default because it is most of a small commit: creating a file took 44 µs without it and 300 to
+1,600 µs with it on an idle ext4, and an append of one row 2 ms and 24 to 34 ms on a busy one.
 
 Spec: Delta Log Entries (writers must never overwrite an entry).
 """

@@ -38,6 +38,7 @@ from tests.engines.data_tables import (
     write,
 )
 from tests.golden.answers import rows_of, table_path
+from tests.table.logs import edited
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,10 +192,9 @@ def test_directories_that_say_something_else_are_not_believed(
     (tmp_path / "p=b").rename(tmp_path / "p=a")
     (tmp_path / "p=swap").rename(tmp_path / "p=b")
     log = tmp_path / "_delta_log" / f"{0:020}.json"
-    swapped = (
-        log.read_text().replace('"path":"p=a', '"path":"p=~').replace('"path":"p=b', '"path":"p=a')
-    )
-    log.write_text(swapped.replace('"path":"p=~', '"path":"p=b'))
+    commit = edited(log.read_bytes(), b'"path":"p=a', b'"path":"p=~')
+    swapped = commit.replace(b'"path":"p=b', b'"path":"p=a')
+    log.write_bytes(swapped.replace(b'"path":"p=~', b'"path":"p=b'))
     frame = DeltaTable(str(tmp_path)).snapshot().scan().to_spark(spark)
     assert sorted((row.id, row.p) for row in frame.collect()) == [(0, "a"), (1, "b")]
 

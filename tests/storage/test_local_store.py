@@ -190,6 +190,23 @@ def test_waiting_for_the_disk_covers_content_before_name_and_name_after(
     assert steps == ["fsync", "link", "fsync"] + ["fsync", "replace", "fsync"] * 2
 
 
+def test_waiting_for_the_disk_covers_the_names_of_new_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def record(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    LocalStore(tmp_path / "new", {"fsync": "true"}).put("a/b/c", b"x")
+    directories = [tmp_path, tmp_path / "new", tmp_path / "new/a", tmp_path / "new/a/b"]
+    above = [each.stat().st_ino for each in directories]
+    assert [*synced[:3], synced[-1]] == above
+
+
 def test_without_the_option_nothing_waits_for_the_disk(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
