@@ -6,7 +6,15 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dagster_delta.errors import DataFileMissing, DeltaError, InvalidArgument, StorageFailure
+from dagster_delta.errors import (
+    CorruptDeletionVector,
+    CorruptLog,
+    DataFileMissing,
+    DeltaError,
+    InvalidArgument,
+    InvalidTable,
+    StorageFailure,
+)
 
 __all__ = ["executor_failure", "is_missing_file_system", "read_failure", "spark_failures"]
 
@@ -15,6 +23,19 @@ _MISSING_MODULE = re.compile(
     r"fsspec|numpy|pandas|sqlglot|duckdb)[.']"
 )
 _STORAGE_FAILURE = re.compile(r"dagster_delta\.errors\.StorageFailure: (?P<message>[^\n]*)")
+_DAMAGE = re.compile(
+    r"dagster_delta\.errors\.(?P<kind>InvalidTable|CorruptDeletionVector|CorruptLog|"
+    r"DataFileMissing): (?P<message>[^\n]*?)(?: \[(?:[^\[\]\n]*, )?file (?P<file>[^\[\]\n]*)\])?$",
+    re.MULTILINE,
+)
+_UNREADABLE_FILE = re.compile(
+    r"\[FAILED_READ_FILE\.(?P<reason>\w+)\] Encountered error while reading file "
+    r"(?P<file>\S+?)\.?\s"
+)
+_DAMAGES = {
+    each.__name__: each
+    for each in (InvalidTable, CorruptDeletionVector, CorruptLog, DataFileMissing)
+}
 _BAD_VALUE = re.compile(
     r"\[(?P<condition>ARITHMETIC_OVERFLOW|CANNOT_PARSE_TIMESTAMP|CAST_INVALID_INPUT|CAST_OVERFLOW|"
     r"DATETIME_OVERFLOW|DIVIDE_BY_ZERO|INTERVAL_DIVIDED_BY_ZERO|INVALID_ARRAY_INDEX|"
@@ -36,7 +57,28 @@ def executor_failure(error: Exception, *, table: str) -> DeltaError | None:
         return InvalidArgument(_missing(match["module"]), table=table)
     if match := _STORAGE_FAILURE.search(text):
         return StorageFailure(f"on a Spark executor: {match['message']}", table=table)
+    if match := _DAMAGE.search(text):
+        return _DAMAGES[match["kind"]](match["message"], table=table, file=match["file"])
+    if match := _UNREADABLE_FILE.search(text):
+        return _unreadable_file(match["reason"], match["file"], table=table)
     return None
+
+
+def _unreadable_file(reason: str, file: str, *, table: str) -> DeltaError:
+    """The error for a data file that Spark's own reader fails on."""
+    if reason == "FILE_NOT_EXIST":
+        return DataFileMissing(
+            "the log names a data file that is not there: restore the file, or restore the table "
+            "to an older version",
+            table=table,
+            file=file,
+        )
+    return InvalidTable(
+        f"Spark cannot read a data file (FAILED_READ_FILE.{reason}): it is cut or damaged, or the "
+        "store failed; restore it from a copy, or restore the table to an older version",
+        table=table,
+        file=file,
+    )
 
 
 def _missing(module: str) -> str:
