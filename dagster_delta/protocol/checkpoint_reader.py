@@ -149,11 +149,7 @@ class CheckpointPart:
         _ = self.schema, self.num_adds
 
     def check_pages(self) -> None:
-        """Decode every page of the file, a batch at a time, and hold it against its checksum.
-
-        Raises:
-            CorruptLog: the file is damaged.
-        """
+        """Decode every page of the file and hold it against its checksum. Raises CorruptLog."""
         for _ in self.batches(sorted({path.split(".")[0] for path in self._leaf_indices})):
             pass
 

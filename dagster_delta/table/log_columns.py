@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import CorruptLog
-from dagster_delta.protocol.arrow_columns import MIN_SLICE_ROWS, slices_where
+from dagster_delta.protocol.arrow_columns import MIN_SLICE_ROWS, slices_where, string_column
+from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = [
     "chosen",
@@ -18,6 +19,7 @@ __all__ = [
     "filtered",
     "in_known_order",
     "narrowed",
+    "with_logical_keys",
     "with_merged_chunks",
 ]
 
@@ -104,3 +106,25 @@ def with_merged_chunks(column: Any) -> Any:
     if len(chunks) - first < 2:
         return column
     return pa.chunked_array([*chunks[:first], pa.concat_arrays(chunks[first:])], column.type)
+
+
+def with_logical_keys(partition_values: Any, configuration: TableConfiguration) -> Any:
+    """Partition values, a `pa.ChunkedArray` of maps, by the logical names of their columns."""
+    if configuration.column_mapping_mode == "none":
+        return partition_values
+    physical = string_column(configuration.physical_partition_columns)
+    logical = string_column(configuration.partition_columns)
+    chunks = []
+    for chunk in partition_values.chunks:
+        keys = logical.take(pc.index_in(chunk.keys, value_set=physical))
+        names = pc.coalesce(keys, chunk.keys)
+        entries = pa.StructArray.from_arrays(
+            [names, chunk.items], fields=[chunk.type.key_field, chunk.type.item_field]
+        )
+        buffers = chunk.buffers()[:2]
+        chunks.append(
+            pa.Array.from_buffers(
+                chunk.type, len(chunk), buffers, chunk.null_count, chunk.offset, [entries]
+            )
+        )
+    return pa.chunked_array(chunks, partition_values.type)

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from dagster_delta.engines.engine import LARGE_TABLE_FILES, LoggedFiles
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
-from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.checkpoint_batches import FileBatch
 from dagster_delta.protocol.commit_file import decode_commit_info
@@ -37,6 +36,7 @@ from dagster_delta.table.file_totals import (
     count_records,
     live_records,
 )
+from dagster_delta.table.log_columns import with_logical_keys
 from dagster_delta.table.log_reader import (
     configuration_of,
     extended_segment,
@@ -339,7 +339,7 @@ class Snapshot:
         columns = {
             "path": found["path"],
             "size_bytes": found["size_bytes"],
-            "partition_values": self._with_logical_keys(found["partition_values"]),
+            "partition_values": with_logical_keys(found["partition_values"], self.configuration),
             "num_records": self._record_counts(),
             "modification_time_ms": found["modification_time_ms"],
             "has_deletion_vector": pc.is_valid(found["deletion_vector"]),
@@ -347,26 +347,6 @@ class Snapshot:
             "tags": found["tags"],
         }
         return pa.Table.from_arrays(list(columns.values()), names=list(columns))
-
-    def _with_logical_keys(self, partition_values: Any) -> Any:
-        if self.configuration.column_mapping_mode == "none":
-            return partition_values
-        physical = string_column(self.configuration.physical_partition_columns)
-        logical = string_column(self.configuration.partition_columns)
-        chunks = []
-        for chunk in partition_values.chunks:
-            keys = logical.take(pc.index_in(chunk.keys, value_set=physical))
-            names = pc.coalesce(keys, chunk.keys)
-            entries = pa.StructArray.from_arrays(
-                [names, chunk.items], fields=[chunk.type.key_field, chunk.type.item_field]
-            )
-            buffers = chunk.buffers()[:2]
-            chunks.append(
-                pa.Array.from_buffers(
-                    chunk.type, len(chunk), buffers, chunk.null_count, chunk.offset, [entries]
-                )
-            )
-        return pa.chunked_array(chunks, partition_values.type)
 
     def transaction_version(self, app_id: str) -> int | None:
         """The latest version that an application has committed, or None."""
