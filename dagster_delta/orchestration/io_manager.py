@@ -59,7 +59,12 @@ from dagster_delta.orchestration.run_facts import (
 )
 from dagster_delta.orchestration.spark_progress import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
-from dagster_delta.orchestration.type_handlers import TableInput, load_input, load_type_of
+from dagster_delta.orchestration.type_handlers import (
+    TableInput,
+    load_input,
+    load_type_of,
+    takes_none,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -206,7 +211,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         self._report(context, write, written)
 
     def load_input(self, context: InputContext) -> Any:
-        """The input as its annotation says.
+        """The input as its annotation says; None where that allows it and there is no table yet.
 
         Raises:
             TableNotFound: the upstream asset was never materialised here.
@@ -220,7 +225,14 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         load_type = load_type_of(
             context.dagster_type.typing_type, self.default_load_type, name=context.name
         )
-        table = self._open(options.table_uri(self.root_uri, *_identity(context)), name)
+        uri = options.table_uri(self.root_uri, *_identity(context))
+        try:
+            table = self._open(uri, name)
+        except TableNotFound:
+            if not takes_none(context.dagster_type.typing_type):
+                raise
+            context.log.info(f"{name} has no Delta table yet: the input {context.name} is None")
+            return None
         snapshot = table.snapshot(version=wanted.version)
         conditions = [] if wanted.where is None else [wanted.where]
         selection = _selection(context, options, metadata, name)
@@ -321,7 +333,8 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         except TableNotFound as error:
             raise TableNotFound(
                 f"{name} has no Delta table yet: materialise it first, or check that root_uri, "
-                "schema and table_name are those it was written with",
+                "schema and table_name are those it was written with; an input whose annotation "
+                "ends with `| None` is None then",
                 table=error.table or uri,
             ) from error
 

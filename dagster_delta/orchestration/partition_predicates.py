@@ -98,9 +98,13 @@ def resolve_column(expression: str, schema: StructType) -> tuple[str, DataType]:
     for name in expression.replace("`", "").split("."):
         field = data_type.get(name) if isinstance(data_type, StructType) else None
         if field is None:
+            known = (
+                f"it must be one of {', '.join(schema.names)}"
+                if len(schema)
+                else "the data have none, and need them where they have no rows, too"
+            )
             raise SchemaMismatch(
-                f"partition_expr {expression!r} names no column; it must be one of "
-                f"{', '.join(schema.names)}",
+                f"partition_expr {expression!r} names no column; {known}",
                 column=expression,
             )
         parts.append(quote_column(field.name))

@@ -28,6 +28,7 @@ __all__ = [
     "load_input",
     "load_type_by_name",
     "load_type_of",
+    "takes_none",
 ]
 
 
@@ -144,8 +145,19 @@ def _annotations() -> str:
     return ", ".join(each.annotation for each in LOAD_TYPES)
 
 
+def takes_none(annotation: Any) -> bool:
+    """Whether an annotation is `T | None`: what is not there yet is loaded as None.
+
+    Args:
+        annotation: type of the input.
+    """
+    if get_origin(annotation) not in {Union, types.UnionType}:
+        return False
+    return type(None) in get_args(annotation)
+
+
 def _without_none(annotation: Any) -> Any:
-    """`T` of `T | None`: a table that is there is never None."""
+    """`T` of `T | None`."""
     if get_origin(annotation) in {Union, types.UnionType}:
         rest = [each for each in get_args(annotation) if each is not type(None)]
         if len(rest) == 1:

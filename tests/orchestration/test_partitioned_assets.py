@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import dagster as dg
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -144,6 +145,41 @@ def test_any_window_takes_its_first_and_last_instant_and_no_other(lake, events, 
     for each in outside:
         assert isinstance(lake.fail(producing([each]), partition=key), PartitionMismatch)
     assert len(lake.rows()) == 2
+
+
+# ---- nothing there yet
+
+
+def test_an_asset_that_depends_on_its_own_past_begins_with_none(lake):
+    yesterday = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+
+    @dg.asset(
+        partitions_def=DAYS,
+        metadata={"partition_expr": "p"},
+        ins={"events": dg.AssetIn(partition_mapping=yesterday)},
+    )
+    def events(context, events: pa.Table | None) -> pa.Table:
+        before = 0 if events is None else sum(events["n"].to_pylist())
+        return table_of([{"p": date.fromisoformat(context.partition_key), "n": before + 1}])
+
+    for key in ("2013-01-01", "2013-01-02", "2013-01-03"):
+        lake.materialize(events, partition=key)
+    assert lake.column("n") == [1, 2, 3]
+    lake.materialize(events, partition="2013-01-01")
+    assert lake.column("n") == [1, 2, 3]
+
+
+def test_a_day_without_data_is_a_partition_without_rows(lake, events):
+    def produce(context):
+        if context.partition_key == "2013-01-02":
+            return pd.DataFrame()
+        return table_of([{"p": date.fromisoformat(context.partition_key)}])
+
+    asset = events(produce, partitions_def=DAYS, metadata={"partition_expr": "p"})
+    assert "the data have none" in str(lake.fail(asset, partition="2013-01-02"))
+    lake.materialize(asset, partition="2013-01-01")
+    lake.materialize(asset, partition="2013-01-02")
+    assert lake.column("p") == [date(2013, 1, 1)]
 
 
 # ---- rows outside
