@@ -28,7 +28,7 @@ def test_maintenance_is_launched_and_shows_the_table_before_and_after(
 
     ui.open_launchpad("delta_maintenance")
     expect(ui.config).to_contain_text("dry_run: true")
-    expect(ui.page.get_by_text("Only tell what would be deleted.").first).to_be_visible()
+    expect(ui.page.get_by_text("Only report what would be deleted.").first).to_be_visible()
     expect(ui.page.get_by_text("There are: planes, airports, lowest_airport.")).to_be_visible()
     ui.take_picture("maintenance-launchpad")
     ui.type_config("tables:\n- planes\n")
