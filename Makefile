@@ -41,8 +41,8 @@ demo: $(STAMP) check-java
 	XDG_CACHE_HOME=$(CURDIR)/.cache $(BIN)/python definitions.py
 
 test: $(STAMP) check-java
-	$(PYTEST) -n $(WORKERS) --dist worksteal
 	$(CONNECT)
+	$(PYTEST) -n $(WORKERS) --dist worksteal
 
 test-spark: $(STAMP) check-java
 	$(PYTEST) -m spark
