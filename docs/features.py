@@ -91,6 +91,12 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/engines/test_variant_sql.py::test_what_is_computed_is_what_spark_computes",
     ),
     Operation(
+        "Spark SQL without Spark: operators, casts and functions proved equal, "
+        "`current_timestamp()` and intervals included",
+        "tests/engines/test_sql_against_spark.py::test_whitelisted_expressions_give_what_spark_gives",
+        "tests/engines/test_sql_against_spark.py::test_whitelisted_expressions_give_what_spark_gives",
+    ),
+    Operation(
         "Materialize partition columns in the data files (`materializePartitionColumns`)",
         "tests/reference/test_table_features_delta_spark.py::"
         "test_partition_columns_stand_in_the_files_too",

@@ -5,6 +5,7 @@ Spec: Add File and Remove File; Deletion Vectors; Add CDC File; Per-file Statist
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from dataclasses import replace
 
@@ -63,6 +64,7 @@ def merge_frames(
         assigned=configuration.schema,
         embedded=False,
     )
+    statement = statement.at_moment(names.scope("matched"), dt.datetime.now(dt.UTC))
     clauses = parse_clauses(statement.clauses, names, configuration, evolves=statement.evolves)
     condition = split_condition(names.condition(statement.on, "matched"))
     if configuration is not snapshot.configuration:

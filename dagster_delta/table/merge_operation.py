@@ -5,6 +5,7 @@ Spec: Add File and Remove File; Deletion Vectors; Add CDC File; Per-file Statist
 
 from __future__ import annotations
 
+import datetime as dt
 import tempfile
 import time
 from collections import Counter
@@ -151,6 +152,7 @@ class _Merging:
             statement.source_alias,
             assigned=configuration.schema,
         )
+        statement = statement.at_moment(names.scope("matched"), dt.datetime.now(dt.UTC))
         clauses = parse_clauses(statement.clauses, names, configuration, evolves=statement.evolves)
         names.condition(statement.on, "matched")
         if configuration is not snapshot.configuration:

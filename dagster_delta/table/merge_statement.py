@@ -5,13 +5,16 @@ Spec: Transaction Identifiers.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dagster_delta.engines.engine import Constraint
 from dagster_delta.engines.row_changes.merge_clauses import ClauseKind, ClauseText
+from dagster_delta.engines.sql.moments import at_statement
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.schema import StructType
 from dagster_delta.table.application_record import ApplicationRecord
 from dagster_delta.table.transaction import ApplicationProgress
 
@@ -74,6 +77,32 @@ class MergeStatement:
             "notMatchedPredicates": self._predicates("not_matched"),
             "notMatchedBySourcePredicates": self._predicates("not_matched_by_source"),
         }
+
+    def at_moment(self, schema: StructType, moment: dt.datetime) -> MergeStatement:
+        """The statement with its time in it, wherever an expression asks for the time.
+
+        Args:
+            schema: what its expressions may name.
+            moment: when it began, with a time zone.
+
+        Raises:
+            InvalidArgument: an expression cannot be read.
+        """
+
+        def dated(sql: str) -> str:
+            return at_statement(sql, schema, moment) if isinstance(sql, str) else sql
+
+        clauses = tuple(
+            replace(
+                each,
+                condition=None if each.condition is None else dated(each.condition),
+                values=None
+                if each.values is None
+                else {name: dated(value) for name, value in each.values.items()},
+            )
+            for each in self.clauses
+        )
+        return replace(self, on=dated(self.on), clauses=clauses)
 
     def _predicates(self, kind: ClauseKind) -> list[dict[str, str]]:
         return [

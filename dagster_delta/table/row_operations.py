@@ -5,6 +5,7 @@ Spec: Add File and Remove File; Deletion Vectors; Append-only Tables; Column Inv
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -89,14 +90,20 @@ def update_rows(
     """
     from dagster_delta.engines.row_changes.assignments import parse_assignments
     from dagster_delta.engines.row_changes.default_keyword import resolve_defaults
+    from dagster_delta.engines.sql.moments import at_statement
 
     operation = _RowOperation.begin("UPDATE", Transaction(store, snapshot, clock=clock), where)
     configuration, schema = snapshot.configuration, snapshot.schema
-    assignments = parse_assignments(resolve_defaults(values, configuration, schema), schema)
+    moment = dt.datetime.now(dt.UTC)
+    dated = {
+        name: at_statement(sql, schema, moment) if isinstance(sql, str) else sql
+        for name, sql in values.items()
+    }
+    assignments = parse_assignments(resolve_defaults(dated, configuration, schema), schema)
     engine = engine or operation.engine_of(assignments)
     if engine.casts_values:
-        values = resolve_defaults(values, configuration, schema, embedded=False)
-        assignments = parse_assignments(values, schema, casts=False)
+        resolved = resolve_defaults(dated, configuration, schema, embedded=False)
+        assignments = parse_assignments(resolved, schema, casts=False)
     parameters = {"predicate": [] if where is None else [where]}
     return operation.run(assignments, engine, parameters, commit_info, record)
 
@@ -120,8 +127,10 @@ class _RowOperation:
         expression = None
         if where is not None:
             from dagster_delta.engines.sql.expressions import parse_expression
+            from dagster_delta.engines.sql.moments import at_statement
             from dagster_delta.engines.sql.repeatability import check_repeatable
 
+            where = at_statement(where, snapshot.schema, dt.datetime.now(dt.UTC))
             expression = parse_expression(where, snapshot.schema)
             expression.check_filter()
             check_repeatable(expression, f"the condition of {name}")

@@ -5,6 +5,7 @@ Spec: Add File and Remove File; Transaction Identifiers; Append-only Tables.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Constraint, WriteResult, WriteSpec
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.engines.sql.moments import at_statement
 from dagster_delta.engines.sql.repeatability import check_repeatable
 from dagster_delta.errors import InvalidArgument, InvalidCast, UnsupportedFeature
 from dagster_delta.protocol.column_values import inserted_values
@@ -139,6 +141,8 @@ class RowWrite:
         snapshot = self.transaction.snapshot
         if where is None or where == DYNAMIC or snapshot is None:
             return self._replace_files(configuration, where)
+        moment = dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC)
+        where = at_statement(where, snapshot.schema, moment)
         expression = parse_expression(where, snapshot.schema)
         expression.check_filter()
         check_repeatable(expression, "the condition of the overwrite")

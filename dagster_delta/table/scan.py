@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -322,10 +323,12 @@ def resolve_filter(schema: StructType, where: str | SqlExpression | None) -> Sql
     if where is None:
         return None
     from dagster_delta.engines.sql.expressions import parse_expression
+    from dagster_delta.engines.sql.moments import at_statement
 
-    expression = parse_expression(where, schema) if isinstance(where, str) else where
-    expression.check_filter()
-    return expression
+    if isinstance(where, str):
+        where = parse_expression(at_statement(where, schema, dt.datetime.now(dt.UTC)), schema)
+    where.check_filter()
+    return where
 
 
 def is_in_utc(spark: SparkSession | None) -> bool:

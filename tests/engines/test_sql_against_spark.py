@@ -174,6 +174,30 @@ CASTS = [
     "cast('2020-01-01' as date)", "cast('5' as int)", "cast(5 as string)", "cast(NULL as date)", "i::string", "'2020-01-01'::date", "int(dec)", "bigint(i)", "double(i)", "string(i)", "cast(s as string)", "timestamp(day)", "cast(5 as decimal(3,1))",
 ]  # fmt: skip
 
+SAFE_DAY = "if(day > '0004-01-01' and day < '9995-12-31', {}, null)"
+MOMENTS = [
+    *(SAFE_DAY.format(each) for each in (
+        "add_months(day, 1)", "add_months(day, -13)", "add_months(t, b % 12)", "t - INTERVAL '1' MONTH", "day + INTERVAL 1 YEAR", "day - INTERVAL 2 WEEKS",
+        "day + INTERVAL 25 HOURS", "n + INTERVAL 1 DAY 2 HOURS 3 MINUTES", "t + INTERVAL '3 days'", "t - INTERVAL 1 SECOND")),
+    "add_months(DATE '2024-01-31', 1)", "t > TIMESTAMP '2024-03-31 00:00:00' - INTERVAL 30 DAYS", "DATE '2024-03-31' - INTERVAL 1 MONTH", "DATE '2024-02-29' + INTERVAL 1 YEAR",
+    "TIMESTAMP '2024-03-31 01:02:03' - INTERVAL 1 MONTH", "TIMESTAMP_NTZ '2024-03-31 01:02:03' + INTERVAL '90' MINUTES", "DATE '2024-01-01' + INTERVAL 36 HOURS", "DATE '2024-01-01' - 40",
+    "last_day(day)", "last_day(t)", "make_date(2024, 2, 29)", "make_date(2000 + b % 10, 1, 1)", "unix_date(day)", "date_from_unix_date(i % 1000)", "unix_seconds(t)", "unix_millis(t)",
+    "unix_micros(t)", "unix_timestamp(t)", "timestamp_seconds(i)", "timestamp_millis(i)", "timestamp_micros(l % 1000000000)", "date_part('year', day)", "datepart('MONTH', t)",
+    "to_timestamp(day)", "to_timestamp(times)", "cast(TIMESTAMP '2024-01-01 23:30:00' as date)",
+]  # fmt: skip
+
+FUNCTIONS = [
+    "replace(s, 'b', 'XX')", "replace(s, 'b')", "replace(u, 'a', s)", "right(s, 2)", "right(u, 0)", "repeat(s, 3)", "repeat(s, 0)", "lpad(s, 5, 'xy')", "lpad(s, 2)", "rpad(u, 5, '-')",
+    "rpad(s, 0, 'x')", "instr(s, 'b')", "instr(s, '')", "instr(s, u)", "locate('b', s)", "position('c', s)", "split_part(s, 'b', 1)", "split_part(s, 'b', 2)", "split_part(s, '_', 3)",
+    "concat_ws('-', s, u, NULL)", "concat_ws(NULL, s)", "concat_ws(u, s, s)", "translate(s, 'abc', 'xy')", "translate(u, 'aaé', '123')", "md5(s)", "md5(bin)", "sha1(s)", "sha2(s, 256)",
+    "sha2(bin, 0)", "octet_length(u)", "octet_length(bin)", "bit_length(u)", "digits ILIKE '%1%'", "truths ILIKE 'TR%'", "truths ILIKE '_ALSE'",
+    "s RLIKE '^a'", "s RLIKE 'c$'", "s RLIKE '^a.c$'", "u RLIKE '[^a-z]'", "s RLIKE 'a|b'", "s RLIKE '(ab)+c?'", "digits RLIKE '^\\\\s*-?\\\\d+\\\\s*$'", "s RLIKE '\\\\w{3}'", "s RLIKE ''",
+    "s RLIKE '.'", "s RLIKE '^$'", "s RLIKE 'line$'", "concat(s, '\\n') RLIKE 'c$'", "concat(s, '\\r') RLIKE '^abc.$'", "regexp_like(s, 'B')", "regexp_replace(s, '[abc]', 'x')", "regexp_replace(s, 'b+', '')",
+    "regexp_replace(dates, '-', '/')",
+    "round(dec, 1)", "round(dec)", "round(small, 2)", "round(wide, 3)", "round(i)", "round(l, 2)", "round(dec, 10)", "round(-dec, 1)", "sqrt(d)", "sqrt(i)", "sqrt(x)", "sign(d)", "signum(x)", "sign(i)",
+    "pmod(i, 7)", "pmod(i, -7)", "pmod(b, 3)", "pmod(l, 10)", "zeroifnull(i)", "zeroifnull(dec)", "nullifzero(i)", "nullifzero(x)", "nvl2(i, s, u)", "nvl2(s, 1, 2L)", "equal_null(i, l)", "float(i)",
+]  # fmt: skip
+
 GROUPS = {
     "literals": LITERALS,
     "comparisons": COMPARISONS,
@@ -183,9 +207,12 @@ GROUPS = {
     "strings": STRINGS,
     "dates": DATES,
     "casts": CASTS,
+    "moments": MOMENTS,
+    "functions": FUNCTIONS,
 }
 
 FAILING = [
+    "pmod(i, 0)", "make_date(2024, 13, 1)", "make_date(2023, 2, 29)",
     "127Y + b", "b - 100Y - 100Y", "b * 2Y", "2147483647 + i", "i * 100000", "9223372036854775807 + l", "-b", "-(-128Y + b * 0Y)", "abs(b)",
     "1 / i", "1 % i", "1 div i", "x / 0", "x % 0D", "dec % 0", "i / cast(0 as double)", "-9223372036854775808 div -1L * (l + 1)",
     "cast(i as tinyint)", "cast(l as int)", "cast(i as decimal(3,0))", "cast(dec as tinyint)", "cast(dec as decimal(4,2))", "cast(d as int)", "cast(x as int)",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 
 from dagster_delta.engines.sql.casts import Refusal, cast, duckdb_type, raising
+from dagster_delta.engines.sql.intervals import shifted
 from dagster_delta.engines.sql.literals import decimal_literal_type
 from dagster_delta.engines.sql.rules import Rule, types_of
 from dagster_delta.engines.sql.typed import Call, Literal, Typed
@@ -34,9 +36,9 @@ def _resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
     left, right = _without_untyped_nulls(name, arguments)
     first, second = types_of([left, right])
     if name in "+-" and first == DATE and is_integral(second) and second != LONG:
-        return Call(f"date {name}", (left, cast(right, INTEGER)), DATE)
+        return _moved_date(name, left, right)
     if name == "+" and second == DATE and is_integral(first) and first != LONG:
-        return Call("date +", (right, cast(left, INTEGER)), DATE)
+        return _moved_date(name, right, left)
     if not (is_numeric(first) and is_numeric(second)):
         raise Refusal(f"{sql_type_name(first)} {name} {sql_type_name(second)}")
     target = common_type([first, second])
@@ -45,6 +47,17 @@ def _resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if target is None:
         raise Refusal(f"{sql_type_name(first)} {name} {sql_type_name(second)}")
     return Call(name, (cast(left, target), cast(right, target)), target)
+
+
+def _moved_date(sign: str, date: Typed, days: Typed) -> Typed:
+    if isinstance(date, Literal) and isinstance(date.value, dt.date):
+        count = days.value if isinstance(days, Literal) else None
+        if isinstance(count, int):
+            # A constant can be compared with the bounds of files.
+            found = shifted(date.value, 0, count if sign == "+" else -count, 0)
+            if found is not None:
+                return replace(date, value=found)
+    return Call(f"date {sign}", (date, cast(days, INTEGER)), DATE)
 
 
 def _without_untyped_nulls(name: str, arguments: tuple[Typed, ...]) -> list[Typed]:

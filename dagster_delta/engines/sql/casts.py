@@ -274,6 +274,9 @@ def _fold(literal: Literal, target: DataType) -> Literal | None:
                 return Literal(to_float(value), target) if abs(value) < 2**53 else None
             case str():
                 return _fold_text(value, target)
+            case dt.datetime() if _name(target) == "date":
+                zoned = literal.depends_on_time_zone or _name(literal.data_type) == "timestamp"
+                return Literal(value.date(), target, depends_on_time_zone=zoned)
             case dt.datetime() if kind == "timestamp":
                 zone = None if _name(target) == "timestamp_ntz" else dt.UTC
                 return Literal(value.replace(tzinfo=zone), target, depends_on_time_zone=True)

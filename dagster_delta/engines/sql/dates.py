@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
-from dagster_delta.engines.sql.casts import Refusal, cast, raising
-from dagster_delta.engines.sql.rules import Rule, fixed, literal_of, types_of
+from dagster_delta.engines.sql.casts import Refusal, cast, duckdb_type, raising
+from dagster_delta.engines.sql.intervals import shifted
+from dagster_delta.engines.sql.rules import Rule, ToSql, fixed, function, literal_of, types_of
 from dagster_delta.engines.sql.typed import Call, Literal, Typed
-from dagster_delta.engines.sql.types import DATE, INTEGER, STRING, TIMESTAMP, sql_type_name
+from dagster_delta.engines.sql.types import (
+    DATE,
+    INTEGER,
+    LONG,
+    STRING,
+    TIMESTAMP,
+    is_integral,
+    sql_type_name,
+)
 from dagster_delta.protocol.schema import PrimitiveType
 
 __all__ = ["DATE_FUNCTIONS", "TIME_ZONE_FUNCTIONS"]
@@ -121,6 +132,100 @@ def _part(duckdb_name: str, offset: int = 0, *, of_time: bool = False) -> Rule:
     return Rule(_resolve_time_part if of_time else _resolve_date_part, sql)
 
 
+def _resolve_months(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if len(arguments) != 2 or types_of(arguments)[0] not in (DATE, *_TIMES):
+        raise Refusal(f"{name} of these arguments")
+    if not is_integral(types_of(arguments)[1]) or types_of(arguments)[1] == LONG:
+        raise Refusal(f"{name} by {sql_type_name(types_of(arguments)[1])}")
+    return Call(name, (cast(arguments[0], DATE), cast(arguments[1], INTEGER)), DATE)
+
+
+def _sql_months(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
+    return f"CAST({operands[0]} + to_months({operands[1]}) AS DATE)"
+
+
+def _resolve_of_date(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    found = _resolve_date_part(name, arguments)
+    return replace(found, data_type=DATE) if isinstance(found, Call) else found
+
+
+def _resolve_make_date(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if len(arguments) != 3 or not all(
+        is_integral(each) and each != LONG for each in types_of(arguments)
+    ):
+        raise Refusal(f"{name} of these arguments")
+    return Call(name, tuple(cast(each, INTEGER) for each in arguments), DATE)
+
+
+def _sql_unix_days(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
+    return f"CAST({operands[0]} - DATE '1970-01-01' AS INTEGER)"
+
+
+def _sql_of_unix_days(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
+    return f"CAST(DATE '1970-01-01' + {operands[0]} AS DATE)"
+
+
+def _sql_unix_time(per_second: int) -> ToSql:
+    """Whole units since the epoch, rounded down as Spark rounds them."""
+
+    def sql(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
+        count, unit = f"epoch_us({operands[0]})", 1_000_000 // per_second
+        # Whole division goes towards zero, and times before the epoch have to go down.
+        return f"CAST(({count} - ((({count} % {unit}) + {unit}) % {unit})) // {unit} AS BIGINT)"
+
+    return sql
+
+
+def _resolve_unix_timestamp(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if len(arguments) != 1 or types_of(arguments)[0] != TIMESTAMP:
+        raise Refusal(f"{name} of these arguments")
+    return Call(name, arguments, LONG)
+
+
+def _sql_unix_timestamp(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
+    # Towards zero, unlike unix_seconds.
+    return f"CAST(epoch_us({operands[0]}) // 1000000 AS BIGINT)"
+
+
+def _resolve_of_unix_time(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if len(arguments) != 1 or not is_integral(types_of(arguments)[0]):
+        raise Refusal(f"{name} of these arguments")
+    return Call(name, (cast(arguments[0], LONG),), TIMESTAMP)
+
+
+def _sql_of_unix_time(per_second: int) -> ToSql:
+    def sql(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
+        unit = 1_000_000 // per_second
+        return f"make_timestamp({operands[0]} * CAST({unit} AS BIGINT))"
+
+    return sql
+
+
+def _resolve_shift(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    """A moment moved by an interval: months, then days, then microseconds."""
+    source = types_of(arguments[:1])[0]
+    months, days, micros = (literal_of(name, each, int) for each in arguments[1:])
+    if source not in (DATE, *_TIMES):
+        raise Refusal(f"{sql_type_name(source)} and an interval")
+    if source == DATE and micros:
+        arguments, source = (cast(arguments[0], TIMESTAMP), *arguments[1:]), TIMESTAMP
+    moment = arguments[0]
+    if isinstance(moment, Literal) and isinstance(moment.value, dt.date):
+        # A constant can be compared with the bounds of files.
+        found = shifted(moment.value, int(str(months)), int(str(days)), int(str(micros)))
+        if found is not None:
+            return replace(moment, value=found)
+    return Call(name, arguments, source)
+
+
+def _sql_shift(call: Call, operands: Sequence[str]) -> str:
+    moment, *amounts = operands
+    target = duckdb_type(call.data_type)
+    units = ("to_months", "to_days", "to_microseconds")
+    parts = (f"{unit}({each})" for unit, each in zip(units, amounts, strict=True))
+    return f"CAST({' + '.join((moment, *parts))} AS {target})"
+
+
 def _sql_date_difference(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
     return f"CAST({operands[0]} - {operands[1]} AS INTEGER)"
 
@@ -141,6 +246,19 @@ DATE_FUNCTIONS: Mapping[str, Rule] = {
     "date_trunc": Rule(_resolve_date_trunc, _sql_date_trunc),
     "date_format": Rule(_resolve_date_format, _sql_date_format, may_raise=True),
     "trunc": Rule(_resolve_trunc, _sql_date_trunc),
+    "add_months": Rule(_resolve_months, _sql_months, may_raise=True),
+    "last_day": Rule(_resolve_of_date, function("last_day", "DATE")),
+    "make_date": Rule(_resolve_make_date, function("make_date"), may_raise=True),
+    "unix_date": Rule(fixed(INTEGER, DATE), _sql_unix_days),
+    "date_from_unix_date": Rule(fixed(DATE, INTEGER), _sql_of_unix_days, may_raise=True),
+    "unix_seconds": Rule(fixed(LONG, TIMESTAMP), _sql_unix_time(1)),
+    "unix_millis": Rule(fixed(LONG, TIMESTAMP), _sql_unix_time(1_000)),
+    "unix_micros": Rule(fixed(LONG, TIMESTAMP), _sql_unix_time(1_000_000)),
+    "unix_timestamp": Rule(_resolve_unix_timestamp, _sql_unix_timestamp),
+    "timestamp_seconds": Rule(_resolve_of_unix_time, _sql_of_unix_time(1), may_raise=True),
+    "timestamp_millis": Rule(_resolve_of_unix_time, _sql_of_unix_time(1_000), may_raise=True),
+    "timestamp_micros": Rule(_resolve_of_unix_time, _sql_of_unix_time(1_000_000), may_raise=True),
+    "interval shift": Rule(_resolve_shift, _sql_shift, may_raise=True),
     "datediff": Rule(fixed(INTEGER, DATE, DATE), _sql_date_difference),
     "date_diff": Rule(fixed(INTEGER, DATE, DATE), _sql_date_difference),
 }

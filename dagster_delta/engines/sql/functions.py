@@ -8,6 +8,7 @@ from dataclasses import replace
 from dagster_delta.engines.sql.arithmetic import ARITHMETIC
 from dagster_delta.engines.sql.casts import Refusal, cast, raising
 from dagster_delta.engines.sql.dates import DATE_FUNCTIONS
+from dagster_delta.engines.sql.numeric_functions import NUMERIC_FUNCTIONS
 from dagster_delta.engines.sql.patterns import resolve_like, sql_like
 from dagster_delta.engines.sql.rules import (
     Resolve,
@@ -19,6 +20,7 @@ from dagster_delta.engines.sql.rules import (
     typed_alike,
     types_of,
 )
+from dagster_delta.engines.sql.text_functions import TEXT_FUNCTIONS
 from dagster_delta.engines.sql.typed import Call, Literal, Typed
 from dagster_delta.engines.sql.types import (
     BINARY,
@@ -37,9 +39,11 @@ __all__ = ["WHITELIST", "canonical_name"]
 
 _SYNONYMS = {
     "abs": "abs", "ceiling": "ceil", "char_length": "length", "character_length": "length",
-    "day": "dayofmonth", "ends_with": "endswith", "ifnull": "coalesce", "len": "length",
-    "lcase": "lower", "mod": "%", "nvl": "coalesce", "regexp": "rlike", "starts_with": "startswith",
-    "substr": "substring", "ucase": "upper", "isnull": "is null",
+    "date_part": "extract", "datepart": "extract",
+    "day": "dayofmonth", "ends_with": "endswith", "equal_null": "<=>", "ifnull": "coalesce",
+    "isnull": "is null", "lcase": "lower", "len": "length", "mod": "%", "nvl": "coalesce",
+    "position": "locate", "regexp": "rlike", "regexp_like": "rlike", "sha": "sha1",
+    "signum": "sign", "starts_with": "startswith", "substr": "substring", "ucase": "upper",
 }  # fmt: skip
 
 
@@ -132,6 +136,13 @@ def _resolve_if(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if len(arguments) != 3:
         raise Refusal(f"{name} with {len(arguments)} arguments")
     return _resolve_case("case", arguments)
+
+
+def _resolve_nvl2(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    if len(arguments) != 3:
+        raise Refusal(f"{name} with {len(arguments)} arguments")
+    is_there = _resolve_is_not_null("isnotnull", arguments[:1])
+    return _resolve_case("case", (is_there, *arguments[1:]))
 
 
 def _resolve_nullif(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -247,12 +258,14 @@ _CAST_FUNCTIONS = {
     "boolean": BOOLEAN,
     "date": PrimitiveType("date"),
     "double": PrimitiveType("double"),
+    "float": PrimitiveType("float"),
     "int": INTEGER,
     "smallint": PrimitiveType("short"),
     "string": STRING,
     "timestamp": PrimitiveType("timestamp"),
     "tinyint": PrimitiveType("byte"),
     "to_date": PrimitiveType("date"),
+    "to_timestamp": PrimitiveType("timestamp"),
 }
 
 WHITELIST: Mapping[str, Rule] = {
@@ -267,6 +280,7 @@ WHITELIST: Mapping[str, Rule] = {
     "case": Rule(_resolve_case, _sql_case),
     "if": Rule(_resolve_if, _sql_case),
     "nullif": Rule(_resolve_nullif, _sql_case),
+    "nvl2": Rule(_resolve_nvl2, _sql_case),
     "coalesce": Rule(_resolve_coalesce, function("coalesce")),
     "greatest": Rule(_resolve_extremum, function("greatest")),
     "least": Rule(_resolve_extremum, function("least")),
@@ -285,6 +299,8 @@ WHITELIST: Mapping[str, Rule] = {
     "contains": Rule(fixed(*_TEXT_TEST), function("contains")),
     "like": Rule(resolve_like, sql_like),
     **ARITHMETIC,
+    **NUMERIC_FUNCTIONS,
+    **TEXT_FUNCTIONS,
     **VARIANT_FUNCTIONS,
     **DATE_FUNCTIONS,
     **{

@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import re
 
-__all__ = ["at_moment"]
+from dagster_delta.engines.sql.tokens import tokenize
+from dagster_delta.protocol.schema import StructType
+
+__all__ = ["at_moment", "at_statement"]
 
 _CALL = re.compile(r"\s*\(*\s*([a-z_]+)\s*(?:\(\s*\))?[\s)]*", re.IGNORECASE)
 
@@ -29,3 +32,47 @@ def at_moment(sql: str, moment: dt.datetime) -> str:
         case "current_date" | "curdate":
             return f"DATE '{in_utc.date().isoformat()}'"
     return sql
+
+
+_MOMENTS = {
+    "current_timestamp": "TIMESTAMP '{time}+00:00'",
+    "now": "TIMESTAMP '{time}+00:00'",
+    "current_date": "CAST(TIMESTAMP '{time}+00:00' AS DATE)",
+    "curdate": "CAST(TIMESTAMP '{time}+00:00' AS DATE)",
+    "localtimestamp": "CAST(TIMESTAMP '{time}+00:00' AS TIMESTAMP_NTZ)",
+}
+
+
+def at_statement(sql: str, schema: StructType, moment: dt.datetime) -> str:
+    """The text with the time of the statement in it, wherever it asks for the time.
+
+    Every part of a statement gives the same answer then, however often it is evaluated; days are
+    those of the session's time zone still.
+
+    Args:
+        sql: Spark SQL.
+        schema: the columns that are no functions, whatever their name.
+        moment: when the statement began, with a time zone.
+
+    Raises:
+        InvalidArgument: a character starts no lexeme.
+    """
+    if not any(each in sql.casefold() for each in _MOMENTS):
+        return sql
+    time = moment.astimezone(dt.UTC).replace(tzinfo=None).isoformat(sep=" ")
+    tokens = tokenize(sql)
+    parts, position, index = [], 0, 0
+    while index < len(tokens):
+        token, following = tokens[index], tokens[index + 1 : index + 3]
+        name = token.text.casefold()
+        called = [each.text for each in following] == ["(", ")"]
+        is_part = index > 0 and tokens[index - 1].is_operator(".")
+        is_name = token.kind == "word" and name in _MOMENTS and not is_part
+        is_column = not called and (name in ("now", "curdate") or schema.get(token.text))
+        if is_name and not is_column:
+            parts += [sql[position : token.position], _MOMENTS[name].format(time=time)]
+            last = following[1] if called else token
+            position = last.position + len(last.text)
+            index += 2 if called else 0
+        index += 1
+    return "".join((*parts, sql[position:]))

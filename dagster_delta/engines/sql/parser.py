@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from dagster_delta.engines.sql.intervals import INTERVAL_UNITS, interval_of
 from dagster_delta.engines.sql.literals import number_literal, type_from_words, typed_literal
 from dagster_delta.engines.sql.syntax import (
     CastSyntax,
@@ -216,8 +217,25 @@ class _Parser:
     def _sum(self) -> Syntax:
         left = self._product()
         while self._token.is_operator("+", "-", "||"):
-            left = Function(self._next().text, (left, self._product()))
+            name = self._next().text
+            if name != "||" and self._token.is_word("INTERVAL"):
+                left = self._shifted(left, -1 if name == "-" else 1)
+            else:
+                left = Function(name, (left, self._product()))
         return left
+
+    def _shifted(self, moment: Syntax, sign: int) -> Syntax:
+        """A moment and an interval of whole units: `INTERVAL 30 DAYS`, `INTERVAL '1' MONTH`."""
+        words = [self._next().text]
+        while self._token.kind in ("number", "string") or (
+            self._token.kind == "word" and self._token.text.casefold() in INTERVAL_UNITS
+        ):
+            words += self._next().text.split()
+        amounts = interval_of(words[1:])
+        if amounts is None:
+            self._leave("expected an interval of whole units")
+        literals = (LiteralSyntax(sign * each, PrimitiveType("long")) for each in amounts)
+        return Function("interval shift", (moment, *literals))
 
     def _product(self) -> Syntax:
         left = self._unary()

@@ -1,0 +1,62 @@
+"""Intervals as SQL spells them, and moments that are moved by them."""
+
+from __future__ import annotations
+
+import calendar
+import datetime as dt
+from collections.abc import Sequence
+
+__all__ = ["INTERVAL_UNITS", "interval_of", "shifted"]
+
+_MICROS = {
+    "hour": 3_600_000_000,
+    "minute": 60_000_000,
+    "second": 1_000_000,
+    "millisecond": 1_000,
+    "microsecond": 1,
+}
+_DAYS = {"day": 1, "week": 7}
+_MONTHS = {"month": 1, "year": 12}
+_SINGULAR = (*_MONTHS, *_DAYS, *_MICROS)
+
+INTERVAL_UNITS = frozenset({*_SINGULAR, *(f"{each}s" for each in _SINGULAR)})
+"""Names of units, in lower case."""
+
+
+def interval_of(words: Sequence[str]) -> tuple[int, int, int] | None:
+    """Months, days and microseconds of an interval; None where it is of a form not known here.
+
+    Args:
+        words: numbers and units by turns: `30`, `DAYS`.
+    """
+    if not words or len(words) % 2:
+        return None
+    months = days = micros = 0
+    for number, unit in zip(words[::2], words[1::2], strict=True):
+        name = unit.casefold().removesuffix("s")
+        if not number.removeprefix("-").isdecimal() or unit.casefold() not in INTERVAL_UNITS:
+            return None
+        count = int(number)
+        if name in _MICROS and not count:
+            # No hours at all still make a time of a date.
+            return None
+        months += count * _MONTHS.get(name, 0)
+        days += count * _DAYS.get(name, 0)
+        micros += count * _MICROS.get(name, 0)
+    # Spark keeps months apart from days, as neither is so many of the other.
+    return None if months and (days or micros) else (months, days, micros)
+
+
+def shifted(moment: dt.date, months: int, days: int, micros: int) -> dt.date | None:
+    """A date or a time moved by an interval; None beyond the years that Python knows."""
+    if months:
+        index = moment.year * 12 + moment.month - 1 + months
+        year, month = index // 12, index % 12 + 1
+        if not dt.MINYEAR <= year <= dt.MAXYEAR:
+            return None
+        day = min(moment.day, calendar.monthrange(year, month)[1])
+        return moment.replace(year=year, month=month, day=day)
+    try:
+        return moment + dt.timedelta(days=days, microseconds=micros)
+    except OverflowError:
+        return None

@@ -1,0 +1,128 @@
+"""Regular expressions in the whitelist: the part of Java's that means the same to RE2.
+
+Java decides what Spark matches, RE2 what the embedded engine does. Their common core is told apart
+construct by construct; what they understand differently is spelled out for RE2, or refused.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+
+from dagster_delta.engines.sql.casts import Refusal
+
+__all__ = ["translated_pattern"]
+
+# Java's line terminators; to RE2 there is one alone.
+_LINE_ENDS = r"\n\r\x{85}\x{2028}\x{2029}"
+_ANY = f"[^{_LINE_ENDS}]"
+_END = rf"(?:\r\n|[{_LINE_ENDS}])?\z"
+
+_CLASSES = {
+    "d": "[0-9]",
+    "D": "[^0-9]",
+    "w": "[A-Za-z0-9_]",
+    "W": "[^A-Za-z0-9_]",
+    "s": r"[ \t\n\x0B\f\r]",
+    "S": r"[^ \t\n\x0B\f\r]",
+}
+_CONTROLS = {"t": r"\t", "n": r"\n", "r": r"\r", "f": r"\f"}
+_PUNCTUATION = frozenset(string.punctuation)
+_QUANTIFIER = re.compile(r"(?:[*+?]|\{[0-9]{1,3}(?:,[0-9]{0,3})?\})\??")
+_SET = re.compile(r"\[(\^?)((?:[A-Za-z0-9 _.,:;/@#%!\"'<>=~`|+*?(){}$-]|\\[dws\\\]\[.^/+*?$-])+)\]")
+
+
+def translated_pattern(pattern: str, *, replaces: bool = False) -> str:
+    """The pattern for RE2.
+
+    Args:
+        pattern: of Java's `java.util.regex`.
+        replaces: whether what it finds is replaced, where empty matches would tell engines apart.
+
+    Raises:
+        Refusal: it holds what the two understand differently, or what nobody has compared.
+    """
+    parts: list[str] = []
+    position = depth = 0
+    while position < len(pattern):
+        piece, position = _piece(pattern, position)
+        depth += {"(": 1, "(?:": 1, ")": -1}.get(piece, 0)
+        if depth < 0:
+            raise _refused(pattern)
+        parts.append(piece)
+    if depth:
+        raise _refused(pattern)
+    translated = "".join(parts)
+    if replaces and (not pattern or _may_be_empty(pattern)):
+        raise Refusal(f"a replacement of the pattern {pattern!r}, which matches an empty text")
+    return translated
+
+
+def _piece(pattern: str, position: int) -> tuple[str, int]:
+    """What stands at a position, for RE2, and where it ends."""
+    character = pattern[position]
+    found: str | None = None
+    end = position + 1
+    if character == "\\":
+        found, end = _escaped(pattern[position + 1 : position + 2]), position + 2
+    elif character == "[":
+        found, end = _set(pattern, position)
+    elif character == "(":
+        group = "(?:" if pattern.startswith("(?:", position) else "("
+        end = position + len(group)
+        found = None if pattern.startswith("(?", position) and group == "(" else group
+    elif character in "*+?{":
+        match = _QUANTIFIER.match(pattern, position)
+        # A quantifier of a quantifier is possessive to Java, or an error.
+        if match is not None and _quantifiable(pattern, position, match.end()):
+            found, end = match[0], match.end()
+    elif character in ")|":
+        found = character
+    elif character == "^":
+        found = r"\A"
+    elif character == "$":
+        # Inside of a pattern the optional line end would take part in what is matched.
+        found = _END if end == len(pattern) else None
+    elif character == ".":
+        found = _ANY
+    elif character not in "]}" and character.isprintable():
+        found = re.escape(character) if character.isascii() else character
+    if found is None:
+        raise _refused(pattern)
+    return found, end
+
+
+def _quantifiable(pattern: str, start: int, end: int) -> bool:
+    before, after = pattern[start - 1 : start], pattern[end : end + 1]
+    is_escaped = pattern[start - 2 : start - 1] == "\\"
+    return bool(before) and (is_escaped or before not in "(|^$*+?") and after not in tuple("*+?{")
+
+
+def _escaped(character: str) -> str | None:
+    if character in _CLASSES or character in _CONTROLS:
+        return _CLASSES.get(character) or _CONTROLS[character]
+    return "\\" + character if character in _PUNCTUATION else None
+
+
+def _set(pattern: str, position: int) -> tuple[str | None, int]:
+    match = _SET.match(pattern, position)
+    if match is None:
+        return None, position
+    inner = match[2]
+    if "&&" in inner or "--" in inner:
+        return None, position
+    for letter in "dws":
+        inner = inner.replace(f"\\{letter}", _CLASSES[letter][1:-1])
+    return f"[{match[1]}{inner}]", match.end()
+
+
+def _may_be_empty(pattern: str) -> bool:
+    try:
+        compiled = re.compile(pattern)
+    except re.error:
+        return True
+    return any(compiled.search(text) and not compiled.search(text)[0] for text in ("", "\0"))  # type: ignore[index]
+
+
+def _refused(pattern: str) -> Refusal:
+    return Refusal(f"the regular expression {pattern!r}")

@@ -1,0 +1,99 @@
+"""What the embedded engine makes of regular expressions, intervals and the time of a statement."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.engines.sql.moments import at_statement
+from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.protocol.predicates import Comparison
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.delta_table import DeltaTable
+
+SCHEMA = StructType(
+    (
+        StructField("s", PrimitiveType("string")),
+        StructField("t", PrimitiveType("timestamp")),
+        StructField("day", PrimitiveType("date")),
+        StructField("current_date", PrimitiveType("date")),
+    )
+)
+NOON = dt.datetime(2024, 3, 31, 12, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"\bx", "a++", "(?i)a", "[a-z&&b]", "a$b", r"\p{L}", "(a", "a)", "*", "[[:alpha:]]", r"\1"],
+)
+def test_regular_expressions_that_engines_read_apart_are_refused(pattern: str) -> None:
+    expression = parse_expression(f"s RLIKE r'{pattern}'", SCHEMA)
+    with pytest.raises(UnsupportedExpression, match="regular expression"):
+        expression.check_embeddable()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "regexp_replace(s, 'b*', 'x')",
+        "regexp_replace(s, 'b', '$1')",
+        "t + INTERVAL 1 MONTH 2 DAYS",
+        "day + INTERVAL 0 HOURS",
+        "t + INTERVAL 1.5 SECONDS",
+        "s + INTERVAL 1 DAY",
+        "round(2.5D)",
+        "right(s, -1)",
+        "lpad(s, 3, '')",
+    ],
+)
+def test_what_would_differ_from_spark_is_refused(sql: str) -> None:
+    with pytest.raises(UnsupportedExpression):
+        parse_expression(sql, SCHEMA).check_embeddable()
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("t < now()", "t < TIMESTAMP '2024-03-31 12:00:00+00:00'"),
+        ("t < current_timestamp", "t < TIMESTAMP '2024-03-31 12:00:00+00:00'"),
+        (
+            "day = current_date( ) -- today",
+            "day = CAST(TIMESTAMP '2024-03-31 12:00:00+00:00' AS DATE) -- today",
+        ),
+        ("day = current_date", "day = current_date"),
+        ("s = 'now()' AND x.now = `now`", "s = 'now()' AND x.now = `now`"),
+    ],
+)
+def test_the_time_of_a_statement_stands_in_its_text(sql: str, expected: str) -> None:
+    assert at_statement(sql, SCHEMA, NOON) == expected
+
+
+def test_moments_that_are_moved_skip_files() -> None:
+    sql = at_statement("day >= current_date() - INTERVAL 1 MONTH", SCHEMA, NOON)
+    expression = parse_expression(sql, SCHEMA)
+    predicate = expression.to_predicate()
+    assert isinstance(predicate, Comparison)
+    assert predicate.value == dt.date(2024, 2, 29)
+    # A day begins at another time elsewhere.
+    assert not isinstance(expression.to_predicate(session_is_utc=False), Comparison)
+
+
+def test_statements_know_what_time_it_is() -> None:
+    now = dt.datetime.now(dt.UTC)
+    times = pa.array([now - dt.timedelta(days=each) for each in (1, 40)], pa.timestamp("us", "UTC"))
+    rows = pa.table({"id": [1, 2], "t": times, "day": times.cast(pa.date32())})
+    table = DeltaTable("memory://t", store=MemoryStore(), must_exist=False)
+    table.append(rows, partition_by=["day"])
+    old = "t < current_timestamp() - INTERVAL 30 DAYS"
+    assert table.snapshot().scan(where=old).to_arrow()["id"].to_pylist() == [2]
+    table.update({"t": "now()"}, where=old)
+    assert table.snapshot().scan(where=old).to_arrow().num_rows == 0
+    merge = table.merge(rows.select(["id"]), "t.id = s.id AND t.day < current_date() - 30")
+    merge.when_matched_delete("t.t <= now()").execute()
+    assert table.snapshot().scan().to_arrow()["id"].to_pylist() == [1]
+    table.delete("day < current_date")
+    assert table.snapshot().num_records == 0
