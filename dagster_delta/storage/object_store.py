@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["ObjectMeta", "ObjectStore", "StoreLocation"]
+__all__ = ["CopyingStore", "ObjectMeta", "ObjectStore", "StoreLocation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +106,23 @@ class ObjectStore(Protocol):
 
     def resolve_uri(self, path: str) -> str:
         """The full, unencoded URI of a path of this store; an absolute URI is returned as is."""
+
+
+@runtime_checkable
+class CopyingStore(Protocol):
+    """What a store can do besides: copy objects without their bytes passing through here."""
+
+    def copy_object(self, source: ObjectStore, path: str, target: str) -> bool:
+        """Create an object like one of a store, and say whether that was done.
+
+        Args:
+            source: store of the object.
+            path: of the object there.
+            target: path of the new object in this store.
+
+        Returns:
+            False where the storage cannot or will not, and nothing was created.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """

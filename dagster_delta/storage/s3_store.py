@@ -28,7 +28,7 @@ from dagster_delta.storage.locations import (
     join_path,
     scheme_of,
 )
-from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
 from dagster_delta.storage.s3_connection import connect
 from dagster_delta.storage.s3_options import parse_s3_options
 
@@ -179,6 +179,32 @@ class S3Store:
             return file_system.open_output_stream(f"{self._bucket}/{self._key(path)}")
         except OSError as error:
             raise self._failure(_arrow_reason(error), path) from error
+
+    def copy_object(self, source: ObjectStore, path: str, target: str) -> bool:
+        """Have the storage copy an object; False where it is reached in another way than this
+        store, or the storage refuses, as it does for objects of more than 5 GB.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        if not isinstance(source, S3Store) or source.location.options != self._location.options:
+            return False
+        bucket, key = _split(source.resolve_uri(path))
+        try:
+            self._client.copy_object(
+                Bucket=self._bucket,
+                Key=self._key(target),
+                CopySource={"Bucket": bucket, "Key": key},
+            )
+        except ClientError as error:
+            if _code(error) in {"NoSuchKey", "404"}:
+                raise self._missing(source.resolve_uri(path)) from None
+            return False
+        except BotoCoreError:
+            return False
+        return True
 
     def local_path(self, path: str) -> None:
         """None: nothing is on a file system."""

@@ -44,7 +44,7 @@ from dagster_delta.protocol.row_tracking import (
 )
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.locations import scheme_of
-from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.object_store import CopyingStore, ObjectStore
 from dagster_delta.table.clone_plan import (
     ClonedFiles,
     FileCopy,
@@ -350,6 +350,10 @@ def _copy_files(
 
 def _copy_file(source: Snapshot, store: ObjectStore, copy: FileCopy) -> None:
     try:
+        if isinstance(store, CopyingStore) and store.copy_object(
+            source.store, copy.source, copy.target
+        ):
+            return
         with source.store.open_input(copy.source) as from_, store.open_output(copy.target) as to:
             while chunk := from_.read(_CHUNK_BYTES):
                 to.write(chunk)

@@ -239,6 +239,26 @@ def test_a_file_of_another_bucket_is_read_by_its_uri(
     assert store.open_input("s3://another-bucket-of-a-clone/t/a b%20.bin").read() == b"shallow"
 
 
+def test_an_object_is_copied_by_the_storage_where_it_can(
+    store: S3Store, s3_bucket: str, s3_options: dict[str, str], requests: list[str]
+) -> None:
+    target = S3Store(f"s3://{s3_bucket}/other", s3_options)
+    target._client = store._client
+    store.put("a b%20.bin", b"content")
+    assert target.copy_object(store, "a b%20.bin", "new/a b%20.bin")
+    assert requests == ["PutObject", "CopyObject"]
+    assert target.read("new/a b%20.bin") == b"content"
+    with pytest.raises(FileNotFoundError):
+        target.copy_object(store, "nothing", "copy")
+    # Another account may not read what this one may.
+    stranger = S3Store(f"s3://{s3_bucket}/other", {**s3_options, "token": "other"})
+    assert not stranger.copy_object(store, "a b%20.bin", "copy")
+    refusal = _answer(400, "InvalidRequest")
+    store._client.meta.events.register("before-send.s3.CopyObject", lambda **_: refusal)
+    assert not target.copy_object(store, "a b%20.bin", "copy")
+    assert target.head("copy") is None
+
+
 def test_data_files_follow_credentials_that_were_renewed(store: S3Store) -> None:
     before = store._connection.file_system()
     assert store._connection.file_system() is before
