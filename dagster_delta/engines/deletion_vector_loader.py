@@ -59,6 +59,10 @@ class DeletionVectorLoader:
         except CorruptDeletionVector as error:
             error.table = error.table or self._store.location.uri
             error.file = error.file or data_file
+            error.message += (
+                ": which rows are deleted is lost; restore the file from a copy, or restore the "
+                "table to an older version"
+            )
             raise
 
     def _load_stored(self, descriptor: DeletionVectorDescriptor) -> BitMap64:
