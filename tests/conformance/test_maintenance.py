@@ -70,6 +70,27 @@ def test_only_files_that_may_hold_matching_rows_are_looked_at(
     assert len(engine.tuples(table)) == 40
 
 
+def test_a_clustered_table_is_laid_out_and_keeps_its_rows(
+    engine: Engine, table: DeltaTable
+) -> None:
+    created = DeltaTable.create(
+        table.uri, rows().schema, cluster_by=["v", "id"], properties=VECTORS
+    )
+    for part in range(3):
+        created.append(engine.rows(rows(*range(10 * part, 10 * part + 10))))
+    created.delete("id % 10 = 4", engine=engine.name)
+    before = engine.counted(created)
+    assert not created.optimize(engine=engine.name).skipped
+    files = created.snapshot().files()
+    assert files["has_deletion_vector"].to_pylist() == [False]
+    assert engine.counted(created) == before
+    created.append(engine.rows(rows(100)))
+    created.optimize(engine=engine.name, full=True)
+    assert created.snapshot().num_files == 1
+    assert engine.tuples(created, "id", where="v = 'v3' OR v = 'v100'") == [(3,), (100,)]
+    assert created.snapshot().num_records == 28
+
+
 def test_a_table_is_restored_cloned_and_read(engine: Engine, table: DeltaTable) -> None:
     table.append(engine.rows(rows(1, 2, 3)), properties=VECTORS)
     table.delete("id = 2", engine=engine.name)
