@@ -89,7 +89,8 @@ _KEPT = {
 }
 _READ_ONLY = {
     "enableChangeDataCapture": "former name of `delta.enableChangeDataFeed`",
-    "enableRowIds": "the draft of row tracking, on tables that have it",
+    "enableRowIds": "the draft of row tracking, on tables that have it; others take "
+    "`delta.enableRowTracking`",
     "rowTrackingSuspended": "new files get no row ids while row tracking is being dropped",
 }
 _INTERNAL = {

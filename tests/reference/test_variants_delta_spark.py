@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +12,15 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from dagster_delta import DeltaTable, variants_from_json, variants_to_json
+from dagster_delta import (
+    DeltaTable,
+    variants_from_json,
+    variants_from_python,
+    variants_to_json,
+    variants_to_python,
+)
 from dagster_delta.errors import InvalidCast
+from dagster_delta.protocol.variant import SingleFloat
 from tests.engines.shredding import is_shredded
 from tests.golden.answers import table_path
 
@@ -149,6 +158,44 @@ def test_a_preview_table_stays_one(delta_spark: SparkSession, tmp_path: Path) ->
     after = judged(delta_spark, uri).selectExpr("to_json(struct(*)) row")
     assert sorted(each.row for each in after.collect()) == wanted
     assert table.protocol() == protocol
+
+
+def test_delta_spark_puts_columns_of_every_type_together(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    moment = dt.datetime(1969, 12, 31, 23, 59, 59, 123456)
+    values: list[Any] = [
+        {
+            "bool": each % 2 == 0,
+            "int": each * 10**15,
+            "decimal": Decimal(each).scaleb(-each),
+            "wide": Decimal(10) ** 30 + each,
+            "float": SingleFloat.of(each / 7),
+            "double": each / 7,
+            "date": dt.date(1960, 1, 1) + dt.timedelta(days=each),
+            "ntz": moment + dt.timedelta(hours=each),
+            "utc": (moment + dt.timedelta(hours=each)).replace(tzinfo=dt.UTC),
+            "bytes": bytes([each]),
+            "text": "long " * 20 * each,
+            "list": [[each], [], [{"x": each}, {"x": None, "y": each}, "z"]],
+            "sub": {"deep": {"deeper": each}, **({"rare": each} if each == 3 else {})},
+            "mixed": [each, "text", None, {}][each % 4],
+            f"own{each}": each,
+        }
+        for each in range(12)
+    ]
+    variants = variants_from_python([*values, None, "no object"])
+    rows = pa.table({"id": pa.array(range(14), pa.int64()), "v": variants})
+    found = []
+    for enabled in ("false", "true"):
+        uri = str(tmp_path / enabled)
+        properties = {"delta.enableVariantShredding": enabled}
+        DeltaTable.create(uri, rows.schema, properties=properties).append(rows)
+        assert is_shredded(uri) == (enabled == "true")
+        found.append(dict(session_texts(judged(delta_spark, uri))))
+    assert found[0] == found[1]
+    stored = DeltaTable(str(tmp_path / "true")).snapshot().scan().to_arrow()
+    assert variants_to_python(stored["v"]) == variants_to_python(variants)
 
 
 def test_rows_are_split_by_partition_with_their_variants(
