@@ -573,8 +573,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "anew; `scan(verify_checksums=True)` verifies every page it reads",
         "tests/table/test_damage.py::"
         "test_pages_carry_checksums_and_a_flipped_bit_in_a_page_is_found",
-        "tests/table/test_spark_damage.py::"
-        "test_a_write_on_spark_refuses_what_is_damaged_by_name",
+        "tests/table/test_spark_damage.py::test_a_write_on_spark_refuses_what_is_damaged_by_name",
     ),
     Operation(
         "Clone a version, shallow or deep, with row ids kept; cloning again transfers only the "

@@ -164,7 +164,6 @@ def test_any_text_gives_an_expression_or_a_named_error(sql: str) -> None:
         ("soundex(Name) = 'x'", "the function soundex"),
         ("id & 1 = 1", "outside its grammar"),
         ("price / 2 > 1", "decimal division"),
-        ("soundex(Name) = 'x'", "the function soundex"),
         ("m['k'] = 1", "the function subscript"),
         ("m.k = 1", "the field k"),
         ("exists(m, (k, v) -> v > 1)", "exists"),
