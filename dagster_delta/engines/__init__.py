@@ -56,7 +56,7 @@ def _named(name: str, session: SparkSession | None) -> ArrowEngine | SparkEngine
             from dagster_delta.engines.spark.engine import SparkEngine
 
             return SparkEngine(session)
-    raise InvalidArgument(f"there is no engine {name!r}: choose 'arrow' or 'spark'")
+    raise InvalidArgument(f"engine is 'arrow' or 'spark', not {name!r}")
 
 
 def engine_for_changes(expressions: Iterable[SqlExpression], store: ObjectStore) -> RowChangeEngine:

@@ -229,7 +229,7 @@ def _count_rows(store: ObjectStore, path: str) -> int:
         return count_file_rows(store, path)
     except FileNotFoundError as error:
         raise DataFileMissing(
-            "the log names a data file that is not there: restore the file, or restore the "
+            "the log refers to a data file that is missing: restore the file, or restore the "
             "table to an older version",
             table=store.location.uri,
             file=path,

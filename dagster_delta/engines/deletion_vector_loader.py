@@ -76,7 +76,7 @@ class DeletionVectorLoader:
                 data = self._whole(path, shared)[offset : offset + length]
         except FileNotFoundError as error:
             raise DataFileMissing(
-                "the log names a file of deletion vectors that is not there: restore it, or "
+                "the log refers to a deletion vector file that is missing: restore it, or "
                 "restore the table to an older version",
                 table=self._store.location.uri,
                 file=path,

@@ -319,8 +319,8 @@ def _refuse_nulls(place: _Place, is_violation: Any, context: Any) -> None:
     positions = pc.indices_nonzero(is_violation)
     shown = _render_rows(context.take(positions.slice(0, _MAX_EXAMPLES)))
     raise ConstraintViolation(
-        f"NOT NULL column {place.column} would get {len(positions)} null(s): fill them, or drop "
-        "the rows",
+        f"NOT NULL column {place.column} would get {len(positions)} null(s): fill them, or "
+        "drop the rows",
         table=place.table,
         column=place.column,
         examples=tuple(map(_shorten, shown)),

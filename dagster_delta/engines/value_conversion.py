@@ -152,7 +152,7 @@ def convert_at(
         case StructType(), StructType():
             inner = _convert_field(array, old, new, steps, conversion)
         case _:
-            raise TypeError(f"{steps[0]} is no part of {old}")
+            raise TypeError(f"{steps[0]} is not part of {old}")
     return inner
 
 
@@ -195,8 +195,8 @@ def _sql_cast(source: DataType, target: DataType) -> _Kernel:
     except UnsupportedExpression as error:
         raise UnsupportedExpression(
             f"{sql_type_name(source)} cannot be converted to {sql_type_name(target)} here exactly "
-            "as Spark converts it; say how in `cast`, as a Spark SQL expression, or go by way of "
-            "a string column"
+            "as Spark does; give the conversion in `cast`, as a Spark SQL expression, or convert "
+            "by way of a string column"
         ) from error
     arrow_type = to_arrow_type(target)
 
@@ -285,7 +285,7 @@ def _seconds(array: Any) -> Any:
 def _moments_of_decimals(array: Any) -> Any:
     cut = [None if each is None else int(each.scaleb(6)) for each in array.to_pylist()]
     if any(each is not None and not -(2**63) <= each < 2**63 for each in cut):
-        raise pa.ArrowInvalid("a number of seconds is beyond every moment")
+        raise pa.ArrowInvalid("a number of seconds is out of the range of timestamps")
     return pa.array(cut, pa.int64()).cast(_MICROSECONDS)
 
 

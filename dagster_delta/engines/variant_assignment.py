@@ -52,7 +52,7 @@ def encoded_variants(*, table: str, column: str) -> _Convert:
             flaw = describe_malformed(metadata[found].as_py(), value[found].as_py())
         row = seen + (found if rows is None else rows[found].as_py())
         raise InvalidCast(
-            f"column {column} cannot store the variant in row {row}: {flaw}; encode it anew with "
+            f"column {column} cannot store the variant in row {row}: {flaw}; encode it again with "
             "variants_from_python or variants_from_json",
             table=table,
             column=column,
@@ -73,7 +73,7 @@ def variant_cast(source: Any) -> _Convert:
         pa.ArrowInvalid: by the function, for a value that a variant has no room for.
     """
     if pa.types.is_nested(source) or pa.types.is_duration(source) or pa.types.is_interval(source):
-        message = f"{source} is no simple value"
+        message = f"{source} is not a simple value"
         raise TypeError(message)
     if pa.types.is_date64(source):
         return lambda array: _encoded(array.cast(pa.date32()))

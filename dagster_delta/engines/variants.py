@@ -52,7 +52,9 @@ def variants_from_json(texts: Iterable[str | None]) -> pa.StructArray:
 
     def encode(text: object) -> tuple[bytes, bytes]:
         if not isinstance(text, str):
-            raise InvalidArgument(f"JSON is text, and {text!r} is of type {type(text).__name__}")
+            raise InvalidArgument(
+                f"JSON has to be a string, and {text!r} is of type {type(text).__name__}"
+            )
         return variant_of_json(text)
 
     return _encoded(texts, encode)
@@ -87,7 +89,7 @@ def _encoded(
     values: Iterable[object], encode: Callable[[object], tuple[bytes, bytes]]
 ) -> pa.StructArray:
     if isinstance(values, str | bytes):
-        raise InvalidArgument("a column is made of many values: put a single one into a list")
+        raise InvalidArgument("a column is made from a list of values: wrap a single one in a list")
     contents: list[bytes | None] = []
     names: list[bytes | None] = []
     for row, given in enumerate(values):

@@ -76,7 +76,7 @@ def add_column(draft: SchemaDraft, action: AddColumn) -> None:
     if (taken := _find(draft, path)) is not None:
         column = dotted(taken.path)
         if action.if_not_exists:
-            draft.note(f"column {column} is there already", "nothing")
+            draft.note(f"there is a column {column} already", "nothing")
             return
         raise InvalidArgument(
             f"there is a column {column} already; choose another name", column=column
@@ -118,7 +118,7 @@ def _check_new(draft: SchemaDraft, path: ColumnPath, action: AddColumn) -> None:
     column = dotted(path)
     if draft.configuration.change_data_feed_enabled and path[0].casefold() in _FEED_COLUMNS:
         raise InvalidArgument(
-            f"{column} is the name of a column of the change data feed, which the table has; "
+            f"{column} is the name of a column of the change data feed, which the table enables; "
             "choose another name",
             column=column,
         )
@@ -162,8 +162,8 @@ def _index_of(parent: StructType, position: Position, column: str) -> int:
     before = parent.get(position.after)
     if before is None:
         raise SchemaMismatch(
-            f"column {column} cannot stand after {position.after}, which is not beside it; there "
-            f"are {', '.join(parent.names)}",
+            f"column {column} cannot be placed after {position.after}, which is not on the same "
+            f"level; the columns there are {', '.join(parent.names)}",
             column=column,
         )
     return parent.fields.index(before) + 1
@@ -192,7 +192,8 @@ def drop_column(draft: SchemaDraft, action: DropColumn) -> None:
     if isinstance(siblings, StructType) and len(siblings) == 1:
         what = "the table" if len(path) == 1 else f"struct {dotted(path[:-1])}"
         raise SchemaChangeRefused(
-            f"column {dotted(path)} cannot be dropped: {what} has no other; drop the whole instead",
+            f"column {dotted(path)} cannot be dropped, as {what} has no other; drop the whole "
+            "instead",
             column=dotted(path),
         )
     draft.require_column_mapping("dropped")
@@ -343,7 +344,7 @@ def drop_not_null(draft: SchemaDraft, action: DropNotNull) -> None:
 
     schema = change_field(draft.schema, place.field_path, loosened)
     if schema == draft.schema:
-        draft.note(f"column {dotted(place.path)} may be null already", "nothing")
+        draft.note(f"column {dotted(place.path)} is nullable already", "nothing")
         return
     draft.set_schema(schema)
     draft.required = [each for each in draft.required if each != place.path]
@@ -393,7 +394,7 @@ def set_default(draft: SchemaDraft, action: SetDefault) -> None:
         change_field(draft.schema, place.path, lambda each: replace(each, metadata=metadata))
     )
     draft.defaults.append(place.path[0])
-    draft.note(f"set the default of column {column} to {action.expression}, for rows to come")
+    draft.note(f"set the default of column {column} to {action.expression}, for future rows")
 
 
 def drop_default(draft: SchemaDraft, action: DropDefault) -> None:
@@ -442,7 +443,7 @@ def move_column(draft: SchemaDraft, action: MoveColumn) -> None:
     column = dotted(place.path)
     after = action.position.after
     if after is not None and after.casefold() == place.path[-1].casefold():
-        raise InvalidArgument(f"column {column} cannot stand after itself", column=column)
+        raise InvalidArgument(f"column {column} cannot be placed after itself", column=column)
 
     def moved(parent: StructType) -> StructType:
         rest = StructType(tuple(each for each in parent if each.name != place.path[-1]))

@@ -232,18 +232,18 @@ def _check_request(request: ColumnChangeRequest, place: Place, schema: StructTyp
         )
     if len(place.path) > 1 and (request.cast is not None or request.position is not None):
         raise InvalidArgument(
-            f"cast and position are for top-level columns, and {column} is a part of one",
+            f"cast and position apply to top-level columns, and {column} is nested",
             column=column,
         )
     if request.position is not None and request.position.upper() != _FIRST:
         neighbour = schema.field(request.position)
         if neighbour.name == place.path[0]:
-            raise InvalidArgument(f"column {column} cannot stand after itself", column=column)
+            raise InvalidArgument(f"column {column} cannot be placed after itself", column=column)
     keeps_not_null = request.nullable is None and not _takes_null(schema, place.path)
     if request.on_error == "null" and (request.nullable is False or keeps_not_null):
         raise InvalidArgument(
-            f"column {column} takes no nulls, so a value that cannot be converted cannot become "
-            "null; say nullable=True as well",
+            f"column {column} is NOT NULL, so a value that cannot be converted cannot become null; "
+            "pass nullable=True as well",
             column=column,
         )
 
@@ -254,8 +254,8 @@ def _refuse_bound_column(configuration: TableConfiguration, path: ColumnPath) ->
     reason = None
     if path[0] in configuration.partition_columns:
         reason = (
-            "the table is partitioned by it: add a column with the new type, fill it by an update, "
-            "and write the table anew partitioned by that"
+            "the table is partitioned by it: add a column with the new type, fill it by an "
+            "update, and rewrite the table partitioned by that"
         )
     elif is_identity(configuration, path):
         reason = "it numbers rows (an identity column), which only BIGINT columns do"
@@ -286,10 +286,10 @@ def _enabled(
     if switch is False or not request.enable_features:
         needed = ", ".join(lacks)
         how = (
-            f"set {COLUMN_CHANGE_SWITCH} to true first, which somebody turned off"
+            f"set {COLUMN_CHANGE_SWITCH} to true first; it is explicitly set to false"
             if switch is False
-            else "say enable_features=True to turn it on with the change, after which clients "
-            "without these features no longer read or write the table"
+            else "pass enable_features=True to enable it with the change, after which clients "
+            "without these features can no longer read or write the table"
         )
         raise SchemaChangeRefused(
             f"changing a column online needs {needed}; {how}",
@@ -438,8 +438,8 @@ def _check_fits(name: str, sql: str, schema: StructType) -> DataType | None:
 
 def _does_not_fit(name: str, sql: str, why: str) -> SchemaChangeRefused:
     return SchemaChangeRefused(
-        f"{name} ({sql}) does not go with the new type: {why}; drop it first and add it again "
-        "after the change"
+        f"{name} ({sql}) is not compatible with the new type: {why}; drop it first and add it "
+        "again after the change"
     )
 
 

@@ -137,8 +137,9 @@ def refuse_altering_changing_column(
     is_other = _facets(change.source(current.schema)) != _facets(change.source(planned.schema))
     if is_other or _alteration(planned, change) is not None:
         raise SchemaChangeRefused(
-            f"the type of column {dotted(change.path)} is being changed, and until that is done "
-            "nothing else about the column can be; resume the change or cancel it first",
+            f"the type of column {dotted(change.path)} is being changed, and until that is "
+            "finished the column cannot be changed in other ways; resume or cancel the change "
+            "first",
             column=dotted(change.path),
         )
 
@@ -175,7 +176,7 @@ def check_changed_default(schema: StructType, change: ColumnChange) -> None:
         check_default_values([after])
     except InvalidArgument as error:
         raise SchemaChangeRefused(
-            f"the default of {source.name} ({default}) does not go with the new type: "
+            f"the default of {source.name} ({default}) is not compatible with the new type: "
             f"{error.message}; drop it first and add it again after the change",
             column=source.name,
         ) from error

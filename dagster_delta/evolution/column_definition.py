@@ -124,7 +124,8 @@ def schema_of_columns(columns: Iterable[Column | StructField]) -> StructType:
     for each in columns:
         if not isinstance(each, Column | StructField):
             raise InvalidArgument(
-                f"a schema is a list of columns, and {each!r} is none: write Column(name, type)"
+                f"a schema is a list of columns, and {each!r} is not a column: write Column(name, "
+                "type)"
             )
         fields.append(each.to_field() if isinstance(each, Column) else each)
     return StructType(tuple(fields))
@@ -184,8 +185,8 @@ def _check_generated(field: StructField, schema: StructType) -> None:
     unsteady = unsteady_functions(expression)
     if unsteady:
         raise InvalidArgument(
-            f"generated column {field.name} is computed with {', '.join(unsteady)}, which "
-            "gives another result each time: use a default for that",
+            f"generated column {field.name} uses {', '.join(unsteady)}, which is "
+            "nondeterministic: use a default instead",
             column=field.name,
         )
 
@@ -194,8 +195,8 @@ def _parse(field: StructField, key: str, scope: StructType, explained: str) -> S
     sql = field.metadata[key]
     if not isinstance(sql, str):
         raise InvalidArgument(
-            f"the value of column {field.name} is a Spark SQL expression, not {sql!r}: write text "
-            'as "\'text\'" and numbers as "1"',
+            f"the value of column {field.name} is a Spark SQL expression, not {sql!r}: write "
+            'strings as "\'text\'" and numbers as "1"',
             column=field.name,
         )
     # Any moment will do: it is the form that is looked at.

@@ -73,8 +73,8 @@ def to_path(column: str | Sequence[str]) -> ColumnPath:
     paths = parse_column_paths(column)
     if len(paths) != 1:
         raise InvalidArgument(
-            f"{column!r} is not the path of one column; separate nested names by dots, and quote "
-            "names with dots, commas or blanks by backticks"
+            f"{column!r} is not the path of one column; separate nested names with dots, and quote "
+            "names that contain dots, commas or spaces with backticks"
         )
     return paths[0]
 
@@ -216,4 +216,4 @@ def _changed(
                 return replace(node, key_type=_changed(key_type, below, change, path))
             return replace(node, value_type=_changed(value_type, below, change, path))
         case _:
-            raise SchemaMismatch(f"{dotted(path)} leads through {node}", column=dotted(path))
+            raise SchemaMismatch(f"{dotted(path)} passes through {node}", column=dotted(path))

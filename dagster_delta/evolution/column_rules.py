@@ -40,8 +40,7 @@ def check_column_types(schema: StructType) -> None:
         if _holds_void(field.data_type):
             column = ".".join(path)
             raise InvalidArgument(
-                f"column {column} holds nothing but nulls and has no type; give it the type it "
-                "should have",
+                f"column {column} contains only nulls and has no type; give it a type",
                 column=column,
             )
 
@@ -78,7 +77,7 @@ def resolve_partition_columns(schema: StructType, names: Sequence[str]) -> tuple
         ):
             raise InvalidArgument(
                 f"a table cannot be partitioned by {name}, which is of type {field.data_type}; "
-                "choose a column of a simple type",
+                "choose a column of a primitive type",
                 column=name,
             )
         if field.name in resolved:
@@ -116,7 +115,7 @@ def check_column_names(
             raise InvalidArgument("a column has no name", column=column)
         if mode == "none" and path not in old and not _UNMAPPED_NAME.fullmatch(field.name):
             raise InvalidArgument(
-                f"the column name {field.name!r} holds one of ' ,;{{}}()=', a tab or a line end; "
+                f"the column name {field.name!r} contains one of ' ,;{{}}()=', a tab or a newline; "
                 "rename the column, or create the table with the property "
                 "delta.columnMapping.mode = name",
                 column=column,

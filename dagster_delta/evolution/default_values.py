@@ -64,8 +64,8 @@ def compute_default(field: StructField, sql: str) -> object:
         ).compute(one_row)
     except (SchemaMismatch, ConstraintViolation, InvalidArgument) as error:
         raise InvalidArgument(
-            f"the default of column {field.name} ({sql}) is no value of type "
-            f"{field.data_type}: {error.message}",
+            f"the default of column {field.name} ({sql}) is not a value of type {field.data_type}: "
+            f"{error.message}",
             column=field.name,
         ) from None
     value: object = found[field.name][0].as_py()
@@ -78,7 +78,7 @@ def _check_type(field: StructField, sql: str) -> None:
     found = parse_expression(moment, StructType(())).data_type
     if found is not None and not can_store(to_arrow_type(found), field.data_type):
         raise InvalidArgument(
-            f"the default of column {field.name} ({sql}) is of type {found}, which is never stored "
-            f"as {field.data_type}: cast it first",
+            f"the default of column {field.name} ({sql}) is of type {found}, which cannot be "
+            f"stored as {field.data_type}: cast it",
             column=field.name,
         )

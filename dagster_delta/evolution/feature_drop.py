@@ -102,7 +102,7 @@ def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDr
     if dependents:
         raise InvalidArgument(
             f"the feature {feature.name} cannot be dropped while the table has "
-            f"{', '.join(dependents)}, which builds on it; drop that first"
+            f"{', '.join(dependents)}, which depends on it; drop that first"
         )
     prepare = _PREPARATIONS.get(feature.name)
     if prepare is None:

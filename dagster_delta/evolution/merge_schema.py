@@ -45,8 +45,8 @@ def check_strict(
     diff = diff_schemas(table, data)
     if diff.added:
         raise SchemaMismatch(
-            f"the data have columns that the table lacks ({_names(diff.added)}); drop them, or "
-            f"pass {option} to change the table:\n{diff}",
+            f"the data has columns that the table lacks ({_names(diff.added)}); drop them, or pass "
+            f"{option} to change the table:\n{diff}",
             column=diff.added[0].column,
         )
     _check_required(table, diff.missing, filled)
@@ -62,7 +62,7 @@ def _check_required(
     ]
     if required:
         raise SchemaMismatch(
-            f"the data lack columns that may not be null ({_names(required)}); add them",
+            f"the data lacks NOT NULL columns ({_names(required)}); add them",
             column=required[0].column,
         )
 
@@ -220,8 +220,8 @@ def _check_typed(data_type: DataType, column: str) -> None:
     match data_type:
         case PrimitiveType("void"):
             raise SchemaMismatch(
-                f"column {column} holds nothing but nulls and has no type; cast it to the type it "
-                "should have, or drop it",
+                f"column {column} contains only nulls and has no type; cast it to a type, or "
+                "drop it",
                 column=column,
             )
         case StructType(fields):

@@ -124,7 +124,9 @@ def enable_feature(
     """
     if find_feature(name) is None:
         known = ", ".join(each.name for each in TABLE_FEATURES if each.can_write)
-        raise InvalidArgument(f"there is no table feature {name}; those that are written: {known}")
+        raise InvalidArgument(
+            f"there is no table feature {name} that can be enabled; the supported ones are {known}"
+        )
     return set_properties(
         configuration, {f"{FEATURE_PREFIX}{name}": "supported"}, new_name=new_name
     )
@@ -238,8 +240,8 @@ def _check_mapping_change(configuration: TableConfiguration, wanted: Mapping[str
         return
     if new == "none":
         raise InvalidArgument(
-            f"{_MAPPING_MODE} cannot go from {old} to none by itself, as files have other names; "
-            'drop_feature("columnMapping") writes them anew'
+            f"{_MAPPING_MODE} cannot be changed from {old} to none directly, as the files use "
+            'physical names; drop_feature("columnMapping") rewrites them'
         )
     raise InvalidArgument(
         f"{_MAPPING_MODE} cannot go from {old} to {new} on a table that exists; a table without "
@@ -273,8 +275,8 @@ def _with_versions(protocol: Protocol, given: Mapping[str, str]) -> Protocol:
     if (reader, writer) not in _VERSION_PAIRS:
         pairs = ", ".join(f"{r} with {w}" for r, w in _VERSION_PAIRS)
         raise InvalidArgument(
-            f"delta.minReaderVersion {reader} with delta.minWriterVersion {writer} is no protocol; "
-            f"there are {pairs}"
+            f"delta.minReaderVersion {reader} with delta.minWriterVersion {writer} is not a valid "
+            f"protocol; the valid ones are {pairs}"
         )
     if writer < 7:
         return Protocol(min_reader_version=reader, min_writer_version=writer)

@@ -62,8 +62,7 @@ def spell_property(key: str, *, is_known: bool = False) -> str:
     known = find_property(key)
     if known is not None and known.treatment == "internal":
         raise InvalidArgument(
-            f"the table property {key} is kept by the writers themselves and cannot be set; "
-            "leave it out"
+            f"the table property {key} is maintained by writers and cannot be set; omit it"
         )
     if known is not None and not known.can_be_set and not is_known:
         raise InvalidArgument(

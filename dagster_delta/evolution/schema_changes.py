@@ -213,8 +213,8 @@ def _note_costs(draft: SchemaDraft, fills: Mapping[str, str]) -> None:
 
 def _drop_feature(_draft: SchemaDraft, action: DropFeature) -> None:
     raise InvalidArgument(
-        f"dropping the feature {action.name} takes commits of its own, so it stands alone in its "
-        "statement"
+        f"dropping the feature {action.name} takes several commits, so it has to be the only "
+        "action of its statement"
     )
 
 

@@ -54,7 +54,7 @@ def add_constraint(draft: SchemaDraft, action: AddConstraint) -> None:
     properties = dict(draft.configuration.metadata.configuration)
     if not _CONSTRAINT_NAME.fullmatch(name):
         raise InvalidArgument(
-            f"{action.name!r} is no name for a constraint: use letters and digits"
+            f"{action.name!r} is not a valid constraint name: use letters and digits"
         )
     if (taken := _find_constraint(properties, name)) is not None:
         raise InvalidArgument(
@@ -158,7 +158,7 @@ def cluster_by(draft: SchemaDraft, action: ClusterBy) -> None:
     if len(set(paths)) != len(paths):
         raise InvalidArgument(f"CLUSTER BY names a column twice: {', '.join(map(dotted, paths))}")
     if paths == clustering_columns(configuration, draft.domains):
-        draft.note("the table is clustered so already", "nothing")
+        draft.note("the table is clustered that way already", "nothing")
         return
     physical = [_clusterable(configuration, path) for path in paths]
     upgraded = upgrade_protocol(configuration.protocol, ["clustering", "domainMetadata"])

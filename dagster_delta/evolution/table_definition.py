@@ -307,8 +307,8 @@ def _protocol(
     reader, writer = max(reader, least.min_reader_version), max(writer, least.min_writer_version)
     if (reader, writer) not in ((1, 3), (1, 4), (2, 5), (2, 6), (1, 7), (3, 7)):
         raise InvalidArgument(
-            f"delta.minReaderVersion {reader} with delta.minWriterVersion {writer} is no protocol; "
-            "use 1 with 2, 3, 4 or 7, 2 with 5 or 6, or 3 with 7"
+            f"delta.minReaderVersion {reader} with delta.minWriterVersion {writer} is not a valid "
+            "protocol; use 1 with 2, 3, 4 or 7, 2 with 5 or 6, or 3 with 7"
         )
     if writer < 7:
         return Protocol(min_reader_version=reader, min_writer_version=writer)

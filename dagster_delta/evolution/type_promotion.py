@@ -139,16 +139,15 @@ class Promotion:
         self, old: DataType, new: DataType, path: ColumnPath, done: ColumnPath
     ) -> SchemaChangeRefused:
         wider = describe_wider_types(old)
-        allowed = f"{old} widens to {wider}" if wider else f"{old} widens to no other type"
+        allowed = f"{old} can be widened to {wider}" if wider else f"{old} cannot be widened"
         otherwise = (
             "the keys of a map change in no other way, as two could become one"
             if "key" in done
-            else "change_column converts to any type by writing the data files again while the "
-            "table is in use"
+            else "change_column converts to any type by rewriting the data files online"
         )
         column = dotted((*path, *done))
         return SchemaChangeRefused(
-            f"column {column} cannot be changed from {old} to {new}, which does not hold every "
-            f"value of it without loss; {allowed}, and {otherwise}",
+            f"column {column} cannot be changed from {old} to {new}, which cannot represent all "
+            f"its values exactly; {allowed}, and {otherwise}",
             column=column,
         )

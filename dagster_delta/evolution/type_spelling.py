@@ -114,7 +114,7 @@ def _element(cursor: StatementCursor) -> DataType:
 def _unknown(word: str) -> str:
     if word == "INT8":
         # Eight bytes to DuckDB, eight bits to DuckLake and Arrow.
-        return "INT8 means 8 bits to some and 8 bytes to others; write TINYINT or BIGINT"
+        return "INT8 is ambiguous (8 bits or 8 bytes); write TINYINT or BIGINT"
     if word in ("HUGEINT", "UHUGEINT", "INT128", "UINT128"):
         return "Delta tables have no integers of 128 bits; write DECIMAL(38,0)"
     return f"Delta tables have no type {word}"

@@ -106,7 +106,9 @@ def delta_asset_checks(
     )
     key = asset_key_of(asset)
     if not rules:
-        raise InvalidArgument(f"the checks of {key.to_user_string()} would check nothing")
+        raise InvalidArgument(
+            f"the checks of {key.to_user_string()} are empty: enable at least one"
+        )
     _check_blocking(blocking, rules)
     source = _Table(key, asset, table, storage_options, io_manager_key)
     specs = [
@@ -171,12 +173,12 @@ class _Table:
         if not isinstance(manager, DeltaIOManager):
             raise InvalidArgument(
                 f"{self.key.to_user_string()} is stored by the resource {self.io_manager_key!r}, "
-                "which is no DeltaIOManager: pass the location of its table as table"
+                "which is not a DeltaIOManager: pass the location of its table as table"
             )
         snapshot = manager.table_of(self.key, self._metadata())
         if snapshot is None:
             raise TableNotFound(
-                f"{self.key.to_user_string()} has no Delta table yet: materialise it first"
+                f"{self.key.to_user_string()} has no Delta table yet: materialize it first"
             )
         return snapshot
 

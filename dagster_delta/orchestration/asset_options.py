@@ -234,8 +234,8 @@ def _options(
             continue
         if option in found and found[option][1] != value:
             raise InvalidArgument(
-                f"the metadata of {owner} says {found[option][0]!r} and {key!r}, which mean "
-                "the same and differ; keep one of them"
+                f"the metadata of {owner} has different values for {found[option][0]!r} and "
+                f"{key!r}, which are the same option; keep one of them"
             )
         found[option] = (key, value)
     return found
@@ -259,9 +259,7 @@ def _unknown_key(key: str, known: Mapping[str, str], owner: str) -> InvalidArgum
     spellings = [NAMESPACE + each for each in known]
     close = difflib.get_close_matches(key, spellings, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(spellings)}"
-    return InvalidArgument(
-        f"the metadata of {owner} has the key {key!r}, which means nothing here; {hint}"
-    )
+    return InvalidArgument(f"the metadata of {owner} has the unknown key {key!r}; {hint}")
 
 
 @dataclass(frozen=True, slots=True)

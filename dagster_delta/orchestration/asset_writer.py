@@ -227,12 +227,12 @@ def _keep_existing(
         return None
     what = "the table" if predicate is None else "a partition of the run"
     if write.options.mode == "ignore":
-        reason = f"the mode is ignore, and {what} is there already"
+        reason = f"the mode is ignore, and {what} exists already"
         return WrittenAsset(
             write.options.mode, before, {}, predicate, reason, history=write.options.history
         )
     raise TableAlreadyExists(
-        f"{what} of {write.name} is there already, and the mode is error; set the mode to "
+        f"{what} of {write.name} exists already, and the mode is error; set the mode to "
         "overwrite or append, or to ignore to leave it as it is",
         table=write.uri,
         version=before.version,
@@ -338,13 +338,13 @@ def _prepare_merge(
     options = write.options
     if options.schema_mode == "overwrite":
         raise InvalidArgument(
-            f"the mode of {write.name} is merge, and its schema_mode overwrite: rows that stay "
-            "keep their columns; use schema_mode merge or strict"
+            f"{write.name} has mode merge with schema_mode overwrite, which would drop columns of "
+            "existing rows; use schema_mode merge or strict"
         )
     if options.sort_by:
         raise InvalidArgument(
-            f"the mode of {write.name} is merge, which sorts no rows: leave sort_by out, and sort "
-            "the table by OPTIMIZE … ZORDER BY"
+            f"{write.name} has mode merge, which does not support sort_by: omit it, and Z-order "
+            "the table with OPTIMIZE"
         )
     before = _snapshot(table)
     if before is not None:

@@ -162,7 +162,7 @@ def _first_time(target: Snapshot | None, done: Mapping[str | None, int | None]) 
     read_before = () if target is None else target.transactions()
     for each in read_before:
         if any(_is_reading(each.app_id, key) for key in fresh):
-            return "another table is at the upstream location than the one that was read before"
+            return "the upstream table was replaced by another one"
     return "nothing was read before"
 
 
@@ -178,7 +178,10 @@ def _set_back(upstream: Scan, done: Mapping[str | None, int | None]) -> str | No
     latest = upstream.snapshot.version
     if furthest <= latest:
         return None
-    return f"the upstream table was set back: it was read up to {furthest}, and is at {latest}"
+    return (
+        f"the upstream log was rolled back: it was read up to version {furthest}, "
+        f"and is at {latest}"
+    )
 
 
 def _gap(error: DeltaError, upstream: Scan, consumer: Consumer) -> str:
@@ -187,11 +190,11 @@ def _gap(error: DeltaError, upstream: Scan, consumer: Consumer) -> str:
     stays_off = isinstance(error, ChangeDataNotRecorded) and not properties.enable_change_data_feed
     if stays_off or consumer.on_gap == "fail":
         error.message += (
-            f". {consumer.name} takes every row when it is launched with full_refresh in its "
-            'config, or the run tag delta/full_refresh = "true"'
+            f". To process every row, launch {consumer.name} with full_refresh in its config, or "
+            'with the run tag delta/full_refresh = "true"'
         )
         raise error
-    return f"the changes cannot be told any more: {error}"
+    return f"the changes are no longer available: {error}"
 
 
 def _where(upstream: Scan, consumer: Consumer) -> str | None:

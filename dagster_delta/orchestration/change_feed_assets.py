@@ -311,8 +311,8 @@ class _IncrementalAsset:
     def _refuse_none(self, rows: Any) -> None:
         if rows is None:
             raise InvalidArgument(
-                f"{self._function.__name__} is an incremental asset and returned None: return the "
-                "rows to write, none of them where nothing is to be written"
+                f"{self._function.__name__} is an incremental asset and returned None: return "
+                "the rows to write, or an empty table if there are none"
             )
 
     def _load(
@@ -429,10 +429,10 @@ def _log(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
     where = changes.snapshot.store.location.uri
     if changes.is_full_refresh:
         context.log.info(
-            f"Taking every row of {where} at version {changes.to_version}: {changes.refresh_reason}"
+            f"Full refresh from {where} at version {changes.to_version}: {changes.refresh_reason}"
         )
     elif not consumption.is_nothing_new:
         context.log.info(
-            f"Taking the changes of {where} from version {changes.from_version} to "
+            f"Reading the changes of {where} from version {changes.from_version} to "
             f"{changes.to_version}"
         )

@@ -75,7 +75,7 @@ def sql_column_lineage(
         return _lineage(sql, tables, columns)
     except (SqlglotError, ValueError) as error:
         raise UnsupportedExpression(
-            f"the lineage of columns cannot be told from the query: {error}"
+            f"the column lineage cannot be derived from the query: {error}"
         ) from error
 
 
@@ -94,7 +94,7 @@ def _lineage(
     }
     query = parse_one(sql, dialect="spark")
     if not isinstance(query, exp.Query):
-        raise UnsupportedExpression("the lineage of columns is told from a query: SELECT …")
+        raise UnsupportedExpression("column lineage is derived from a query: SELECT …")
     written = query.named_selects
     qualified: Any = qualify(query.copy(), schema=schema, dialect="spark")
     names = qualified.named_selects
@@ -106,7 +106,7 @@ def _lineage(
             f"the query has {len(names)} columns, and its result {len(columns)}"
         )
     if len(set(names)) < len(names):
-        raise UnsupportedExpression("two columns of the query have the same name: give them others")
+        raise UnsupportedExpression("two columns of the query have the same name: rename one")
     scope = build_scope(qualified)
     deps = {}
     for column, name in zip(columns, names, strict=True):
@@ -125,7 +125,7 @@ def _sources(root: Node, upstream: Mapping[str, UpstreamColumns]) -> Iterator[Ta
         table = upstream.get(node.expression.name.lower())
         if table is None:
             raise UnsupportedExpression(
-                f"the query reads {node.expression.name}, which is none of its upstream tables: "
+                f"the query reads {node.expression.name}, which is not one of its upstream tables: "
                 f"{', '.join(upstream)}"
             )
         name = exp.to_column(node.name).name.lower()

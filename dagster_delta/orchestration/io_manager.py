@@ -332,7 +332,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             )
         except TableNotFound as error:
             raise TableNotFound(
-                f"{name} has no Delta table yet: materialise it first, or check that root_uri, "
+                f"{name} has no Delta table yet: materialize it first, or check that root_uri, "
                 "schema and table_name are those it was written with; an input whose annotation "
                 "ends with `| None` is None then",
                 table=error.table or uri,

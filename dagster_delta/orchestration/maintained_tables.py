@@ -116,8 +116,8 @@ class MaintainedTable:
         manager = getattr(resources, self.io_manager_key or _DEFAULT_IO_MANAGER)
         if not isinstance(manager, DeltaIOManager):
             raise InvalidArgument(
-                f"the asset {self.name} is stored by {type(manager).__name__}, which is no "
-                "DeltaIOManager: leave it out of the job, or name its location in the job's tables"
+                f"the asset {self.name} is stored by {type(manager).__name__}, which is not a "
+                "DeltaIOManager: leave it out of the job, or give its location in the job's tables"
             )
         return manager
 
@@ -158,7 +158,9 @@ def maintained_tables(
     ]
     names = [each.op_name for each in found]
     if twice := sorted({each for each in names if names.count(each) > 1}):
-        raise InvalidArgument(f"two tables of the job come to the same op name: {', '.join(twice)}")
+        raise InvalidArgument(
+            f"several tables of the job map to the same op name: {', '.join(twice)}"
+        )
     if not found:
         raise InvalidArgument(
             "the job has no tables: give it assets, a selection that finds some, or tables by name "

@@ -254,7 +254,8 @@ def _job_on_one_table(
         chosen = tables.get(config.table)
         if chosen is None:
             raise InvalidArgument(
-                f"{config.table!r} is no table of this job, which has {', '.join(sorted(tables))}"
+                f"{config.table!r} is not a table of this job, which has "
+                f"{', '.join(sorted(tables))}"
             )
         table = chosen.open(context.resources)
         if table is None:
@@ -329,7 +330,7 @@ def _mapping(
     def mapping(val: DeltaMaintenanceConfig) -> dg.RunConfig:
         if unknown := sorted(set(val.tables) - set(known)):
             raise InvalidArgument(
-                f"{', '.join(unknown)}: no table of this job, which has {', '.join(known)}"
+                f"{', '.join(unknown)}: not a table of this job, which has {', '.join(known)}"
             )
         return dg.RunConfig(ops={name: {"config": val.model_dump()} for name in names})
 

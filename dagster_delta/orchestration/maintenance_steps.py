@@ -181,7 +181,7 @@ def clean_log_step(table: DeltaTable, config: CleanLogConfig, log: Log) -> StepR
 def clone_step(
     table: DeltaTable, config: CloneConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
-    """Clone the table, or tell what that would mean. Raises as `DeltaTable.clone` does."""
+    """Clone the table, or report what that would copy. Raises as `DeltaTable.clone` does."""
     table.refresh()
     source = table.snapshot(version=config.version, timestamp=config.timestamp)
     kind = "deep" if config.deep else "shallow"
@@ -225,7 +225,7 @@ def restore_step(
     *,
     dry_run: bool,
 ) -> StepReport:
-    """Go back to an older version, or tell what that would mean. Raises as `DeltaTable.restore`."""
+    """Restore an older version, or report what that would change. As `DeltaTable.restore`."""
     before = table.refresh()
     target = table.snapshot(version=version, timestamp=timestamp)
     facts = {

@@ -138,7 +138,7 @@ class MergeConfig(KnownFieldsOnly, Config):
         """
         if not self.predicate:
             raise InvalidArgument(
-                f"the mode of {asset} is merge, and nothing says which rows match: set "
+                f"the mode of {asset} is merge, but there is no predicate: set "
                 'merge_config={"merge_type": "upsert", "predicate": "t.id = s.id"} on the IO '
                 "manager or in the asset's metadata, or the metadata merge_predicate"
             )
@@ -181,7 +181,7 @@ def _parse(kind: type[T], value: object) -> T | None:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(each) for each in first["loc"])
         raise InvalidArgument(
-            f"a merge configuration is not what it should be at {where}: {first['msg']}"
+            f"a merge configuration is invalid at {where}: {first['msg']}"
         ) from error
 
 

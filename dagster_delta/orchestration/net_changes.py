@@ -144,6 +144,6 @@ def _refuse_ambiguous(ranked: Any, last: Any, keys: Sequence[str], asset: str) -
     if open_:
         raise ConstraintViolation(
             f"{asset} returned several rows with the same key ({', '.join(keys)}) for one version, "
-            f"and which of them counts is open ({len(open_)} keys): leave one row per key",
+            f"which is ambiguous ({len(open_)} keys): leave one row per key",
             examples=tuple(repr(each) for each in open_[:_MAX_EXAMPLES]),
         )

@@ -167,7 +167,7 @@ def _observe(
             return _go_on(store, previous)
         except VersionNotFound as error:
             # An observation is of what is there: it starts over, and says so.
-            warn(f"{error} Observing the table from its latest version on.")
+            warn(f"{error} Observing the table from its latest version.")
     cursor = start_cursor(store)
     commit = last_data_change(store, cursor)
     # Where a clean-up took the commit that made the rows, they are as old as the log is known.

@@ -139,7 +139,7 @@ def _choose(tables: Iterable[MaintainedTable], name: str) -> MaintainedTable:
     if name not in by_name:
         known = ", ".join(sorted(by_name))
         raise InvalidArgument(
-            f"{name!r} is no table of this job, which has {known}"
+            f"{name!r} is not a table of this job, which has {known}"
             if name
             else f"the config names no table; the job has {known}"
         )

@@ -189,7 +189,7 @@ def _watch(
     runs_something = not (options.get("target") is None and options.get("job_name") is None)
     if not runs_something and options.get("asset_key") is None:
         raise InvalidArgument(
-            f"Sensor {name} would do nothing: give a target to run, or an asset_key to report on"
+            f"Sensor {name} has nothing to do: give a target to run, or an asset_key to report on"
         )
     operations = options.get("operations")
     if isinstance(operations, str):
@@ -234,7 +234,7 @@ def _location(uri: str) -> str:
 def _at_least_one(name: str, option: str, options: DeltaSensorOptions, default: int) -> int:
     value = dict(options).get(option, default)
     if not isinstance(value, int) or value < 1:
-        raise InvalidArgument(f"{option} of sensor {name} is a number from 1 on, not {value!r}")
+        raise InvalidArgument(f"{option} of sensor {name} is a positive number, not {value!r}")
     return value
 
 

@@ -82,8 +82,8 @@ def _query(name: str, sql: str, keys: Mapping[str, dg.AssetKey]) -> str:
         raise InvalidArgument(f"{name} has no upstream asset for Spark to query")
     if odd := [each for each in keys if not each.isidentifier() or each == "context"]:
         raise InvalidArgument(
-            f"the query of {name} calls a table {odd[0]!r}, which is no name for one: use letters, "
-            "digits and underscores"
+            f"the query of {name} has the table name {odd[0]!r}, which is not allowed: use "
+            "letters, digits and underscores"
         )
     try:
         return sql.format_map({each: each for each in keys})

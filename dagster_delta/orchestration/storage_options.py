@@ -55,8 +55,8 @@ def refuse_mask(name: str, value: object) -> None:
     """
     if value == _MASK:
         raise InvalidArgument(
-            f"{name} is {_MASK}, by which the Launchpad hides a secret: delete such lines from the "
-            "config of the run, and what the code location says counts"
+            f"{name} is {_MASK}, with which the Launchpad masks a secret: delete the line from the "
+            "run config, so that the value of the code location applies"
         )
 
 

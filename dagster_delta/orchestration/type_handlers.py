@@ -93,7 +93,7 @@ def load_type_of(annotation: Any, default: str | None, *, name: str) -> LoadType
     if annotation is Any or annotation is None:
         if default is None:
             raise InvalidArgument(
-                f"nothing says as what to load the input {name!r}: annotate it with one of "
+                f"the input {name!r} has no type annotation: annotate it with one of "
                 f"{_annotations()}, or set default_load_type on the DeltaIOManager to one of "
                 f"{', '.join(each.name for each in LOAD_TYPES)}"
             )
@@ -105,8 +105,8 @@ def load_type_of(annotation: Any, default: str | None, *, name: str) -> LoadType
         if (package, class_name) == (each.package, each.class_name):
             return each
     raise InvalidArgument(
-        f"the input {name!r} is annotated with {wanted}, and a Delta table is loaded as one of "
-        f"{_annotations()}"
+        f"the input {name!r} is annotated with {wanted}, and a Delta table can be loaded as "
+        f"one of {_annotations()}"
     )
 
 
@@ -120,7 +120,7 @@ def load_type_by_name(name: str) -> LoadType:
         if each.name == name:
             return each
     raise InvalidArgument(
-        f"default_load_type {name!r} is none of {', '.join(each.name for each in LOAD_TYPES)}"
+        f"default_load_type is one of {', '.join(each.name for each in LOAD_TYPES)}, not {name!r}"
     )
 
 

@@ -79,7 +79,7 @@ def merge_rows(
     if any(each.action != "insert" for each in statement.clauses):
         refuse_append_only(transaction, "this MERGE")
     if statement.engine not in (None, "arrow", "spark"):
-        raise InvalidArgument(f"there is no engine {statement.engine!r}: choose 'arrow' or 'spark'")
+        raise InvalidArgument(f"engine is 'arrow' or 'spark', not {statement.engine!r}")
     is_frame = type(statement.source).__module__.startswith("pyspark.sql")
     with tempfile.TemporaryDirectory(prefix="merge-") as directory:
         if statement.engine == "spark" or (statement.engine is None and is_frame):

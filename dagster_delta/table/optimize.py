@@ -219,7 +219,7 @@ def _rewriter(
     snapshot: Snapshot, options: OptimizeOptions, clustering: tuple[tuple[str, ...], ...]
 ) -> RewriteFiles:
     if options.engine not in (None, "arrow", "spark"):
-        raise InvalidArgument(f"there is no engine {options.engine!r}: choose 'arrow' or 'spark'")
+        raise InvalidArgument(f"engine is 'arrow' or 'spark', not {options.engine!r}")
     columns = zorder_columns(snapshot.configuration, options.zorder_by) or clustering
     is_hilbert = bool(clustering)
     if options.engine == "spark":

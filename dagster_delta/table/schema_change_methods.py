@@ -435,7 +435,9 @@ def _position(*, first: bool, after: str | None) -> Position:
     from dagster_delta.evolution.schema_actions import Position
 
     if first == (after is not None):
-        raise InvalidArgument("a column stands first, or after another: pass first=True or after=…")
+        raise InvalidArgument(
+            "a column is placed first or after another: pass first=True or after=…"
+        )
     return Position(after)
 
 

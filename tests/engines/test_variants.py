@@ -101,7 +101,7 @@ def test_what_is_no_json_is_refused_with_its_row(text: str, said: str) -> None:
     [
         ([object()], "row 0: a variant has no type"),
         ([{1: 2}], "names are strings"),
-        ("[]", "into a list"),
+        ("[]", "in a list"),
     ],
 )
 def test_what_a_variant_has_no_type_for_is_refused(values: Any, said: str) -> None:

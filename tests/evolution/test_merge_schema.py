@@ -63,7 +63,7 @@ def test_strict_lets_nullable_columns_be_absent() -> None:
 
 def test_strict_asks_for_columns_that_may_not_be_null() -> None:
     table = StructType((StructField("id", PrimitiveType("long"), nullable=False),))
-    with pytest.raises(SchemaMismatch, match="may not be null"):
+    with pytest.raises(SchemaMismatch, match="lacks NOT NULL columns"):
         check_strict(table, named(), option="OPTION")
 
 

@@ -113,11 +113,11 @@ def test_a_not_null_column_has_existing_rows_checked() -> None:
     [
         ("ADD ID INT", "there is a column id already"),
         ("ADD s.X INT", r"there is a column s\.x already"),
-        ("ADD c INT AFTER nowhere", "not beside it"),
+        ("ADD c INT AFTER nowhere", "not on the same level"),
         ("ADD s.c INT DEFAULT 1", "only whole columns"),
         ("ADD c INT DEFAULT id + 1", "no columns to look at"),
-        ("ADD c INT DEFAULT 'x'", "no value of type integer"),
-        ("ADD c TINYINT DEFAULT 300", "no value of type byte"),
+        ("ADD c INT DEFAULT 'x'", "not a value of type integer"),
+        ("ADD c TINYINT DEFAULT 300", "not a value of type byte"),
         ("ADD tags.element.c INT NOT NULL", "array or a map"),
         ("ADD `a;b` INT", "delta.columnMapping.mode"),
     ],
@@ -424,7 +424,7 @@ def test_what_is_no_widening_is_refused_with_both_types_and_the_way_out(old: str
         plan(configuration, sql)
     message = str(caught.value)
     assert f"column c cannot be changed from {old} to {new}" in message.replace(", ", ",")
-    assert f"{old} widens to" in message
+    assert f"{old} can be widened" in message or f"{old} cannot be widened" in message
     assert caught.value.column == "c"
 
 
@@ -482,7 +482,7 @@ def test_defaults_come_and_go() -> None:
     assert configuration.schema.field("id").metadata["CURRENT_DEFAULT"] == "7"
     for sql in ("ALTER id DROP DEFAULT", "ALTER id SET DEFAULT NULL"):
         assert "CURRENT_DEFAULT" not in plan(configuration, sql).after.schema.field("id").metadata
-    with pytest.raises(InvalidArgument, match="no value of type integer"):
+    with pytest.raises(InvalidArgument, match="not a value of type integer"):
         plan(table(), "ALTER p SET DEFAULT 'soon'")
     with pytest.raises(SchemaChangeRefused, match="only whole columns"):
         plan(table(), "ALTER s.x SET DEFAULT 1")
@@ -510,7 +510,7 @@ def test_columns_move_within_their_struct() -> None:
         ("ADD CONSTRAINT c CHECK (id + 1)", "condition"),
         ("ADD CONSTRAINT C CHECK (id > 1), ADD CONSTRAINT c CHECK (id > 2)", "already"),
         ("DROP CONSTRAINT c", "there are none"),
-        ("DROP FEATURE checkConstraints, DROP c", "stands alone"),
+        ("DROP FEATURE checkConstraints, DROP c", "only action"),
         ("SET TBLPROPERTIES ('delta.constraints.c' = 'id > 1')", "ADD CONSTRAINT"),
     ],
 )

@@ -279,7 +279,7 @@ def test_a_table_that_no_io_manager_stores_is_checked_by_its_location(checked):
     ("asset", "options", "message"),
     [
         ("events", {}, "pass the asset itself"),
-        (EVENTS, {"constraints": False}, "would check nothing"),
+        (EVENTS, {"constraints": False}, "enable at least one"),
         (EVENTS, {"health": {"speed": 1}}, "no speed"),
         (EVENTS, {"row_count": (None, None)}, "pair of bounds"),
         (EVENTS, {"blocking": ["delta_unique"]}, "no check delta_unique"),

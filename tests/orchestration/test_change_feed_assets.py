@@ -272,8 +272,8 @@ def vacuum_changes(source: Source) -> None:
     ("happens", "because", "expected"),
     [
         (clean_log, "does not hold the commits", {1: 10, 2: 30, 4: 50}),
-        (replace_table, "another table", {2: 30, 5: 60}),
-        (set_back, "was set back: it was read up to 1", {1: 10, 2: 20}),
+        (replace_table, "replaced by another", {2: 30, 5: 60}),
+        (set_back, "was rolled back: it was read up to version 1", {1: 10, 2: 20}),
         (vacuum_changes, "VACUUM", {1: 10, 2: 30, 4: 50}),
     ],
 )

@@ -341,7 +341,7 @@ def test_the_state_of_a_lake_names_a_table_it_cannot_open(root, tmp_path, caplog
             "dryrun",
         ),
         (DeltaSensorComponent, {"name": "s", "assets": "*"}, "either tables or a root"),
-        (DeltaSensorComponent, {"name": "s", "tables": "u"}, "would do nothing"),
+        (DeltaSensorComponent, {"name": "s", "tables": "u"}, "nothing to do"),
         (
             DeltaSensorComponent,
             {"name": "s", "tables": "u", "assets": "*", "job": "j"},

@@ -133,7 +133,7 @@ def test_an_input_that_was_never_materialised_says_so(lake, events):
     source = dg.AssetSpec("events").with_io_manager_key("io_manager")
     error = lake.fail(source, reader)
     assert isinstance(error, TableNotFound)
-    assert "materialise it first" in str(error)
+    assert "materialize it first" in str(error)
 
 
 def test_an_asset_that_returns_none_wrote_by_itself(lake):
@@ -203,7 +203,7 @@ def test_mode_ignore_leaves_a_table_that_is_there_and_says_so(lake, events):
     lake.materialize(events(ARROW), mode="ignore")
     result = lake.materialize(events(table_of([{"id": 9, "name": "z"}])), mode="ignore")
     assert lake.column("id") == [1, 2]
-    assert "is there already" in lake.metadata(result)["delta/skipped"]
+    assert "exists already" in lake.metadata(result)["delta/skipped"]
 
 
 def test_metadata_of_the_asset_wins_over_the_configuration(lake, events):

@@ -262,7 +262,7 @@ def test_another_io_manager_is_refused_by_name(lake: Lake) -> None:
     )
     with pytest.raises(Exception) as caught:
         defs.resolve_job_def("delta_maintenance").execute_in_process(instance=lake.instance)
-    assert "no DeltaIOManager" in str(library_error(caught.value))
+    assert "not a DeltaIOManager" in str(library_error(caught.value))
 
 
 def test_a_schedule_brings_its_job_and_its_config(lake: Lake) -> None:

@@ -279,7 +279,7 @@ def test_enumerations_and_names_of_earlier_integrations_are_understood(lake, eve
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"merge_config": {"merge_type": "upsert"}}, "nothing says which rows match"),
+        ({"merge_config": {"merge_type": "upsert"}}, "there is no predicate"),
         ({"merge_config": {"merge_type": "custom", "predicate": ON}}, "no merge_operations_config"),
         (
             {"merge_predicate": ON, "merge_operations_config": {"when_matched_delete": [{}]}},
@@ -287,7 +287,7 @@ def test_enumerations_and_names_of_earlier_integrations_are_understood(lake, eve
         ),
         ({"merge_config": {"merge_type": "outer", "predicate": ON}}, "merge_type"),
         ({"merge_config": "upsert"}, "a MergeConfig"),
-        ({"merge_predicate": ON, "schema_mode": "overwrite"}, "keep their columns"),
+        ({"merge_predicate": ON, "schema_mode": "overwrite"}, "columns of existing rows"),
         ({"merge_config": {"predicate": ON, "error_on_type_mismatch": False}}, "try_cast"),
         ({"merge_predicate": ON, "writer_properties": {"page_size": "1"}}, "compression alone"),
         ({"merge_predicate": ON, "commit_properties": {"retries": 1}}, "custom_metadata alone"),

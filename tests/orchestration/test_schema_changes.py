@@ -201,7 +201,7 @@ def test_a_table_that_was_there_before_the_switch_has_its_own_say(filled: Lake) 
     alone = {**CHANGE, "enable_features": False}
     assert "enable_features=True" in refusal(filled, alone)
     table_of(filled).set_properties({"dagsterDelta.enableColumnChange": False})
-    assert "which somebody turned off" in refusal(filled, CHANGE)
+    assert "explicitly set to false" in refusal(filled, CHANGE)
     assert table_of(filled).protocol().min_reader_version == 1
 
 

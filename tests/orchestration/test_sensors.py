@@ -720,7 +720,7 @@ def test_the_environment_gives_the_storage_options(daemon, uri, monkeypatch) -> 
     [
         ({"tables": ()}, "either tables or a root"),
         ({"root": "/lake"}, "either tables or a root"),
-        ({"target": None}, "would do nothing"),
+        ({"target": None}, "nothing to do"),
         ({"tables": ("a", "b"), "asset_key": "x"}, "a function from the location"),
         ({"partition_expr": "day"}, "no partitions_def"),
         ({"partitions_def": dg.StaticPartitionsDefinition(["a"])}, "either partition_expr"),

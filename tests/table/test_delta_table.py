@@ -223,7 +223,7 @@ def test_column_mapping_assigns_ids_and_names(store: MemoryStore) -> None:
                 "schema": pa.schema({"a": pa.list_(pa.int64()), "b": pa.int64()}),
                 "partition_by": ["a"],
             },
-            "simple type",
+            "primitive type",
         ),
     ],
 )

@@ -434,7 +434,7 @@ def test_another_table_of_the_schema_takes_no_default_along(store: MemoryStore) 
     [
         ("ADD COLUMN c ARRAY<INT> DEFAULT array(1)", InvalidArgument, "atomic type"),
         ("ADD COLUMN c STRING DEFAULT uuid()", UnsupportedExpression, "computed once"),
-        ("ADD COLUMN c TINYINT DEFAULT 1000", InvalidArgument, "no value of type byte"),
+        ("ADD COLUMN c TINYINT DEFAULT 1000", InvalidArgument, "not a value of type byte"),
     ],
 )
 def test_what_the_log_cannot_hold_is_refused(

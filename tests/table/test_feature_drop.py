@@ -169,7 +169,7 @@ def test_moved_rows_keep_their_ids_and_are_no_change() -> None:
     [
         ({}, "deletionVectors", "does not have the feature"),
         ({}, "noSuchFeature", "does not have the feature"),
-        ({"delta.enableRowTracking": True}, "domainMetadata", "rowTracking, which builds on it"),
+        ({"delta.enableRowTracking": True}, "domainMetadata", "rowTracking, which depends on it"),
         ({"delta.constraints.c": "id > 0"}, "checkConstraints", "drop its CHECK constraints"),
         ({"delta.columnMapping.mode": "name"}, "columnMapping", "rename the column"),
     ],

@@ -282,7 +282,11 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written() -> None:
         lambda m: m.when_matched_delete().when_matched_update_all(),
     )
     refused(SchemaMismatch, "no column t.x", lambda m: m.when_matched_update({"v": "t.x"}))
-    refused(SchemaMismatch, "sees s alone", lambda m: m.when_not_matched_insert({"id": "t.id"}))
+    refused(
+        SchemaMismatch,
+        "this clause sees only s",
+        lambda m: m.when_not_matched_insert({"id": "t.id"}),
+    )
     refused(
         SchemaMismatch,
         "sees t alone",

@@ -151,9 +151,9 @@ def test_a_change_of_settings_loses_to_another() -> None:
         ({"delta.appendOnly": "perhaps"}, "neither 'true' nor 'false'"),
         ({"delta.constraints.c": "id > 0"}, "ADD CONSTRAINT c"),
         ({"delta.columnMapping.mode": "id"}, "cannot go from none to id"),
-        ({"delta.columnMapping.maxColumnId": 7}, "kept by the writers"),
+        ({"delta.columnMapping.maxColumnId": 7}, "maintained by writers"),
         ({"delta.dataSkippingStatsColumns": "nope"}, "names nope"),
-        ({"delta.minReaderVersion": 2, "delta.minWriterVersion": 3}, "is no protocol"),
+        ({"delta.minReaderVersion": 2, "delta.minWriterVersion": 3}, "is not a valid protocol"),
         ({"delta.feature.nope": "supported"}, "does not know"),
         ({"delta.enableIcebergCompatV1": True}, "needs column mapping"),
         (

@@ -118,7 +118,7 @@ def _each_footer(store: ObjectStore, paths: Sequence[str], look: Callable[[Any],
             return look(read_footer(store.open_input(decoded)).schema_arrow)
         except FileNotFoundError as error:
             raise DataFileMissing(
-                "the log names a data file that is not there: restore the file, or restore the "
+                "the log refers to a data file that is missing: restore the file, or restore the "
                 "table to an older version",
                 table=store.location.uri,
                 file=decoded,

@@ -319,7 +319,7 @@ class DataFileReader:
             raise
         except FileNotFoundError as error:
             raise DataFileMissing(
-                "the log names a data file that is not there: restore the file, or restore the "
+                "the log refers to a data file that is missing: restore the file, or restore the "
                 "table to an older version",
                 table=self._store.location.uri,
                 file=file.path,

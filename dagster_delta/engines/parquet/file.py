@@ -285,7 +285,7 @@ class FileInWriting:
             yield
         except OSError as error:
             raise StorageFailure(
-                f"a data file could not be written: {error}; check permissions, space and "
+                f"a data file could not be written: {error}; check permissions, free space and the "
                 "connection",
                 table=self._table,
                 file=self.path,

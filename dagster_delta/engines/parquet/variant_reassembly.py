@@ -290,8 +290,8 @@ def _present(values: Encoded) -> list[bytes]:
 
 def _wrongly_shredded(what: str) -> InvalidTable:
     return InvalidTable(
-        f"a variant is shredded wrongly: {what}; restore an older version of the table or rewrite "
-        "the file"
+        f"a shredded variant is invalid: {what}; restore an older version of the table or "
+        "rewrite the file"
     )
 
 
@@ -301,8 +301,8 @@ def _binary_array(values: list[bytes]) -> Any:
         offsets = buffer_of("i", accumulate(map(len, values), initial=0))
     except OverflowError as error:
         raise UnsupportedFeature(
-            f"the variants of {len(values)} rows take more than 2 GiB, which no Arrow column of "
-            "binary holds: read the table with the Spark engine"
+            f"the variants of {len(values)} rows take more than 2 GiB, the limit of a binary Arrow "
+            "array: read the table with the Spark engine"
         ) from error
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)

@@ -69,8 +69,8 @@ def parse_assignments(
     for name, sql in values.items():
         if not isinstance(sql, str):
             raise InvalidArgument(
-                f"the value of column {name} is a Spark SQL expression, not {sql!r}: write text as "
-                '"\'text\'" and numbers as "1"',
+                f"the value of column {name} is a Spark SQL expression, not {sql!r}: write "
+                'strings as "\'text\'" and numbers as "1"',
                 column=name,
             )
         column, data_type = _find_target(name, schema)
@@ -129,7 +129,7 @@ def _find_target(name: str, schema: StructType) -> tuple[tuple[str, ...], DataTy
     target = parse_expression(name, schema).typed
     if not isinstance(target, Column):
         raise InvalidArgument(
-            f"{name!r} is no column: an update sets columns and fields of structs", column=name
+            f"there is no column {name!r}: an update sets columns and struct fields", column=name
         )
     return target.path, target.data_type
 
@@ -153,8 +153,8 @@ def _refuse_overlaps(assignments: Sequence[Assignment]) -> None:
             shorter = min(len(each.column), len(other.column))
             if each.column[:shorter] == other.column[:shorter]:
                 raise InvalidArgument(
-                    f"column {'.'.join(each.column)} is set together with "
-                    f"{'.'.join(other.column)}: set one of them",
+                    f"columns {'.'.join(each.column)} and {'.'.join(other.column)} overlap: set "
+                    "only one of them",
                     column=".".join(each.column),
                 )
 

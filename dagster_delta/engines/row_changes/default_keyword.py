@@ -78,7 +78,7 @@ def _top_level(name: str, schema: StructType) -> str | None:
         return None
     if len(typed.path) > 1:
         raise InvalidArgument(
-            f"DEFAULT is for whole columns, and {name} is a field of one: write its value",
+            f"DEFAULT applies to whole columns, and {name} is a field: give its value",
             column=".".join(typed.path),
         )
     return typed.path[0]

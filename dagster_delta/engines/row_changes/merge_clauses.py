@@ -109,7 +109,7 @@ class MergeNames:
             raise InvalidArgument("the aliases of a merge may not be empty")
         if target_alias.casefold() == source_alias.casefold():
             raise InvalidArgument(
-                f"target and source of a merge are both called {target_alias!r}: give them "
+                f"target and source of the merge have the same alias {target_alias!r}: give them "
                 "different aliases"
             )
         self._schemas = {TARGET: target, SOURCE: source}
@@ -148,7 +148,7 @@ class MergeNames:
             UnsupportedExpression: the embedded engine cannot compute it exactly.
         """
         if not isinstance(sql, str):
-            raise InvalidArgument(f"{sql!r} is no Spark SQL: write expressions as text")
+            raise InvalidArgument(f"expressions are strings of Spark SQL, not {sql!r}")
         try:
             expression = parse_expression(sql, self.scope(kind))
         except SchemaMismatch as mismatch:
@@ -183,11 +183,11 @@ class MergeNames:
             SchemaMismatch: the table does not have it.
         """
         if not isinstance(name, str):
-            raise InvalidArgument(f"{name!r} is no Spark SQL: write expressions as text")
+            raise InvalidArgument(f"expressions are strings of Spark SQL, not {name!r}")
         alias = self._aliases[TARGET]
         typed = parse_expression(name, _side_scope(alias, self.assigned)).typed
         if not isinstance(typed, Column):
-            raise InvalidArgument(f"{name!r} is no column of the table", column=name)
+            raise InvalidArgument(f"the table has no column {name!r}", column=name)
         path = typed.path
         if path[0].casefold() != alias.casefold():
             return path
@@ -255,8 +255,8 @@ class MergeNames:
 
     def _alias_alone(self, name: str) -> InvalidArgument:
         return InvalidArgument(
-            f"{name} is an alias of this merge: to name a column of that name, write it behind an "
-            f"alias, as in {self._aliases[TARGET]}.{name}"
+            f"{name} is an alias of this merge: qualify a column of that name with an alias, as in "
+            f"{self._aliases[TARGET]}.{name}"
         )
 
     def _scope(self, sides: Sequence[str]) -> StructType:
@@ -285,7 +285,7 @@ class MergeNames:
         if len(_SIDES[kind]) == 1:
             seen = target if kind == "not_matched_by_source" else source
             return SchemaMismatch(
-                f"{mismatch.message}; this part of a merge sees {seen} alone",
+                f"{mismatch.message}; this clause sees only {seen}",
                 column=mismatch.column,
             )
         return mismatch
@@ -350,13 +350,13 @@ def parse_clauses(
         UnsupportedExpression: the embedded engine cannot compute an expression exactly.
     """
     if not texts:
-        raise InvalidArgument("a merge needs at least one clause: call when_matched_update, say")
+        raise InvalidArgument("a merge needs at least one clause, such as when_matched_update")
     for position, text in enumerate(texts):
         if text.condition is None and any(each.kind == text.kind for each in texts[position + 1 :]):
             kind = text.kind.replace("_", " ")
             raise InvalidArgument(
-                f"a 'when {kind}' clause without a condition stands before another one, which "
-                "would never be reached: give it a condition, or move it to the end"
+                f"a 'when {kind}' clause without a condition precedes another one, which would "
+                "never be reached: give it a condition, or move it to the end"
             )
     return tuple(_parse_clause(text, names, configuration, evolves) for text in texts)
 
@@ -408,7 +408,7 @@ def _by_path(text: ClauseText, names: MergeNames) -> dict[str, str]:
         path = names.target_column(name)
         if text.action == "insert" and len(path) > 1:
             raise InvalidArgument(
-                f"an insert sets whole columns, and {name} is a field of one", column=name
+                f"an insert sets whole columns, and {name} is a field", column=name
             )
         quoted = _quote(path)
         if quoted in values:
@@ -428,9 +428,9 @@ def _every_column(names: MergeNames, filled: Collection[str] | None) -> dict[str
     missing = [name for name in lacking if filled is not None and name not in filled]
     if missing:
         raise SchemaMismatch(
-            f"the source of the merge has no column {', '.join(missing)}: add it, or say with "
-            "when_matched_update or when_not_matched_insert what to write, or pass "
-            'schema_mode="merge" to leave such columns as they are',
+            f"the source of the merge has no column {', '.join(missing)}: add it, or list the "
+            "assignments with when_matched_update or when_not_matched_insert, or pass "
+            'schema_mode="merge" to leave such columns unchanged',
             column=missing[0],
         )
     alias = names.alias(SOURCE)

@@ -239,9 +239,9 @@ def _refuse_doubles(found: _Columns, join: MergeJoin, source: MergeSource, *, ta
     names = join.source_key_names or tuple(source.schema.names)
     shown = source.take(excess[:_MAX_EXAMPLES], names).to_pylist()
     raise ConstraintViolation(
-        "several rows of the source match one row of the table, and which of them is to change it "
-        f"is open ({len(excess)} are too many): leave one row per key in the source, or make the "
-        "condition of the merge stricter",
+        "several rows of the source match the same row of the table, so the result would be "
+        f"ambiguous ({len(excess)} surplus matches): leave one row per key in the source, or "
+        "make the condition of the merge stricter",
         table=table,
         examples=tuple(repr(each) for each in shown),
     )

@@ -42,7 +42,7 @@ class MergeSource:
     def __init__(self, data: object, directory: str) -> None:
         if type(data).__module__.partition(".")[0] == "pyspark":
             raise UnsupportedFeature(
-                "the embedded engine does not merge a Spark frame: leave engine out to merge on "
+                "the embedded engine cannot merge a Spark DataFrame: omit engine to merge on "
                 "Spark, or pass frame.toArrow()"
             )
         reader = to_reader(data)

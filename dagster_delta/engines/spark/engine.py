@@ -125,7 +125,7 @@ def _active_session() -> SparkSession:
     if session is None:
         raise InvalidArgument(
             "there is no active Spark session: pass one, as in scan.to_spark(spark), or start one "
-            "before you ask for the Spark engine"
+            "before using the Spark engine"
         )
     return session
 
@@ -138,7 +138,7 @@ def check_reachable(store: ObjectStore) -> None:
     """
     if scheme_of(store.location.uri) == "memory":
         raise InvalidArgument(
-            "a table in the memory of this process is out of reach for Spark's workers: use "
+            "Spark executors cannot access a table in the memory of this process: use "
             'engine="arrow", or a location that they share',
             table=store.location.uri,
         )

@@ -124,12 +124,12 @@ def _query_failure(error: Exception, *, table: str) -> DeltaError | None:
 
     if match := _BAD_VALUE.search(str(error)):
         return InvalidArgument(
-            f"an expression fails on a value ({match['condition']}): {match['message']}",
+            f"an expression failed on a value ({match['condition']}): {match['message']}",
             table=table,
         )
     if isinstance(error, AnalysisException):
         said = str(error).partition("\n")[0]
-        return InvalidArgument(f"Spark makes no sense of an expression: {said}", table=table)
+        return InvalidArgument(f"Spark cannot analyze an expression: {said}", table=table)
     return None
 
 
@@ -140,8 +140,8 @@ def read_failure(error: Exception, *, table: str, version: int) -> DeltaError | 
         return None
     parameters = error.getMessageParameters() or {}  # type: ignore[attr-defined]
     return DataFileMissing(
-        "the log names a data file that storage does not have: restore the file, or restore a "
-        "version of the table that does not need it",
+        "the log refers to a data file that is missing from storage: restore the file, or "
+        "restore a version of the table that does not need it",
         table=table,
         version=version,
         file=parameters.get("path"),

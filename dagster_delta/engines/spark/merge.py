@@ -260,9 +260,9 @@ class FrameMerge:
 
     def _ambiguity(self, count: int) -> ConstraintViolation:
         return ConstraintViolation(
-            "several rows of the source match one row of the table, and which of them is to change "
-            f"it is open ({count} are too many): leave one row per key in the source, or make the "
-            "condition of the merge stricter",
+            "several rows of the source match the same row of the table, so the result would be "
+            f"ambiguous ({count} surplus matches): leave one row per key in the source, or make "
+            "the condition of the merge stricter",
             table=self.target.store.location.uri,
             examples=tuple(self._ambiguous_rows()),
         )

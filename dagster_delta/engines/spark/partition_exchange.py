@@ -236,4 +236,4 @@ def _whole_packs(batches: Iterator[Any]) -> Iterator[tuple[PartitionKey, str, An
                 yield msgspec.json.decode(partition, type=PartitionKey), kind, whole
     if incomplete:
         # What one task sends for a partition is never split, however skewed the partition is.
-        raise StorageFailure("the shuffle has lost rows on their way to the data files")
+        raise StorageFailure("the shuffle lost rows on the way to the data files")

@@ -350,7 +350,7 @@ class _FrameReader:
         """Rows with the constants of the file, or chunk of a file, that they came from."""
         if len(set(keys.tolist())) != len(keys):
             raise InvalidTable(
-                "two files of the table have one 64-bit hash, by which Spark would mix up their "
+                "the paths of two files have the same 64-bit hash, so Spark would mix up their "
                 'rows: read the table with engine="arrow"',
                 table=self.plan.store.location.uri,
                 version=self.plan.version,
@@ -385,8 +385,8 @@ class _FrameReader:
         functions = self._functions
         found = functions.lit(True) if condition is None else condition
         error = functions.raise_error(
-            "dagster_delta: Spark reports the path of a data file otherwise than the log does; "
-            'give the full URI of the table, or read it with engine="arrow"'
+            "dagster_delta: Spark reports another path for a data file than the log does; give "
+            'the full URI of the table, or read it with engine="arrow"'
         )
         answer: Column = functions.when(
             functions.col(self._own_name("found_key")).isNotNull(), found

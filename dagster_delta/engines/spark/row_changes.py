@@ -166,9 +166,9 @@ class _Rewriting:
         expected = self._count_matches()
         if written.counts[0] != expected:
             raise InvalidArgument(
-                f"the predicate was true of {expected} rows when they were looked for, and of "
-                f"{written.counts[0]} when they were changed: write it without functions that "
-                "answer otherwise every time, such as rand()",
+                f"the predicate matched {expected} rows when they were counted, but "
+                f"{written.counts[0]} when they were changed: avoid nondeterministic functions "
+                "such as rand()",
                 table=self._store.location.uri,
             )
 

@@ -53,8 +53,8 @@ def with_row_ids(
     joined = rows.join(functions.broadcast(entries), found, "left")
     # A silent miss would leave rows without ids.
     missed = functions.raise_error(
-        "dagster_delta: Spark reports the path of a data file otherwise than the log does; "
-        'give the full URI of the table, or read it with engine="arrow"'
+        "dagster_delta: Spark reports another path for a data file than the log does; give "
+        'the full URI of the table, or read it with engine="arrow"'
     ).cast("long")
     is_found = functions.col(_KEY).isNotNull()
     row_id = functions.col(_BASE) + functions.col(row_index)

@@ -62,8 +62,8 @@ class FileIndex:
         paths = dict(zip(keys, files["path"].to_pylist(), strict=True))
         if len(paths) != len(keys):
             raise InvalidTable(
-                "two files of the table have one name, or one 64-bit hash of it, by which Spark "
-                'would mix up their rows: change the table with engine="arrow"',
+                "two files of the table have the same name, or the same 64-bit hash of it, so "
+                'Spark would mix up their rows: change the table with engine="arrow"',
                 table=store.location.uri,
                 version=version,
             )
@@ -78,8 +78,8 @@ class FileIndex:
         unknown = [each for each in rows if each not in self.paths]
         if unknown:
             raise InvalidTable(
-                "Spark reports the path of a data file otherwise than the log does; give the full "
-                'URI of the table, or change it with engine="arrow"',
+                "Spark reports another path for a data file than the log does; give the full URI "
+                'of the table, or change it with engine="arrow"',
                 table=table,
             )
         return {self.paths[key]: bitmap for key, bitmap in rows.items()}

@@ -143,8 +143,8 @@ def _from_spark_type(data_type: spark_types.DataType, path: str) -> DataType:
             name = _DELTA_NAMES.get(type(data_type).__name__)
             if name is None or (name == "string" and data_type != types.StringType()):
                 raise SchemaMismatch(
-                    f"a Delta table has no type for {data_type.simpleString()}: cast the column to "
-                    "a type it has before writing",
+                    f"Delta tables have no type for {data_type.simpleString()}: cast the column "
+                    "to a supported type before writing",
                     column=path,
                 )
             return PrimitiveType(name)

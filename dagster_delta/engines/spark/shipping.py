@@ -44,8 +44,8 @@ def ship_package(spark: SparkSession) -> None:
         spark.addArtifacts(str(_package_file()), pyfile=True)
     except PySparkException as error:
         raise InvalidArgument(
-            f"the session takes no files for its workers ({error}): install dagster-delta-protocol "
-            "into their Python instead"
+            f"the session cannot send files to its workers ({error}): install "
+            "dagster-delta-protocol into their Python instead"
         ) from error
     _SHIPPED.add(spark)
 

@@ -241,7 +241,7 @@ def _decimals_from_floats(array: Any, target: Any) -> Any:
         try:
             return decimal.Decimal(repr(value)).quantize(unit, context=context)
         except decimal.InvalidOperation as error:
-            raise pa.ArrowInvalid(f"{value} is no decimal number") from error
+            raise pa.ArrowInvalid(f"{value} is not a decimal number") from error
 
     return pa.array([convert(each) for each in array.cast(pa.float64()).to_pylist()], target)
 

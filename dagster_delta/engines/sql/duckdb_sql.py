@@ -132,7 +132,9 @@ class DuckDbEvaluator:
                     )
                 return sql
             case Refused(construct):
-                raise UnsupportedExpression(f"{construct} is not embeddable; use the Spark engine")
+                raise UnsupportedExpression(
+                    f"the embedded engine does not support {construct}; use the Spark engine"
+                )
 
     def _render_shielded(self, node: Call) -> str:
         """AND and OR that look at an operand only where those before it left the result open.

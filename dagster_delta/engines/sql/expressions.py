@@ -208,8 +208,8 @@ class SqlExpression:
 
 def _too_deep() -> InvalidArgument:
     return InvalidArgument(
-        "the expression is nested too deeply: join conditions by AND and OR, which may be as many "
-        "as you like, and shorten other chains of operators"
+        "the expression is nested too deeply: combine conditions with AND and OR, of which "
+        "there may be any number, and shorten other chains of operators"
     )
 
 

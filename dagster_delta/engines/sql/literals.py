@@ -162,7 +162,7 @@ def typed_literal(sql: str, word: Token, text: str) -> LiteralSyntax | Opaque:
         return Opaque(f"the literal {kind} {text!r}", ())
     except ValueError:
         syntax_error(sql, word.position, f"{text!r} is not a valid {kind} literal")
-    raise GrammarUnknown(word.position, f"{word.text} does not start a literal known here")
+    raise GrammarUnknown(word.position, f"{word.text} does not start a supported literal")
 
 
 def parse_date(text: str) -> dt.date:

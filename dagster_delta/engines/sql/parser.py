@@ -211,7 +211,7 @@ class _Parser:
             else:
                 left = Function(name, (left, right))
         if self._token.is_operator("|", "^", "&"):
-            self._leave("bit operators are not known here")
+            self._leave("bitwise operators are not supported")
         return left
 
     def _sum(self) -> Syntax:
@@ -247,7 +247,7 @@ class _Parser:
         if self._token.is_operator("-", "+", "~"):
             sign = self._next()
             if sign.text == "~":
-                self._leave("bit operators are not known here")
+                self._leave("bitwise operators are not supported")
             if sign.text == "-" and self._token.kind == "number":
                 # The smallest integer is a literal, though its absolute value would not fit.
                 return self._postfix(number_literal(self._sql, self._next(), negative=True))
@@ -273,7 +273,7 @@ class _Parser:
             elif self._take_operator("::"):
                 base = CastSyntax(base, self._type())
             elif self._token.is_word("COLLATE", "OVER", "FILTER", "WITHIN"):
-                self._leave(f"{self._token.text.upper()} is not known here")
+                self._leave(f"{self._token.text.upper()} is not supported")
             else:
                 return base
 
@@ -332,7 +332,7 @@ class _Parser:
             self._index += 1
             parts.append(self._identifier())
         if self._token.is_operator("->"):
-            self._leave("lambda functions are not known here")
+            self._leave("lambda functions are not supported")
         if len(parts) == 1 and parts[0].lower() in _NILADIC:
             return Opaque(parts[0], (Name(tuple(parts)),))
         return Name(tuple(parts))
@@ -369,7 +369,7 @@ class _Parser:
             if name in ("cast", "try_cast"):
                 return self._cast(name)
             if name == "trim" and self._token.is_word("BOTH", "LEADING", "TRAILING", "FROM"):
-                self._leave("this form of TRIM is not known here")
+                self._leave("this form of TRIM is not supported")
             if name in ("substring", "substr", "extract", "overlay", "position"):
                 return self._keyword_call(name)
             if self._token.is_word("DISTINCT", "ALL", "SELECT", "WITH"):
@@ -423,7 +423,7 @@ class _Parser:
                     self._leave("expected )")
         found = type_from_words(name, parameters)
         if found is None:
-            raise GrammarUnknown(position, f"the type {name} is not known here")
+            raise GrammarUnknown(position, f"the type {name} is not supported")
         return found
 
     def _opaque_until_closed(self, construct: str) -> Syntax:

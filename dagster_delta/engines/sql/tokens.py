@@ -102,7 +102,7 @@ def tokenize(sql: str) -> list[Token]:
 
 def _checked(sql: str, position: int, text: str) -> str:
     if any("\ud800" <= each <= "\udfff" for each in text):
-        syntax_error(sql, position, "half a surrogate pair is no character")
+        syntax_error(sql, position, "half of a surrogate pair is not a character")
     return text
 
 

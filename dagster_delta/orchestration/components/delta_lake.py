@@ -147,7 +147,7 @@ class DeltaLakeComponent(dg.StateBackedComponent, TableAssetOptions):
             key = table_key(self.key_prefix, discovery.root, each.uri)
             if key in tables:
                 raise InvalidArgument(
-                    f"the tables {tables[key].uri} and {each.uri} come to the same asset key "
+                    f"the tables {tables[key].uri} and {each.uri} map to the same asset key "
                     f"{key.to_user_string()}: exclude one of them"
                 )
             tables[key] = each
