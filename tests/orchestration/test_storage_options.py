@@ -68,9 +68,9 @@ def test_the_launchpad_masks_no_server_that_is_not_set():
 
 
 def test_the_mask_of_the_launchpad_is_no_secret():
-    with pytest.raises(InvalidArgument, match=r"secret_access_key is .*: delete such lines"):
+    with pytest.raises(InvalidArgument, match=r"secret_access_key is .*: delete the line"):
         S3StorageOptions(secret_access_key="********").to_options()
-    with pytest.raises(InvalidArgument, match=r"remote is .*: delete such lines"):
+    with pytest.raises(InvalidArgument, match=r"remote is .*: delete the line"):
         _ = SparkSessionResource(remote="********").session
 
 
