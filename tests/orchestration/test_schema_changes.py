@@ -278,7 +278,7 @@ def test_a_value_in_the_way_fails_the_run_and_leaves_the_table(filled: Lake) -> 
         ({"kind": "CHANGE_COLUMN", "column": "price"}, "needs `new_type`"),
         ({"statement": "ADD COLUMN a INT", "cast": "price"}, "takes no `cast`"),
         ({**CHANGE, "existing_rows": "null"}, "takes no `existing_rows`: it is for ALTER"),
-        ({"statement": "ADD COLUMN a INT", "table": "nowhere"}, "'nowhere' is no table"),
+        ({"statement": "ADD COLUMN a INT", "table": "nowhere"}, "'nowhere' is not a table"),
         ({"kind": "CANCEL_COLUMN_CHANGE"}, "no column of the table is being changed"),
     ],
 )
