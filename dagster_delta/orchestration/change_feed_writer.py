@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import AssetKey
 
-from dagster_delta.errors import TableNotFound
-from dagster_delta.orchestration.asset_options import AssetOptions, WriteMode
+from dagster_delta.errors import SchemaMismatch, TableNotFound
+from dagster_delta.orchestration.asset_options import AssetOptions
 from dagster_delta.orchestration.asset_writer import AssetWrite, WrittenAsset, write_asset
 from dagster_delta.orchestration.change_consumption import Consumption
 from dagster_delta.orchestration.column_lineage import UpstreamColumns, column_lineage_by_name
@@ -83,19 +83,33 @@ def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
     if applied.rows is None:
         return _only_progress(write, applied.consumption)
     if applied.mode == "append":
-        mode: WriteMode = "overwrite" if applied.consumption.changes.is_full_refresh else "append"
-        options = replace(write.options, mode=mode)
-        if mode == "append":
-            options = _growing(options)
+        if applied.consumption.changes.is_full_refresh:
+            return _anew(write, applied.rows)
+        options = replace(_growing(write.options), mode="append")
         return write_asset(replace(write, options=options), applied.rows)
     rows = applied.rows
     if applied.returns == "changes":
         rows = _net(rows, applied, write.name)
     if applied.consumption.changes.is_full_refresh:
         rows = _present(rows) if applied.returns == "changes" else rows
-        options = replace(write.options, mode="overwrite")
-        return write_asset(replace(write, options=options), rows)
+        return _anew(write, rows)
     return write_asset(_merging(write, applied, rows), rows)
+
+
+def _anew(write: AssetWrite, rows: Any) -> WrittenAsset:
+    """The rows in place of all others."""
+    try:
+        return write_asset(replace(write, options=replace(write.options, mode="overwrite")), rows)
+    except SchemaMismatch as error:
+        if write.options.schema_mode == "overwrite" or write.selection is not None:
+            raise
+        raise SchemaMismatch(
+            f"{error.message}\nEvery row of the upstream table was read anew: with the metadata "
+            f'{{"schema_mode": "overwrite"}}, {write.name} takes their columns as they are',
+            table=error.table or write.uri,
+            column=error.column,
+            examples=error.examples,
+        ) from error
 
 
 def consumption_metadata(consumption: Consumption) -> dict[str, Any]:

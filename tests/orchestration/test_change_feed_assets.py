@@ -19,6 +19,7 @@ from dagster_delta.errors import (
     ConstraintViolation,
     DataFileMissing,
     InvalidArgument,
+    SchemaMismatch,
 )
 from dagster_delta.orchestration.change_feed_assets import (
     ChangeFeedConfig,
@@ -123,6 +124,15 @@ def test_other_columns_upstream_are_taken_on_by_schema_mode_overwrite(lake, sour
 
     lake.materialize(source.asset, events, tags={"delta/full_refresh": "true"})
     assert [row["v"] for row in lake.rows()] == [0.5]
+
+
+def test_a_full_refresh_with_other_columns_names_the_schema_mode_that_takes_them(lake, source):
+    assets = copy(source)
+    lake.materialize(*assets)
+    source.table.append(rows(k3=3).append_column("w", pa.array(["x"])), schema_mode="merge")
+    error = lake.fail(*assets, tags={"delta/full_refresh": "true"})
+    assert isinstance(error, SchemaMismatch)
+    assert '{"schema_mode": "overwrite"}, events takes their columns' in str(error)
 
 
 # ---- once, and only once
