@@ -321,7 +321,10 @@ def _alteration(cursor: StatementCursor, path: ColumnPath) -> SchemaAction:
 def _new_type(cursor: StatementCursor) -> DataType:
     data_type = read_type(cursor)
     if cursor.is_word("USING"):
-        cursor.fail("types are widened, which takes no expression")
+        cursor.fail(
+            "types are widened, which takes no expression; change_column converts by one, given as "
+            "its `cast`"
+        )
     return data_type
 
 

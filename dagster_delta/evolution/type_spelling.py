@@ -108,6 +108,8 @@ def _element(cursor: StatementCursor) -> DataType:
     found = _PRIMITIVES.get(word)
     if found is None:
         cursor.fail(_unknown(word), at=token)
+    if cursor.is_word("COLLATE"):
+        cursor.fail("collations are not written; leave it out, and compare upper(…) or lower(…)")
     return _with_suffixes(cursor, word, found)
 
 

@@ -5,6 +5,7 @@ Spec: Column Invariants; CHECK Constraints; Consistency Between Table Metadata a
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,9 @@ _DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
 _SORTABLE = (PrimitiveType, DecimalType)
 _VARIANT = PrimitiveType("variant")
 _STRING = PrimitiveType("string")
+
+_CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+_TEXT_LIMIT = re.compile(r"(?:var)?char\(([0-9]+)\)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +290,7 @@ def write_spec(
     """
     own = table_constraints(configuration) if check_rows else ()
     constraints = (*constraints, *_stored_as_given(configuration, (*own, *constraints)))
+    own = (*own, *(_text_limits(configuration) if check_rows else ()))
     if values.verified:
         from dagster_delta.engines.row_completion import generation_constraints
 
@@ -299,6 +304,17 @@ def write_spec(
         or _DEFAULT_FILE_SIZE_BYTES,
         sort_by=_sort_columns(configuration, sort_by),
     )
+
+
+def _text_limits(configuration: TableConfiguration) -> Iterator[Constraint]:
+    """The lengths of VARCHAR(n) and CHAR(n) columns, which Spark declares beside their type."""
+    for field in configuration.schema:
+        declared = field.metadata.get(_CHAR_VARCHAR_KEY)
+        limit = _TEXT_LIMIT.fullmatch(declared) if isinstance(declared, str) else None
+        if limit is not None and field.data_type == _STRING:
+            name = f"{limit[0].upper()} of column {field.name}"
+            sql = f"length({quote_path((field.name,))}) <= {limit[1]}"
+            yield Constraint(name, sql, null_passes=True)
 
 
 def _stored_as_given(
