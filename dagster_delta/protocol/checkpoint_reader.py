@@ -30,7 +30,7 @@ from dagster_delta.protocol.arrow_columns import chunks_where
 from dagster_delta.protocol.commit_file import LenientDomainMetadata, LenientMetadata
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.parquet_footer import open_footer
-from dagster_delta.protocol.parquet_reader import open_parquet_reader
+from dagster_delta.protocol.parquet_reader import open_parquet_reader, row_group_runs
 from dagster_delta.protocol.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
 
 __all__ = ["ADD_SOURCES", "REMOVE_SOURCES", "CheckpointPart", "TableActions", "conform"]
@@ -353,7 +353,7 @@ class CheckpointPart:
         if self.num_rows == 0:
             return
         leaves = self._leaves_of(columns)
-        groups = list(range(self._metadata.num_row_groups))
+        runs = row_group_runs(self._metadata, leaves, is_fetched=self._is_remote)
         with self._corruption_named(), self._open_input() as source:
             reader = open_parquet_reader(
                 source,
@@ -365,9 +365,10 @@ class CheckpointPart:
             # Handing little work to another thread costs more than it brings.
             is_large = len(leaves) > 1 and self.num_rows >= _MANY_ROWS
             missing = self.num_rows
-            for batch in reader.iter_batches(rows, groups, leaves, use_threads=is_large):
-                missing -= batch.num_rows
-                yield batch
+            for run in runs:
+                for batch in reader.iter_batches(rows, run, leaves, use_threads=is_large):
+                    missing -= batch.num_rows
+                    yield batch
             # Arrow passes over pages of a kind that it does not know, be it by damage.
             if missing:
                 raise pa.ArrowInvalid(f"{missing} of {self.num_rows} rows are missing")

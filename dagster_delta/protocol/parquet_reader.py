@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["decoding_pool", "open_parquet_reader", "release_scratch_memory"]
+__all__ = ["decoding_pool", "open_parquet_reader", "release_scratch_memory", "row_group_runs"]
+
+_FETCHED_BYTES = 64 * 1024 * 1024
+"""Compressed bytes of one file that are fetched ahead of decoding them."""
 
 
 def open_parquet_reader(source: Any, **options: Any) -> Any:
@@ -31,6 +35,31 @@ def open_parquet_reader(source: Any, **options: Any) -> Any:
     reader = ParquetReader(memory_pool=decoding_pool())
     reader.open(source, **options)
     return reader
+
+
+def row_group_runs(metadata: Any, leaves: Sequence[int], *, is_fetched: bool) -> list[list[int]]:
+    """The row groups of a file in runs that are read one after the other.
+
+    Args:
+        metadata: `pyarrow.parquet.FileMetaData`.
+        leaves: indexes of the columns that are read.
+        is_fetched: whether all bytes of a run are fetched before any is decoded. A run has no more
+            than 64 MiB then, or one row group, so that a large file is never held as a whole.
+    """
+    groups = range(metadata.num_row_groups)
+    if not is_fetched:
+        return [list(groups)]
+    runs: list[list[int]] = []
+    room = 0
+    for group in groups:
+        columns = metadata.row_group(group)
+        size_bytes = sum(columns.column(leaf).total_compressed_size for leaf in leaves)
+        if not runs or size_bytes > room:
+            runs.append([])
+            room = _FETCHED_BYTES
+        runs[-1].append(group)
+        room -= size_bytes
+    return runs
 
 
 @cache

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.errors import CorruptLog
+from dagster_delta.protocol import parquet_reader
 from dagster_delta.protocol.checkpoint_reader import CheckpointPart
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 from tests.table.logs import (
@@ -222,6 +223,40 @@ def test_several_batches_and_row_groups_read_like_one() -> None:
     rows = _adds(_part(sink.getvalue()), "path", "partition_values")
     assert [row["path"] for row in rows] == [f"f{n}" for n in range(5000)]
     assert [row["partition_values"] for row in rows] == [[("p", str(n))] for n in range(5000)]
+
+
+class _CountedFile(io.BytesIO):
+    """Counts the bytes that are read."""
+
+    num_read = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        self.num_read += len(data)
+        return data
+
+
+def test_a_large_remote_file_is_fetched_some_row_groups_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = pq.read_table(io.BytesIO(checkpoint_bytes([add_file(f"f{n}") for n in range(5000)])))
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=500, compression="none")
+    source = _CountedFile(sink.getvalue())
+    part = CheckpointPart(
+        lambda: pa.PythonFile(source, mode="r"), "_delta_log/checkpoint", is_remote=True
+    )
+    assert part.num_rows == 5000
+    size = len(sink.getvalue())
+    monkeypatch.setattr(parquet_reader, "_FETCHED_BYTES", size // 5)
+    source = _CountedFile(sink.getvalue())
+    batches = part.batches(["add"])
+    first = next(batches)
+    # Columns that hold nothing but nulls take no bytes to speak of.
+    assert 0 < source.num_read < size // 2
+    found = [first, *batches]
+    paths = [row["path"] for batch in found for row in batch.column("add").to_pylist()]
+    assert paths == [f"f{n}" for n in range(5000)]
 
 
 @pytest.mark.parametrize("cut", [0, 10, 200, -4])
