@@ -7,6 +7,7 @@ Spec: the Version Checksum File of the shipped protocol.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -16,6 +17,7 @@ from dagster_delta.protocol.commit_file import (
     CommitActions,
     LenientDomainMetadata,
     LenientMetadata,
+    decode_commit,
 )
 from dagster_delta.protocol.content_checksum import holds_checksum, with_checksum
 from dagster_delta.protocol.row_id_mark import is_row_id_mark
@@ -26,6 +28,7 @@ __all__ = [
     "first_version_checksum",
     "next_version_checksum",
     "parse_version_checksum",
+    "version_checksum_after",
 ]
 
 
@@ -175,6 +178,27 @@ def next_version_checksum(
         transaction_id=transaction_id if isinstance(transaction_id, str) else None,
     )
     return _with_deletion_vectors(counted, actions)
+
+
+def version_checksum_after(
+    known: VersionChecksum | None, commits: Iterable[tuple[int, bytes]]
+) -> VersionChecksum | None:
+    """The checksum of the last version, or None where it does not follow from what is known.
+
+    Args:
+        known: of the version before the first commit; None where it is not known.
+        commits: (version, contents of the commit file), in order.
+
+    Raises:
+        CorruptLog: a commit is damaged.
+    """
+    checksum = known
+    for version, data in commits:
+        if version == 0:
+            checksum = first_version_checksum(decode_commit(data, version=version))
+        elif checksum is not None:
+            checksum = next_version_checksum(checksum, decode_commit(data, version=version))
+    return checksum
 
 
 def _is_countable(actions: CommitActions) -> bool:

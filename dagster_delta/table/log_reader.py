@@ -31,6 +31,7 @@ from dagster_delta.protocol.last_checkpoint import LastCheckpoint, parse_last_ch
 from dagster_delta.protocol.log_paths import (
     LAST_CHECKPOINT_PATH,
     LOG_DIRECTORY,
+    checksum_path,
     commit_path,
     sidecar_path,
     version_prefix,
@@ -44,7 +45,11 @@ from dagster_delta.protocol.log_segment import (
 )
 from dagster_delta.protocol.log_tail import RawCommit
 from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.protocol.version_checksum import VersionChecksum, parse_version_checksum
+from dagster_delta.protocol.version_checksum import (
+    VersionChecksum,
+    parse_version_checksum,
+    version_checksum_after,
+)
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 
 __all__ = [
@@ -57,6 +62,7 @@ __all__ = [
     "located",
     "open_checkpoint",
     "read_checksum",
+    "read_checksum_after",
     "read_commit",
     "read_commits",
     "read_last_checkpoint",
@@ -240,6 +246,26 @@ def read_checksum(store: ObjectStore, segment: LogSegment) -> VersionChecksum | 
         return parse_version_checksum(store.read(segment.checksum.path))
     except FileNotFoundError:
         return None
+
+
+def read_checksum_after(
+    store: ObjectStore, known: VersionChecksum | None, commits: Sequence[tuple[int, bytes]]
+) -> VersionChecksum | None:
+    """The version checksum of the last of some commits; None where it is not to be had.
+
+    Args:
+        store: store of the table.
+        known: of the version before the first commit, where there is one.
+        commits: (version, contents of the commit file), at least one, in order.
+
+    Raises:
+        CorruptLog: a commit is damaged.
+    """
+    try:
+        return parse_version_checksum(store.read(checksum_path(commits[-1][0])))
+    except FileNotFoundError:
+        # Its writer stores none, or has not yet. Whoever commits next has to go on from one.
+        return version_checksum_after(known, commits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 from dagster_delta.engines.engine import Clock
 from dagster_delta.errors import UnsupportedFeature
-from dagster_delta.protocol.commit_file import decode_commit
 from dagster_delta.protocol.log_paths import checksum_path
 from dagster_delta.protocol.version_checksum import (
     VersionChecksum,
     encode_version_checksum,
-    first_version_checksum,
-    next_version_checksum,
     parse_version_checksum,
+    version_checksum_after,
 )
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.checkpoint_files import write_checkpoint
@@ -57,7 +55,7 @@ def follow_commit(
     from dagster_delta.table.snapshot import Snapshot
 
     version = commits[-1][0]
-    checksum = _checksum_after(base, commits)
+    checksum = version_checksum_after(None if base is None else base.checksum, commits)
     if base is not None and base.configuration.properties.symlink_manifests:
         _LOG.warning(
             "version %d of %s is committed, but its symlink manifests are those of an older "
@@ -74,20 +72,6 @@ def follow_commit(
     if _store_checkpoint_when_due(snapshot, clock=clock):
         return _with_clean_log(snapshot, clock=clock)
     return snapshot
-
-
-def _checksum_after(
-    base: Snapshot | None, commits: Sequence[tuple[int, bytes]]
-) -> VersionChecksum | None:
-    """The checksum of the last version, None where the one before is not known."""
-    checksum = None if base is None else base.checksum
-    for version, data in commits:
-        actions = decode_commit(data, version=version)
-        if version == 0:
-            checksum = first_version_checksum(actions)
-        elif checksum is not None:
-            checksum = next_version_checksum(checksum, actions)
-    return checksum
 
 
 def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum | None) -> None:

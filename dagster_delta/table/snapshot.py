@@ -43,6 +43,7 @@ from dagster_delta.table.log_reader import (
     find_segment,
     located,
     read_checksum,
+    read_checksum_after,
     read_commit,
     read_last_checkpoint,
 )
@@ -457,7 +458,10 @@ class Snapshot:
         # Where the next commit is missing, a clean-up may have removed it together with others.
         if not commits and self._was_overtaken():
             return Snapshot.load(self.store)
-        return self.advance(commits)
+        if not commits:
+            return self
+        checksum = read_checksum_after(self.store, self.checksum, commits)
+        return self.advance(commits, checksum=checksum)
 
     def _was_overtaken(self) -> bool:
         hint = read_last_checkpoint(self.store)

@@ -198,6 +198,22 @@ def test_an_open_handle_goes_on_with_checksums_after_it_counted_once(store: Memo
     assert table.version() == 0
 
 
+@pytest.mark.parametrize("theirs_is_stored", [True, False])
+def test_a_handle_that_was_overtaken_goes_on_with_checksums(
+    store: MemoryStore, theirs_is_stored: bool
+) -> None:
+    table = table_of(store)
+    DeltaTable("", store=store).append(ROWS)
+    if not theirs_is_stored:
+        store.delete(["_delta_log/00000000000000000001.crc"])
+    table.append(ROWS)
+    checksum = parse_version_checksum(store.read("_delta_log/00000000000000000002.crc"))
+    snapshot = DeltaTable("", store=store).snapshot()
+    assert checksum is not None
+    assert (checksum.num_files, snapshot.version) == (snapshot.files().num_rows, 2)
+    assert checksum.size_bytes == sum(snapshot.files()["size_bytes"].to_pylist())
+
+
 def test_appends_carry_a_large_table_forward(store: MemoryStore) -> None:
     table = table_of(store, checkpointInterval="1000000")
     for _ in range(300):
