@@ -15,6 +15,7 @@ from dagster_delta.protocol.commit_file import decode_commit_info
 from dagster_delta.protocol.log_segment import CommitFile, LogListing
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log_reader import list_log, located, read_commits
+from dagster_delta.table.time_travel import commit_times
 
 if TYPE_CHECKING:
     from dagster_delta.table.snapshot import Snapshot
@@ -29,7 +30,8 @@ class HistoryEntry:
     version: int
     """Version that the commit made."""
     timestamp_ms: int
-    """When, in milliseconds since the epoch: what the commit says, else the time of its file."""
+    """When, in milliseconds since the epoch, by the clock of time travel: as of this time, the
+    table is at this version. What the writer's clock said is the `timestamp` of `commit_info`."""
     commit_info: Mapping[str, Any]
     """Everything the writer recorded, as it stands in the log."""
 
@@ -102,11 +104,15 @@ def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) ->
     listing = list_log(store, start=start, end=snapshot.version)
     versions = _contiguous_versions(listing, snapshot.version)
     files = [CommitFile(version, version, listing.commits[version]) for version in versions]
+    times = dict(zip(versions[::-1], commit_times(listing, versions[::-1]), strict=True))
+    has_own_times = snapshot.configuration.in_commit_timestamps_enabled
     entries = []
-    for file, commit in zip(files, read_commits(store, files), strict=True):
+    for commit in read_commits(store, files):
         with located(store, commit.version):
             info = decode_commit_info(commit.data, version=commit.version, path=commit.path)
-        entries.append(HistoryEntry(commit.version, _timestamp(info, file), info))
+        own_time = info.get("inCommitTimestamp") if has_own_times else None
+        time = own_time if isinstance(own_time, int) else times[commit.version]
+        entries.append(HistoryEntry(commit.version, time, info))
     return entries[:limit]
 
 
@@ -118,11 +124,3 @@ def _contiguous_versions(listing: LogListing, last: int) -> list[int]:
         versions.append(version)
         version -= 1
     return versions
-
-
-def _timestamp(info: Mapping[str, Any], commit: CommitFile) -> int:
-    for key in ("inCommitTimestamp", "timestamp"):
-        value = info.get(key)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    return commit.file.modified_ms

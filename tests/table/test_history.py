@@ -9,6 +9,7 @@ from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.history import HistoryEntry, history
 from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.time_travel import version_at
 from tests.table.logs import PROTOCOL, add_file, checkpoint, commit, metadata
 
 
@@ -75,8 +76,20 @@ def test_what_it_did_not_record_is_absent() -> None:
     assert entry.operation_parameters == entry.operation_metrics == {}
 
 
-def test_the_time_is_the_commits_own_before_its_writers_before_its_files() -> None:
-    assert [entry.timestamp_ms for entry in _history(_table())] == [300, 100, 5]
+@pytest.mark.parametrize("has_own_times", [True, False])
+def test_the_table_is_at_a_version_as_of_its_time(has_own_times: bool) -> None:
+    clock = iter([5_000, 9_000, 7_000, 12_000])
+    store = MemoryStore(clock_ms=lambda: next(clock))
+    properties = {"delta.enableInCommitTimestamps": "true"} if has_own_times else {}
+    features = {"writerFeatures": ["inCommitTimestamp"], "minWriterVersion": 7}
+    protocol = {"protocol": {**PROTOCOL["protocol"], **features}} if has_own_times else PROTOCOL
+    for version, own in enumerate((100, 200, 300, 400)):
+        info = {"commitInfo": {"timestamp": 50, "inCommitTimestamp": own}}
+        begin = [protocol, metadata(configuration=properties)] if version == 0 else []
+        commit(store, version, info, *begin)
+    found = [entry.timestamp_ms for entry in _history(store)]
+    assert found == ([400, 300, 200, 100] if has_own_times else [12_000, 9_001, 9_000, 5_000])
+    assert [version_at(store, each) for each in found] == [3, 2, 1, 0]
 
 
 def test_commits_beyond_a_gap_are_left_out() -> None:
