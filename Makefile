@@ -40,9 +40,9 @@ install: $(STAMP)
 demo: $(STAMP) check-java
 	XDG_CACHE_HOME=$(CURDIR)/.cache $(BIN)/python definitions.py
 
+# What fails on Connect must not hide what fails elsewhere, and the summary of all tests comes last.
 test: $(STAMP) check-java
-	$(CONNECT)
-	$(PYTEST) -n $(WORKERS) --dist worksteal
+	$(CONNECT); on_connect=$$?; $(PYTEST) -n $(WORKERS) --dist worksteal && exit $$on_connect
 
 test-spark: $(STAMP) check-java
 	$(PYTEST) -m spark

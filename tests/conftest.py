@@ -46,14 +46,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.delta_spark)
     if not CONNECT_ONLY:
         return
-    left_out = []
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
     for item in items:
+        asked = SESSIONS.intersection(getattr(item, "fixturenames", ()))
+        (kept if asked else left_out).append(item)
         classic = item.get_closest_marker("classic")
         if classic is not None:
             item.add_marker(pytest.mark.skip(reason=f"a classic session only: {classic.args[0]}"))
-        elif not SESSIONS.intersection(getattr(item, "fixturenames", ())):
-            left_out.append(item)
-    items[:] = [each for each in items if each not in left_out]
+    items[:] = kept
     config.hook.pytest_deselected(items=left_out)
 
 

@@ -162,7 +162,7 @@ def test_a_session_that_somebody_else_started_keeps_its_settings_and_runs_on(for
     assert session.conf.get("spark.sql.shuffle.partitions") == "5"
 
 
-@pytest.mark.spark
+@pytest.mark.classic("dagster-pyspark makes classic sessions only")
 @pytest.mark.parametrize("kind", ["PySparkResource", "LazyPySparkResource"])
 def test_a_resource_of_dagster_pyspark_is_taken_for_the_session(spark, tmp_path, kind):
     theirs = pytest.importorskip(
