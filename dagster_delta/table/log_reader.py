@@ -261,11 +261,14 @@ def read_checksum_after(
     Raises:
         CorruptLog: a commit is damaged.
     """
+    checksum = version_checksum_after(known, commits)
+    if checksum is not None:
+        # It speaks of these very commits, and cost no request.
+        return checksum
     try:
         return parse_version_checksum(store.read(checksum_path(commits[-1][0])))
     except FileNotFoundError:
-        # Its writer stores none, or has not yet. Whoever commits next has to go on from one.
-        return version_checksum_after(known, commits)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

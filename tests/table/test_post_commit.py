@@ -198,13 +198,15 @@ def test_an_open_handle_goes_on_with_checksums_after_it_counted_once(store: Memo
     assert table.version() == 0
 
 
-@pytest.mark.parametrize("theirs_is_stored", [True, False])
-def test_a_handle_that_was_overtaken_goes_on_with_checksums(
-    store: MemoryStore, theirs_is_stored: bool
-) -> None:
-    table = table_of(store)
-    DeltaTable("", store=store).append(ROWS)
-    if not theirs_is_stored:
+@pytest.mark.parametrize("gone", [0, 1], ids=["known_theirs_alone", "known_ours_alone"])
+def test_a_handle_that_was_overtaken_goes_on_with_checksums(store: MemoryStore, gone: int) -> None:
+    other = table_of(store)
+    if gone == 0:
+        store.delete(["_delta_log/00000000000000000000.crc"])
+    table = DeltaTable("", store=store)
+    assert (table.snapshot().checksum is None) == (gone == 0)
+    other.append(ROWS)
+    if gone == 1:
         store.delete(["_delta_log/00000000000000000001.crc"])
     table.append(ROWS)
     checksum = parse_version_checksum(store.read("_delta_log/00000000000000000002.crc"))
