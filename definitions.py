@@ -36,7 +36,7 @@ from dagster_delta import (
 )
 
 HERE = Path(__file__).parent
-LAKE = os.environ.get("DAGSTER_DELTA_DEMO_ROOT", str(HERE / ".demo" / "lake"))
+LAKE = os.environ.get("DAGSTER_DELTA_DEMO_ROOT") or str(HERE / ".demo" / "lake")
 HOME = HERE / ".demo" / "home"
 
 SPARK = SparkSessionResource(app_name="dagster-delta-demo")
@@ -328,7 +328,9 @@ def start_spark(log: Path) -> None:
 @contextmanager
 def demo_instance() -> Iterator[dg.DagsterInstance]:
     """A Dagster instance that remembers its runs, under `.demo/home`."""
-    home = Path(os.environ.setdefault("DAGSTER_HOME", str(HOME)))
+    home = Path(os.environ.get("DAGSTER_HOME") or HOME)
+    # Dagster refuses one that is set and empty.
+    os.environ["DAGSTER_HOME"] = str(home)
     home.mkdir(parents=True, exist_ok=True)
     settings = home / "dagster.yaml"
     if not settings.exists():
