@@ -259,9 +259,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         """
         from dagster_delta.table.delta_table import DeltaTable
 
-        name = asset_key.to_user_string()
-        options = read_asset_options(metadata, self._defaults(), asset=name)
-        uri = options.table_uri(self.root_uri, asset_key, name)
+        uri = self.asset_table_uri(asset_key, metadata)
         try:
             return DeltaTable(uri, storage_options=self.storage_options.to_options()).snapshot()
         except TableNotFound:
@@ -282,8 +280,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         Raises:
             InvalidArgument: the metadata make no sense.
         """
-        name = asset_key.to_user_string()
-        options = read_asset_options(metadata, self._defaults(), asset=name)
+        options, name = self._stored_options(asset_key, metadata)
         return options.table_uri(self.root_uri, asset_key, name)
 
     def asset_table_name(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> str:
@@ -296,9 +293,15 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         Raises:
             InvalidArgument: the metadata make no sense.
         """
-        name = asset_key.to_user_string()
-        options = read_asset_options(metadata, self._defaults(), asset=name)
+        options, name = self._stored_options(asset_key, metadata)
         return ".".join(filter(None, options.table_path(asset_key, name)))
+
+    def _stored_options(
+        self, asset_key: AssetKey, metadata: Mapping[str, Any]
+    ) -> tuple[AssetOptions, str]:
+        """The options of an asset, and its name."""
+        name = asset_key.to_user_string()
+        return read_asset_options(metadata, self._defaults(), asset=name), name
 
     def _defaults(self) -> AssetOptions:
         given = read_asset_options(
