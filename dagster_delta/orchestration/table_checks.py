@@ -264,7 +264,7 @@ def check_health(snapshot: Snapshot, most: Mapping[str, float]) -> Finding:
         InvalidTable, StorageFailure: of the log.
     """
     health = table_health(snapshot)
-    values = {name: getattr(health, name) for name in most}
+    values = {name: _measure(health, name) for name in most}
     beyond = {
         name: value for name, value in values.items() if value is not None and value > most[name]
     }
@@ -278,6 +278,11 @@ def check_health(snapshot: Snapshot, most: Mapping[str, float]) -> Finding:
         else "The table needs no maintenance",
         facts={name: value for name, value in values.items() if value is not None},
     )
+
+
+def _measure(health: TableHealth, name: str) -> float | None:
+    value: float | tuple[str, ...] | None = getattr(health, name)
+    return len(value) if isinstance(value, tuple) else value
 
 
 def check_health_measures(names: Iterable[str]) -> None:

@@ -230,6 +230,16 @@ def test_thresholds_of_health(checked):
     assert checked.evaluate(health={"num_files": 4}, constraints=False)["delta_health"].passed
 
 
+def test_damaged_files_of_the_log_fail_a_check_of_health(checked):
+    most = {"damaged_log_files": 0}
+    assert checked.evaluate(health=most, constraints=False)["delta_health"].passed
+    checked.table.checkpoint()
+    (checkpoint,) = Path(checked.table.uri).rglob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    found = checked.evaluate(health=most, constraints=False)["delta_health"]
+    assert "damaged_log_files is 1; the limit is 0" in found.description
+
+
 def test_blocking_checks_keep_what_follows_from_running(lake, events):
     upstream = events(pa.table({"id": [1, 1]}))
     ran = []
