@@ -183,16 +183,7 @@ def delta_restore_job(
             context,
             table,
             maintained.name,
-            lambda opened, info: [
-                restore_step(
-                    opened,
-                    config.version,
-                    config.timestamp,
-                    context.log,
-                    info,
-                    dry_run=config.dry_run,
-                )
-            ],
+            lambda opened, info: [restore_step(opened, config, context.log, info)],
         )
         if maintained.asset_key is not None and table.version() > before:
             context.log_event(_materialised(context, maintained, table, metadata))

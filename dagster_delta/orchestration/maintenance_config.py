@@ -17,6 +17,7 @@ __all__ = [
     "DeltaMaintenanceConfig",
     "DeltaRestoreConfig",
     "OptimizeConfig",
+    "RestoreConfig",
     "TableCleanLogConfig",
     "TableCloneConfig",
     "TableConfig",
@@ -55,6 +56,11 @@ class OptimizeConfig(Config):
     zorder_by: list[str] = Field(
         default=[],
         description="Columns to Z-order the rows of each partition by. This rewrites every file.",
+    )
+    full: bool = Field(
+        default=False,
+        description="Also cluster files anew that were clustered by other columns. Tables without "
+        "clustering columns are compacted as usual.",
     )
     engine: MaintenanceEngine = Field(
         default="arrow",
@@ -146,6 +152,21 @@ class CloneConfig(Config):
     )
 
 
+class RestoreConfig(Config):
+    """Which version a table goes back to."""
+
+    version: int | None = Field(default=None, description="The version to restore.")
+    timestamp: str | None = Field(
+        default=None,
+        description="Alternative to version: the latest version at or before this time, such as "
+        "2024-05-01T12:30:00Z.",
+    )
+    dry_run: bool = Field(
+        default=True,
+        description="Only report what would change. Set to false to commit the restored version.",
+    )
+
+
 class DeltaMaintenanceConfig(Config):
     """The steps of a maintenance job for each of its tables, in this order."""
 
@@ -164,20 +185,10 @@ class DeltaMaintenanceConfig(Config):
     )
 
 
-class DeltaRestoreConfig(Config):
+class DeltaRestoreConfig(RestoreConfig):
     """Which table goes back to which version."""
 
     table: str = Field(description="Name of one of the job's tables.")
-    version: int | None = Field(default=None, description="The version to restore.")
-    timestamp: str | None = Field(
-        default=None,
-        description="Alternative to version: the latest version at or before this time, such as "
-        "2024-05-01T12:30:00Z.",
-    )
-    dry_run: bool = Field(
-        default=True,
-        description="Only report what would change. Set to false to commit the restored version.",
-    )
 
 
 class DeltaCloneConfig(CloneConfig):
@@ -213,16 +224,5 @@ class TableCloneConfig(TableConfig, CloneConfig):
     """A table, and where it is cloned to."""
 
 
-class TableRestoreConfig(TableConfig):
+class TableRestoreConfig(TableConfig, RestoreConfig):
     """A table, and the version it goes back to."""
-
-    version: int | None = Field(default=None, description="The version to restore.")
-    timestamp: str | None = Field(
-        default=None,
-        description="Alternative to version: the latest version at or before this time, such as "
-        "2024-05-01T12:30:00Z.",
-    )
-    dry_run: bool = Field(
-        default=True,
-        description="Only report what would change. Set to false to commit the restored version.",
-    )

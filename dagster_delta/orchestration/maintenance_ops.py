@@ -29,12 +29,14 @@ from dagster_delta.orchestration.maintenance_steps import (
     optimize_step,
     restore_step,
     vacuum_step,
+    warn_of_damage,
 )
 from dagster_delta.orchestration.run_facts import RunFacts, commit_info
 from dagster_delta.orchestration.table_history import history_metadata
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
+    from dagster_delta.table.health import TableHealth
 
 __all__ = [
     "MAINTENANCE_POOL",
@@ -102,16 +104,7 @@ def restore_op(context: dg.OpExecutionContext, config: TableRestoreConfig) -> No
     _on(
         context,
         config,
-        lambda table, info: [
-            restore_step(
-                table,
-                config.version,
-                config.timestamp,
-                context.log,
-                info,
-                dry_run=config.dry_run,
-            )
-        ],
+        lambda table, info: [restore_step(table, config, context.log, info)],
     )
 
 
@@ -140,9 +133,22 @@ def maintain(
     before = table.health()
     reports = work(table, commit_info(facts, {}))
     table.refresh()
-    metadata = maintenance_metadata(table.uri, before, table.health(), reports)
+    after = _health_anew(table)
+    warn_of_damage(after, context.log)
+    metadata = maintenance_metadata(table.uri, before, after, reports)
     context.add_output_metadata(metadata)
     return metadata
+
+
+def _health_anew(table: "DeltaTable") -> "TableHealth":
+    """The shape of the table now: a handle goes on naming damage that was made up for."""
+    from dagster_delta.table.health import table_health
+    from dagster_delta.table.snapshot import Snapshot
+
+    health = table.health()
+    if not health.damaged_log_files:
+        return health
+    return table_health(Snapshot.load(table.snapshot().store))
 
 
 def _on(

@@ -61,4 +61,5 @@ def _facts(health: TableHealth) -> list[tuple[str, str]]:
         ("files with deleted rows", f"{health.num_files_with_deletions:,}"),
         ("deleted rows", f"{health.num_deleted_records:,}"),
         ("commits since checkpoint", f"{health.commits_since_checkpoint:,}"),
+        ("damaged files of the log", f"{len(health.damaged_log_files):,}"),
     ]

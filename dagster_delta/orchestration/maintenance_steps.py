@@ -13,8 +13,10 @@ from dagster_delta.orchestration.maintenance_config import (
     CleanLogConfig,
     CloneConfig,
     OptimizeConfig,
+    RestoreConfig,
     VacuumConfig,
 )
+from dagster_delta.table.cluster_planning import table_clustering
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
@@ -32,6 +34,7 @@ __all__ = [
     "restore_step",
     "spell_bytes",
     "vacuum_step",
+    "warn_of_damage",
 ]
 
 _MAX_NAMED_FILES = 20
@@ -78,6 +81,8 @@ def optimize_step(
         min_file_size=config.min_file_size,
         max_deleted_share=config.max_deleted_share,
         zorder_by=config.zorder_by,
+        # A job may have tables of both kinds.
+        full=config.full and bool(table_clustering(table.refresh())),
         engine=config.engine,
         commit_info=commit_info,
         on_progress=tell,
@@ -139,16 +144,26 @@ def vacuum_step(
 
 
 def checkpoint_step(table: DeltaTable, config: CheckpointConfig, log: Log) -> StepReport:
-    """Write a checkpoint where enough commits have come since the last one."""
+    """Write a checkpoint where enough commits have come since the last one, or that is damaged."""
     table.refresh()
     health = table.health()
     waiting = health.commits_since_checkpoint
-    if waiting < max(1, config.after_commits):
+    is_damaged = any(not each.endswith(".crc") for each in health.damaged_log_files)
+    if waiting < max(1, config.after_commits) and not is_damaged:
         return StepReport("CHECKPOINT", f"{waiting} commits since the last one: none written")
     table.checkpoint()
     summary = f"written at version {health.version}, {waiting} commits after the last one"
     log.info(f"checkpoint: {summary}")
     return StepReport("CHECKPOINT", summary, {"delta/checkpoint_version": health.version})
+
+
+def warn_of_damage(health: TableHealth, log: Log) -> None:
+    """Name the damaged files of the log, if there are any, and what makes up for them."""
+    if health.damaged_log_files:
+        log.warning(
+            f"damaged files of the log, which version {health.version} can do without as long as "
+            f"no commit is cleaned away: {', '.join(health.damaged_log_files)}; write a checkpoint"
+        )
 
 
 def clean_log_step(table: DeltaTable, config: CleanLogConfig, log: Log) -> StepReport:
@@ -217,23 +232,17 @@ def clone_step(
 
 
 def restore_step(
-    table: DeltaTable,
-    version: int | None,
-    timestamp: str | None,
-    log: Log,
-    commit_info: Mapping[str, object],
-    *,
-    dry_run: bool,
+    table: DeltaTable, config: RestoreConfig, log: Log, commit_info: Mapping[str, object]
 ) -> StepReport:
     """Restore an older version, or report what that would change. As `DeltaTable.restore`."""
     before = table.refresh()
-    target = table.snapshot(version=version, timestamp=timestamp)
+    target = table.snapshot(version=config.version, timestamp=config.timestamp)
     facts = {
         "delta/restored_from_version": before.version,
         "delta/restored_version": target.version,
     }
     rows = f"{_count(before.num_records)} rows to {_count(target.num_records)}"
-    if dry_run:
+    if config.dry_run:
         summary = f"would go from version {before.version} back to {target.version}: {rows}"
         log.info(f"restore: {summary}")
         return StepReport("RESTORE (dry run)", summary, facts)
@@ -269,6 +278,7 @@ def health_metadata(health: TableHealth, prefix: str = "delta/") -> dict[str, An
         "partitions": health.num_partitions,
         "partition_skew": round(health.partition_skew, 2),
         "commits_since_checkpoint": health.commits_since_checkpoint,
+        "damaged_log_files": len(health.damaged_log_files),
     }
     return {f"{prefix}{name}": value for name, value in facts.items()}
 

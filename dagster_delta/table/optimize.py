@@ -141,7 +141,10 @@ def optimize_table(
     # To cluster takes all of a small table, which is too much after each write.
     clustering = () if options.is_automatic else table_clustering(snapshot)
     if options.full and not clustering:
-        raise InvalidArgument("full says that all of a clustered table is clustered; leave it out")
+        raise InvalidArgument(
+            "full clusters files anew, and the table has no clustering columns: leave it out, or "
+            "choose some with ALTER TABLE … CLUSTER BY"
+        )
     rewrite = _rewriter(snapshot, options, clustering)
     everything = bool(clustering or options.zorder_by)
     files = _candidates(snapshot, options, target, everything=everything)

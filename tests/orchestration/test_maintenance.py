@@ -378,3 +378,40 @@ def test_the_log_is_cleaned_where_that_is_asked_for(lake: Lake) -> None:
     assert "**CLEAN LOG**: deleted" in done["delta/report"]
     assert done["delta/earliest_version"] == 3
     assert [each.version for each in lake.table("flights", "raw").history()] == [3]
+
+
+def test_a_damaged_checkpoint_is_told_of_and_written_anew(lake: Lake) -> None:
+    fill(lake)
+    table = lake.table("flights", "raw")
+    table.checkpoint()
+    (checkpoint,) = (lake.root / "raw" / "flights").rglob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    job = delta_maintenance_job(assets=[flights])
+    run(lake, job, {"optimize": {"enabled": False}})
+    config = {"optimize": {"enabled": False}, "checkpoint": {"enabled": True}}
+    run(lake, job, config)
+    mended, found = observations(lake, "raw", "flights")
+    assert found["delta/damaged_log_files"] == 1
+    assert "| damaged files of the log | 1 | 1 |" in found["delta/report"]
+    assert "| damaged files of the log | 1 | 0 |" in mended["delta/report"]
+    assert lake.table("flights", "raw").health().damaged_log_files == ()
+
+
+def test_full_clusters_anew_what_is_clustered_and_compacts_the_rest(lake: Lake) -> None:
+    clustered = lake.root / "clustered"
+    table = DeltaTable.create(str(clustered), pa.schema({"a": "int64", "b": "int64"}))
+    table.alter("CLUSTER BY (a)")
+    table.append(pa.table({"a": [1, 2], "b": [2, 1]}))
+    table.optimize()
+    table.alter("CLUSTER BY (b)")
+    plain_table = DeltaTable(str(lake.root / "plain"), must_exist=False)
+    for each in range(2):
+        plain_table.append(pa.table({"a": [each]}))
+    tables = {"clustered": table.uri, "plain": plain_table.uri}
+    job = delta_maintenance_job(tables=tables)
+    before = table.version()
+    run(lake, job)
+    assert table.refresh().version == before
+    run(lake, job, {"optimize": {"full": True}})
+    assert table.refresh().version == before + 1
+    assert plain_table.refresh().num_files == 1
