@@ -515,8 +515,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_the_rows_are_the_same_to_every_reader",
     ),
     Operation(
-        "Clustered tables (`cluster_by`, `CLUSTER BY`): OPTIMIZE clusters what is new along a "
-        "Hilbert curve, in cubes that delta-spark knows",
+        "Clustered tables (`cluster_by` of `create`, of writes and of assets, `CLUSTER BY`): "
+        "OPTIMIZE clusters what is new along a Hilbert curve, in cubes that delta-spark knows",
         "tests/table/test_clustering.py::test_only_what_is_new_and_small_cubes_are_clustered_again",
         "tests/reference/test_schema_changes_delta_spark.py::"
         "test_clusters_of_ours_and_of_delta_spark_are_known_to_both",

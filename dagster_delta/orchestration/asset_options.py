@@ -46,6 +46,7 @@ _ASSET_KEYS = {
     "overwrite_schema": "overwrite_schema",
     "partition_expr": "partition_expr",
     "partition_by": "partition_by",
+    "cluster_by": "cluster_by",
     "sort_by": "sort_by",
     "schema": "schema",
     "table_name": "table_name",
@@ -92,6 +93,8 @@ class AssetOptions:
     partition_by: tuple[str, ...] | None = None
     """Physical partition columns of a new table; None: those of `partition_expr` that take one
     value per Dagster partition. Empty: not partitioned."""
+    cluster_by: tuple[str, ...] | None = None
+    """Columns that OPTIMIZE clusters the rows of a new table by, instead of partition columns."""
     sort_by: tuple[str, ...] | None = None
     """Columns that the rows of each file are sorted by."""
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -176,6 +179,7 @@ def read_asset_options(
         table_name=reader.read("table_name", _TEXT, defaults.table_name),
         partition_expr=reader.read("partition_expr", _EXPRESSION, defaults.partition_expr),
         partition_by=reader.read("partition_by", _NAMES, defaults.partition_by),
+        cluster_by=reader.read("cluster_by", _NAMES, defaults.cluster_by),
         sort_by=reader.read("sort_by", _NAMES, defaults.sort_by),
         properties={**defaults.properties, **files, **properties},
         custom_metadata={**defaults.custom_metadata, **commit, **custom_metadata},

@@ -252,7 +252,8 @@ def _partition_by(
 ) -> tuple[str, ...] | None:
     if write.options.partition_by is not None:
         return write.options.partition_by
-    if before is not None or write.selection is None:
+    # A table is clustered or partitioned.
+    if before is not None or write.selection is None or write.options.cluster_by:
         return None
     return default_partition_columns(write.selection, schema)
 
@@ -278,6 +279,7 @@ def _commit(
             progress=write.progress,
             description=write.description,
             sort_by=options.sort_by or (),
+            cluster_by=options.cluster_by,
         )
     return table.append(
         data,
@@ -290,6 +292,7 @@ def _commit(
         progress=write.progress,
         description=write.description,
         sort_by=options.sort_by or (),
+        cluster_by=options.cluster_by,
     )
 
 
@@ -355,4 +358,5 @@ def _prepare_merge(
         commit_info=write.commit_info,
         properties=options.properties,
         description=write.description,
+        cluster_by=options.cluster_by,
     ).snapshot

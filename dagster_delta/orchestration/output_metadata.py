@@ -13,11 +13,13 @@ from dagster import (
     TableSchema,
 )
 
+from dagster_delta.evolution.column_paths import dotted
 from dagster_delta.orchestration.asset_writer import WrittenAsset
 from dagster_delta.orchestration.partition_row_counts import partition_row_counts
 from dagster_delta.orchestration.partitions import PartitionSelection
 from dagster_delta.orchestration.table_history import history_metadata
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.table.cluster_planning import table_clustering
 
 if TYPE_CHECKING:
     from dagster_delta.table.snapshot import Snapshot
@@ -68,6 +70,8 @@ def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> d
         metadata["dagster/table_name"] = table_name
     if snapshot.metadata.description:
         metadata["delta/description"] = snapshot.metadata.description
+    if clustering := table_clustering(snapshot):
+        metadata["delta/clustering_columns"] = ", ".join(map(dotted, clustering))
     if snapshot.configuration.partition_columns:
         metadata["delta/partition_columns"] = ", ".join(snapshot.configuration.partition_columns)
     return metadata

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.compute as pc
 
+from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
 from dagster_delta.evolution.schema_actions import ClusterBy
@@ -28,7 +29,7 @@ from dagster_delta.table.write_planning import new_column_name
 if TYPE_CHECKING:
     from dagster_delta.table.snapshot import Snapshot
 
-__all__ = ["clustered", "define_clustering", "plan_cubes", "table_clustering"]
+__all__ = ["check_clustered_by", "clustered", "define_clustering", "plan_cubes", "table_clustering"]
 
 PROVIDER = "liquid"
 """What the reference implementation calls its way of clustering, which is followed here."""
@@ -72,6 +73,32 @@ def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:
     domains = snapshot.domain_metadata().items()
     texts = {name: each.configuration for name, each in domains}
     return clustering_columns(snapshot.configuration, texts)
+
+
+def check_clustered_by(snapshot: Snapshot, columns: Sequence[str]) -> None:
+    """Make sure that these are the clustering columns of the table.
+
+    Args:
+        snapshot: the latest version.
+        columns: paths of columns, as `DeltaTable.create` takes them.
+
+    Raises:
+        InvalidArgument: they are not.
+    """
+    own = table_clustering(snapshot)
+    asked = [to_path(each) for each in columns]
+    if _folded(own) != _folded(asked):
+        names = [dotted(each) for each in own]
+        raise InvalidArgument(
+            f"the table is clustered by {names}, not {list(columns)}: leave cluster_by out, or "
+            "change its columns with ALTER TABLE … CLUSTER BY",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )
+
+
+def _folded(paths: Iterable[ColumnPath]) -> list[str]:
+    return [dotted(each).casefold() for each in paths]
 
 
 def plan_cubes(

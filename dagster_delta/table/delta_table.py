@@ -355,6 +355,7 @@ class DeltaTable(
         progress: Sequence[ApplicationProgress] = (),
         description: str | None = None,
         sort_by: Sequence[str] = (),
+        cluster_by: Sequence[str] | None = None,
     ) -> CommitResult:
         """Append rows as one commit, creating the table if it does not exist.
 
@@ -375,6 +376,7 @@ class DeltaTable(
             progress: applications that the commit moves on, each only from where it stood.
             description: of a new table; shown by catalogs and tools.
             sort_by: columns that the rows of each file are sorted by, nulls last.
+            cluster_by: clustering columns of a new table; see `create`.
 
         Raises:
             SchemaMismatch, InvalidCast: the rows do not fit the table.
@@ -386,18 +388,8 @@ class DeltaTable(
         """
         from dagster_delta.table.write_operations import append_rows
 
-        options = WriteOptions(
-            schema_mode,
-            partition_by,
-            idempotency,
-            commit_info,
-            engine,
-            check,
-            properties,
-            progress,
-            description,
-            sort_by,
-        )
+        asked = (schema_mode, partition_by, idempotency, commit_info, engine, check)
+        options = WriteOptions(*asked, properties, progress, description, sort_by, cluster_by)
         appended = append_rows(self._store, self._latest(), data, options, clock=now_ms)
         return self._settle(appended, engine, data)
 
@@ -415,6 +407,7 @@ class DeltaTable(
         progress: Sequence[ApplicationProgress] = (),
         description: str | None = None,
         sort_by: Sequence[str] = (),
+        cluster_by: Sequence[str] | None = None,
     ) -> CommitResult:
         """Replace rows as one commit, creating the table if it does not exist.
 
@@ -432,6 +425,7 @@ class DeltaTable(
             progress: as for `append`.
             description: as for `append`.
             sort_by: as for `append`.
+            cluster_by: as for `append`.
 
         Raises:
             PartitionMismatch: a new row does not satisfy `where`.
@@ -441,18 +435,8 @@ class DeltaTable(
         """
         from dagster_delta.table.write_operations import overwrite_rows
 
-        options = WriteOptions(
-            schema_mode,
-            partition_by,
-            idempotency,
-            commit_info,
-            engine,
-            None,
-            properties,
-            progress,
-            description,
-            sort_by,
-        )
+        asked = (schema_mode, partition_by, idempotency, commit_info, engine, None)
+        options = WriteOptions(*asked, properties, progress, description, sort_by, cluster_by)
         done = overwrite_rows(self._store, self._latest(), data, options, where=where, clock=now_ms)
         return self._settle(done, engine, data)
 

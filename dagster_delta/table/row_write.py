@@ -274,10 +274,26 @@ class RowWrite:
         else:
             # Columns that the write adds have the names and ids that the files were written with.
             planned = self.planned.spec.configuration
+        if self.options.cluster_by is not None:
+            planned = self._stage_clustering(planned, self.options.cluster_by)
         if planned != current:
             if snapshot is not None and self.options.schema_mode == "overwrite":
                 self._check_clustering(snapshot, planned)
             self.transaction.stage_configuration(planned)
+        return planned
+
+    def _stage_clustering(
+        self, planned: TableConfiguration, columns: Sequence[str]
+    ) -> TableConfiguration:
+        """The configuration with these clustering columns, where the write creates the table."""
+        from dagster_delta.table.cluster_planning import check_clustered_by, define_clustering
+
+        if self.transaction.snapshot is not None:
+            check_clustered_by(self.transaction.snapshot, columns)
+            return planned
+        planned, domains = define_clustering(planned, columns, None)
+        for each in domains:
+            self.transaction.stage_domain(each)
         return planned
 
     def _check_clustering(self, snapshot: Snapshot, planned: TableConfiguration) -> None:

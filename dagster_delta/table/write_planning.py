@@ -78,6 +78,8 @@ class WriteOptions:
     """What catalogs and tools say about the table, where the write creates it."""
     sort_by: Sequence[str] = ()
     """Columns that the rows of each file are sorted by."""
+    cluster_by: Sequence[str] | None = None
+    """Clustering columns of a new table; on an existing one they must be its own."""
 
     def __post_init__(self) -> None:
         if self.schema_mode not in get_args(SchemaMode):
@@ -91,6 +93,8 @@ class WriteOptions:
             )
         if isinstance(self.sort_by, str):
             raise InvalidArgument(f"sort_by is a list of columns; write [{self.sort_by!r}]")
+        if isinstance(self.cluster_by, str):
+            raise InvalidArgument(f"cluster_by is a list of columns; write [{self.cluster_by!r}]")
         match self.idempotency:
             case None | (str(), int()):
                 return

@@ -281,3 +281,31 @@ def test_rows_of_another_type_are_refused_before_anything_is_committed(lake, eve
     error = lake.fail(events(table_of([{"id": "not a number", "name": "c"}])))
     assert isinstance(error, SchemaMismatch)
     assert lake.rows() == ROWS
+
+
+def test_cluster_by_is_of_a_new_table_and_shows(lake, events):
+    asset = events(ARROW, metadata={"cluster_by": ["name"]})
+    metadata = lake.metadata(lake.materialize(asset))
+    assert (metadata["delta/clustering_columns"], metadata["delta/version"]) == ("name", 0)
+    lake.materialize(asset)
+    assert lake.rows() == ROWS
+    error = lake.fail(events(ARROW, metadata={"cluster_by": "id"}))
+    assert "clustered by ['name'], not ['id']" in str(error)
+    assert lake.table().optimize().metrics["numAddedFiles"] == 1
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "merge"])
+def test_a_partitioned_asset_is_clustered_instead_of_laid_out_by_partitions(lake, events, mode):
+    asset = events(
+        lambda context: pa.table({"id": [1], "color": [context.partition_key]}),
+        partitions_def=dg.StaticPartitionsDefinition(["red", "blue"]),
+        metadata={"partition_expr": "color", "cluster_by": ["color", "id"]},
+    )
+    config = {"merge_type": "upsert", "predicate": "s.id = t.id", "source_alias": "s"}
+    config |= {"target_alias": "t"}
+    options = {"merge_config": config} if mode == "merge" else {}
+    for each in ("red", "blue"):
+        metadata = lake.metadata(lake.materialize(asset, partition=each, mode=mode, **options))
+        assert metadata["delta/clustering_columns"] == "color, id"
+    assert lake.column("color") == ["blue", "red"]
+    assert lake.table().snapshot().configuration.partition_columns == ()

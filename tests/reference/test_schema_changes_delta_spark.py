@@ -195,9 +195,9 @@ def test_clusters_of_ours_and_of_delta_spark_are_known_to_both(
 ) -> None:
     uri = str(tmp_path / "t")
     rows = pa.table({"a": list(range(100)), "b": [each % 7 for each in range(100)]})
-    table = DeltaTable.create(uri, rows.schema, cluster_by=["a", "b"])
+    table = DeltaTable(uri, must_exist=False)
     for _ in range(2):
-        table.append(rows)
+        table.append(rows, cluster_by=["a", "b"])
     assert not table.optimize(engine="spark").skipped
     (detail,) = delta_spark.sql(f"DESCRIBE DETAIL delta.`{uri}`").collect()
     assert detail.clusteringColumns == ["a", "b"]

@@ -14,6 +14,7 @@ from dagster_delta import DeltaTable
 from dagster_delta.engines import sorted_rewrite
 from dagster_delta.engines.parquet import writer
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused, SchemaMismatch
+from dagster_delta.table.cluster_planning import table_clustering
 
 SCHEMA = pa.schema(
     [("a", pa.int64()), ("s", pa.struct([("b", pa.int64())])), ("text", pa.string())]
@@ -148,3 +149,24 @@ def test_full_is_for_clustered_tables() -> None:
     table = DeltaTable.create("memory://not-clustered-at-all", SCHEMA)
     with pytest.raises(InvalidArgument, match="full"):
         table.optimize(full=True)
+
+
+@pytest.mark.parametrize("write", ["append", "overwrite"])
+def test_a_write_that_creates_the_table_clusters_it(write: str) -> None:
+    table = DeltaTable(f"memory://clustered-by-{write}", must_exist=False)
+    getattr(table, write)(rows(10), cluster_by=["a", "s.b"])
+    assert table.version() == 0
+    assert table_clustering(table.snapshot()) == (("a",), ("s", "b"))
+    getattr(table, write)(rows(10), cluster_by=["A", "s.b"])
+    for columns in (["s.b", "a"], []):
+        with pytest.raises(InvalidArgument, match="is clustered by"):
+            getattr(table, write)(rows(10), cluster_by=columns)
+    with pytest.raises(InvalidArgument, match="list of columns"):
+        getattr(table, write)(rows(10), cluster_by="a")
+    assert not table.optimize().skipped
+
+
+def test_a_new_table_is_not_both_clustered_and_partitioned() -> None:
+    table = DeltaTable("memory://clustered-and-partitioned", must_exist=False)
+    with pytest.raises(SchemaChangeRefused, match="either partitioned or clustered"):
+        table.append(rows(10), cluster_by=["a"], partition_by=["text"])
