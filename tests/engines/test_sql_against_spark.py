@@ -193,6 +193,7 @@ FUNCTIONS = [
     "sha2(bin, 0)", "octet_length(u)", "octet_length(bin)", "bit_length(u)", "digits ILIKE '%1%'", "truths ILIKE 'TR%'", "truths ILIKE '_ALSE'",
     "s RLIKE '^a'", "s RLIKE 'c$'", "s RLIKE '^a.c$'", "u RLIKE '[^a-z]'", "s RLIKE 'a|b'", "s RLIKE '(ab)+c?'", "digits RLIKE '^\\\\s*-?\\\\d+\\\\s*$'", "s RLIKE '\\\\w{3}'", "s RLIKE ''",
     "s RLIKE '.'", "s RLIKE '^$'", "s RLIKE 'line$'", "concat(s, '\\n') RLIKE 'c$'", "concat(s, '\\r') RLIKE '^abc.$'", "regexp_like(s, 'B')", "regexp_replace(s, '[abc]', 'x')", "regexp_replace(s, 'b+', '')",
+    "concat(s, '\\r\\n') RLIKE 'c$'", "concat(s, '\\r\\n') RLIKE '\\\\r$'", "concat(s, '\\n\\r') RLIKE '\\\\n$'", "regexp_replace(s, '[ce]$', 'x')", "regexp_replace(s, '^a|\\\\s+$', '')",
     "regexp_replace(dates, '-', '/')",
     "round(dec, 1)", "round(dec)", "round(small, 2)", "round(wide, 3)", "round(i)", "round(l, 2)", "round(dec, 10)", "round(-dec, 1)", "sqrt(d)", "sqrt(i)", "sqrt(x)", "sign(d)", "signum(x)", "sign(i)",
     "pmod(i, 7)", "pmod(i, -7)", "pmod(b, 3)", "pmod(l, 10)", "zeroifnull(i)", "zeroifnull(dec)", "nullifzero(i)", "nullifzero(x)", "nvl2(i, s, u)", "nvl2(s, 1, 2L)", "equal_null(i, l)", "float(i)",

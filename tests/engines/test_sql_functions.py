@@ -9,7 +9,7 @@ import pytest
 
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.engines.sql.moments import at_statement
-from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.predicates import Comparison
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.storage.memory_store import MemoryStore
@@ -34,6 +34,15 @@ def test_regular_expressions_that_engines_read_apart_are_refused(pattern: str) -
     expression = parse_expression(f"s RLIKE r'{pattern}'", SCHEMA)
     with pytest.raises(UnsupportedExpression, match="regular expression"):
         expression.check_embeddable()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\x85", "\u2028", "\u2029"])
+def test_ends_of_texts_that_end_in_a_line_end_are_not_replaced(end: str) -> None:
+    expression = parse_expression("regexp_replace(s, 'a$', 'b')", SCHEMA)
+    rows = pa.table({"s": ["a", f"a{end}a", None]})
+    assert expression.evaluate(rows).to_pylist() == ["b", f"a{end}b", None]
+    with pytest.raises(InvalidArgument, match="use the Spark engine"):
+        expression.evaluate(pa.table({"s": [f"a{end}"]}))
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,11 @@ EXPRESSIONS_AS_TEXT = [f"{_as_text(sql)}{index}" for index, sql in enumerate(EXP
     ("sql", "said"),
     [
         ("parse_json('{')", "is no JSON"),
-        ("variant_get(parse_json('[1]'), '$', 'int')", "is not a integer"),
-        ("variant_get(parse_json('300'), '$', 'tinyint')", "300 in a variant is not a byte"),
+        ("variant_get(parse_json('[1]'), '$', 'int')", "does not fit the type integer"),
+        (
+            "variant_get(parse_json('300'), '$', 'tinyint')",
+            "300 in a variant does not fit the type byte",
+        ),
     ],
 )
 def test_a_value_that_does_not_fit_is_an_error(sql: str, said: str, spark: SparkSession) -> None:

@@ -11,12 +11,18 @@ import string
 
 from dagster_delta.engines.sql.casts import Refusal
 
-__all__ = ["translated_pattern"]
+__all__ = ["LINE_END", "TEXT_END", "WITHIN_LINE_ENDS", "translated_pattern"]
 
 # Java's line terminators; to RE2 there is one alone.
 _LINE_ENDS = r"\n\r\x{85}\x{2028}\x{2029}"
 _ANY = f"[^{_LINE_ENDS}]"
-_END = rf"(?:\r\n|[{_LINE_ENDS}])?\z"
+
+TEXT_END = r"\z"
+LINE_END = rf"[{_LINE_ENDS}]{TEXT_END}"
+"""Finds the line terminator that a text ends in."""
+WITHIN_LINE_ENDS = (rf"(?:\r\n)?{TEXT_END}", rf"[{_LINE_ENDS}]?{TEXT_END}")
+"""What a `$` finds in a text that ends in a CR and an LF, between which it never stands, and in
+others."""
 
 _CLASSES = {
     "d": "[0-9]",
@@ -39,6 +45,9 @@ def translated_pattern(pattern: str, *, replaces: bool = False) -> str:
         pattern: of Java's `java.util.regex`.
         replaces: whether what it finds is replaced, where empty matches would tell engines apart.
 
+    Returns:
+        It ends in `TEXT_END` for a `$`, which also finds the place before a last line terminator.
+
     Raises:
         Refusal: it holds what the two understand differently, or what nobody has compared.
     """
@@ -52,10 +61,9 @@ def translated_pattern(pattern: str, *, replaces: bool = False) -> str:
         parts.append(piece)
     if depth:
         raise _refused(pattern)
-    translated = "".join(parts)
     if replaces and (not pattern or _may_be_empty(pattern)):
         raise Refusal(f"a replacement of the pattern {pattern!r}, which matches an empty text")
-    return translated
+    return "".join(parts)
 
 
 def _piece(pattern: str, position: int) -> tuple[str, int]:
@@ -81,8 +89,8 @@ def _piece(pattern: str, position: int) -> tuple[str, int]:
     elif character == "^":
         found = r"\A"
     elif character == "$":
-        # Inside of a pattern the optional line end would take part in what is matched.
-        found = _END if end == len(pattern) else None
+        # Inside of a pattern the line end after it would take part in what is matched.
+        found = TEXT_END if end == len(pattern) else None
     elif character == ".":
         found = _ANY
     elif character not in "]}" and character.isprintable():

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dagster_delta.engines.sql.casts import Refusal, cast
+from dagster_delta.engines.sql.casts import Refusal, cast, raising
 from dagster_delta.engines.sql.patterns import resolve_like, sql_like
-from dagster_delta.engines.sql.regular_expressions import translated_pattern
+from dagster_delta.engines.sql.regular_expressions import (
+    LINE_END,
+    TEXT_END,
+    WITHIN_LINE_ENDS,
+    translated_pattern,
+)
 from dagster_delta.engines.sql.rules import (
     Rule,
     boolean_call,
@@ -135,7 +140,19 @@ def _resolve_ilike(name: str, arguments: tuple[Typed, ...]) -> Typed:
 def _resolve_rlike(name: str, arguments: tuple[Typed, ...]) -> Typed:
     _arguments(name, arguments, 2)
     pattern = translated_pattern(str(literal_of("RLIKE", arguments[1], str)))
-    return boolean_call(name, (_text("RLIKE", arguments[0]), Literal(pattern, STRING)))
+    patterns = [pattern]
+    if pattern.endswith(TEXT_END):
+        patterns = [pattern.removesuffix(TEXT_END) + each for each in WITHIN_LINE_ENDS]
+    literals = (Literal(each, STRING) for each in patterns)
+    return boolean_call(name, (_text("RLIKE", arguments[0]), *literals))
+
+
+def _sql_rlike(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
+    text, *patterns = operands
+    found = [f"regexp_matches({text}, {each})" for each in patterns]
+    if len(found) == 1:
+        return found[0]
+    return f"CASE WHEN ends_with({text}, chr(13) || chr(10)) THEN {found[0]} ELSE {found[1]} END"
 
 
 def _resolve_regexp_replace(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -151,6 +168,19 @@ def _resolve_regexp_replace(name: str, arguments: tuple[Typed, ...]) -> Typed:
         Literal("g", STRING),
     )
     return Call(name, operands, STRING)
+
+
+def _sql_regexp_replace(call: Call, operands: Sequence[str]) -> str:
+    replaced, pattern = f"regexp_replace({', '.join(operands)})", call.arguments[1]
+    assert isinstance(pattern, Literal)  # noqa: S101  as it was resolved
+    if not str(pattern.value).endswith(TEXT_END):
+        return replaced
+    refused = raising(
+        "regexp_replace() with $ of text that ends in a line end: use the Spark engine"
+    )
+    return (
+        f"CASE WHEN regexp_matches({operands[0]}, '{LINE_END}') THEN {refused} ELSE {replaced} END"
+    )
 
 
 TEXT_FUNCTIONS: Mapping[str, Rule] = {
@@ -171,6 +201,6 @@ TEXT_FUNCTIONS: Mapping[str, Rule] = {
     "octet_length": Rule(_resolve_octets, _sql_octets),
     "bit_length": Rule(_resolve_octets, _sql_octets),
     "ilike": Rule(_resolve_ilike, sql_like, may_raise=True),
-    "rlike": Rule(_resolve_rlike, function("regexp_matches")),
-    "regexp_replace": Rule(_resolve_regexp_replace, function("regexp_replace")),
+    "rlike": Rule(_resolve_rlike, _sql_rlike),
+    "regexp_replace": Rule(_resolve_regexp_replace, _sql_regexp_replace, may_raise=True),
 }

@@ -219,7 +219,7 @@ def _nothing(value: object, kind: str, *, tries: bool) -> object:
     """Null for what does not fit, or an error."""
     if tries:
         return None
-    raise InvalidArgument(f"{_shown(value)} in a variant is not a {kind}")
+    raise InvalidArgument(f"{_shown(value)} in a variant does not fit the type {kind}")
 
 
 def _shown(value: object) -> str:
