@@ -19,7 +19,7 @@ from dagster_delta.protocol.commit_file import (
     LenientMetadata,
     decode_commit,
 )
-from dagster_delta.protocol.content_checksum import holds_checksum, with_checksum
+from dagster_delta.protocol.content_checksum import CHECKSUM_KEY, holds_checksum, with_checksum
 from dagster_delta.protocol.row_id_mark import is_row_id_mark
 
 __all__ = [
@@ -55,8 +55,9 @@ class VersionChecksum:
     num_deletion_vectors: int | None = None
     """Live files that have a deletion vector, where counted."""
     is_own: bool = False
-    """Whether this library counted it, from a version on that it knew whole; what others store
-    has been seen to be wrong beside a sound log."""
+    """Whether this library counted it, from a version on that it knew whole and over commits of its
+    own: what others store has been seen to be wrong beside a sound log, and so may be what follows
+    from their commits, which may add a file again that is live."""
 
 
 class _WireChecksum(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -176,6 +177,7 @@ def next_version_checksum(
         domain_metadata=_next_domains(previous, actions),
         in_commit_timestamp_ms=timestamp if isinstance(timestamp, int) else None,
         transaction_id=transaction_id if isinstance(transaction_id, str) else None,
+        is_own=previous.is_own and CHECKSUM_KEY in info,
     )
     return _with_deletion_vectors(counted, actions)
 

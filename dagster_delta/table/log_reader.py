@@ -26,7 +26,11 @@ from dagster_delta.errors import (
 )
 from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.checkpoint_reader import CheckpointPart, TableActions
-from dagster_delta.protocol.commit_file import decode_actions, garbage_collection_paused
+from dagster_delta.protocol.commit_file import (
+    decode_actions,
+    decode_commit_info,
+    garbage_collection_paused,
+)
 from dagster_delta.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from dagster_delta.protocol.log_paths import (
     LAST_CHECKPOINT_PATH,
@@ -266,9 +270,18 @@ def read_checksum_after(
         # It speaks of these very commits, and cost no request.
         return checksum
     try:
-        return parse_version_checksum(store.read(checksum_path(commits[-1][0])))
+        stored = parse_version_checksum(store.read(checksum_path(commits[-1][0])))
     except FileNotFoundError:
         return None
+    return stored if stored is not None and _is_of_commit(stored, *commits[-1]) else None
+
+
+def _is_of_commit(checksum: VersionChecksum, version: int, data: bytes) -> bool:
+    """Whether a checksum was not left by another commit of that version, which was lost."""
+    if checksum.transaction_id is None:
+        return True
+    info = decode_commit_info(data, version=version, path=commit_path(version))
+    return info.get("txnId") == checksum.transaction_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from dagster_delta.protocol.actions import (
     SetTransaction,
 )
 from dagster_delta.protocol.commit_file import CommitActions, decode_commit
+from dagster_delta.protocol.content_checksum import CHECKSUM_KEY
 from dagster_delta.protocol.version_checksum import (
     VersionChecksum,
     encode_version_checksum,
@@ -161,8 +162,20 @@ def test_the_shipped_names_are_written() -> None:
 def test_the_first_commit_starts_the_count() -> None:
     actions = replace(_first(), adds=(_add("a", 5), _add("b", 6)))
     checksum = first_version_checksum(actions)
-    assert checksum == replace(EMPTY, num_files=2, size_bytes=11, is_own=True)
+    assert checksum == replace(EMPTY, num_files=2, size_bytes=11)
     assert first_version_checksum(CommitActions(version=0)) is None
+
+
+def test_a_count_over_a_commit_of_another_writer_is_not_our_own() -> None:
+    own = CommitActions(version=1, commit_info={CHECKSUM_KEY: 1})
+    others = CommitActions(version=2, commit_info={"operation": "WRITE"})
+    checksum = first_version_checksum(replace(_first(), commit_info={CHECKSUM_KEY: 0}))
+    found = []
+    for actions in (own, others, own):
+        assert checksum is not None
+        checksum = next_version_checksum(checksum, actions)
+        found.append(checksum is not None and checksum.is_own)
+    assert found == [True, False, False]
 
 
 def test_adds_and_removes_are_counted() -> None:

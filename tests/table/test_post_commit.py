@@ -10,7 +10,9 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.last_checkpoint import json_checksum
+from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.protocol.version_checksum import parse_version_checksum
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.checkpoint_files import write_checkpoint
@@ -198,22 +200,56 @@ def test_an_open_handle_goes_on_with_checksums_after_it_counted_once(store: Memo
     assert table.version() == 0
 
 
-@pytest.mark.parametrize("gone", [0, 1], ids=["known_theirs_alone", "known_ours_alone"])
-def test_a_handle_that_was_overtaken_goes_on_with_checksums(store: MemoryStore, gone: int) -> None:
-    other = table_of(store)
-    if gone == 0:
+@pytest.mark.parametrize("theirs", ["stored", "missing", "damaged", "of another commit"])
+@pytest.mark.parametrize("is_ours_known", [True, False])
+def test_a_handle_that_was_overtaken_goes_on_with_checksums(
+    store: MemoryStore, theirs: str, is_ours_known: bool
+) -> None:
+    path = "_delta_log/00000000000000000001.crc"
+    other, another = table_of(store), DeltaTable("", store=store)
+    assert another.version() == 0
+    if not is_ours_known:
         store.delete(["_delta_log/00000000000000000000.crc"])
     table = DeltaTable("", store=store)
-    assert (table.snapshot().checksum is None) == (gone == 0)
+    assert (table.snapshot().checksum is not None) == is_ours_known
     other.append(ROWS)
-    if gone == 1:
-        store.delete(["_delta_log/00000000000000000001.crc"])
+    found = store.read(path)
+    if theirs == "of another commit":
+        store.delete([path, commit_path(1)])
+        another.append(ROWS.slice(1))
+    if theirs != "stored":
+        store.delete([path])
+    if theirs in ("damaged", "of another commit"):
+        store.put(path, found if theirs != "damaged" else found[:-9])
     table.append(ROWS)
-    checksum = parse_version_checksum(store.read("_delta_log/00000000000000000002.crc"))
-    snapshot = DeltaTable("", store=store).snapshot()
+    is_known = is_ours_known or theirs == "stored"
+    assert ("00000000000000000002.crc" in log(store)) == is_known
+    if is_known:
+        checksum = parse_version_checksum(store.read("_delta_log/00000000000000000002.crc"))
+        snapshot = DeltaTable("", store=store).snapshot()
+        assert checksum is not None
+        assert (checksum.num_files, snapshot.version) == (snapshot.files().num_rows, 2)
+        assert checksum.size_bytes == sum(snapshot.files()["size_bytes"].to_pylist())
+
+
+def test_a_file_that_others_add_again_is_no_damage_to_readers(store: MemoryStore) -> None:
+    table = table_of(store, checkpointInterval="4")
+    adds = [line for line in store.read(commit_path(0)).splitlines() if b'{"add"' in line]
+    store.put(commit_path(1), b'{"commitInfo":{"operation":"X"}}\n' + adds[0] + b"\n")
+    table.append(ROWS)
+    reopened = DeltaTable("", store=store)
+    assert reopened.snapshot().scan().count() == 6
+    (wrong,) = reopened.health().damaged_log_files
+    with pytest.raises(CorruptLog, match="delete it"):
+        reopened.checkpoint()
+    store.delete([wrong])
+    reopened = DeltaTable("", store=store)
+    reopened.append(ROWS)
+    reopened.append(ROWS)
+    checksum = parse_version_checksum(store.read("_delta_log/00000000000000000004.crc"))
     assert checksum is not None
-    assert (checksum.num_files, snapshot.version) == (snapshot.files().num_rows, 2)
-    assert checksum.size_bytes == sum(snapshot.files()["size_bytes"].to_pylist())
+    assert (checksum.is_own, checksum.num_files) == (True, reopened.snapshot().num_files)
+    assert reopened.health().damaged_log_files == ()
 
 
 def test_appends_carry_a_large_table_forward(store: MemoryStore) -> None:
