@@ -33,7 +33,12 @@ from dagster_delta.protocol.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.deletion_vectors import encode_inline
 from dagster_delta.protocol.log_tail import deletion_vector_column
 from dagster_delta.protocol.partition_values import decode_path
-from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.protocol.schema import (
+    PrimitiveType,
+    StructField,
+    StructType,
+    nullable_field,
+)
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
@@ -63,6 +68,8 @@ def feed_configuration(
 ) -> TableConfiguration:
     """The table's configuration with the columns of the feed, the commit's as partition columns.
 
+    Every column may be null: in rows from before a column came, or before it was NOT NULL, it is.
+
     Args:
         configuration: of the version whose schema the rows are read with.
         has_change_type: whether the files say row by row what became of it; else that is a
@@ -89,7 +96,7 @@ def feed_configuration(
     constants = [*_COMMIT_COLUMNS] if has_change_type else [*types]
     metadata = msgspec.structs.replace(
         configuration.metadata,
-        schema_string=StructType((*configuration.schema.fields, *fields)).to_json(),
+        schema_string=StructType((*map(nullable_field, configuration.schema), *fields)).to_json(),
         partition_columns=(*configuration.metadata.partition_columns, *constants),
     )
     return TableConfiguration(configuration.protocol, metadata)

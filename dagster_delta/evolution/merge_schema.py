@@ -18,10 +18,11 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructField,
     StructType,
+    nullable_field,
 )
 from dagster_delta.protocol.type_widening import TypeChange, is_widening, record_type_changes
 
-__all__ = ["as_nullable", "check_strict", "merge_schemas", "widenable_columns"]
+__all__ = ["check_strict", "merge_schemas", "widenable_columns"]
 
 _INTEGERS = frozenset({"byte", "short", "integer", "long"})
 
@@ -176,7 +177,7 @@ def merge_schemas(
 def _new_fields(table: StructType, data: StructType) -> Iterator[StructField]:
     for field in data:
         if table.get(field.name) is None:
-            yield _as_new(field)
+            yield nullable_field(field, ("comment",))
 
 
 def _merge_field(table: StructField, data: StructField, widening: _Widening) -> StructField:
@@ -234,22 +235,3 @@ def _check_typed(data_type: DataType, column: str) -> None:
             _check_typed(value_type, f"{column}.value")
         case _:
             return
-
-
-def _as_new(field: StructField) -> StructField:
-    comment = field.comment
-    metadata: dict[str, object] = {} if comment is None else {"comment": comment}
-    return StructField(field.name, as_nullable(field.data_type), nullable=True, metadata=metadata)
-
-
-def as_nullable(data_type: DataType) -> DataType:
-    """The type with nulls allowed at every depth, and no metadata but comments."""
-    match data_type:
-        case StructType(fields):
-            return StructType(tuple(_as_new(each) for each in fields))
-        case ArrayType(element_type):
-            return ArrayType(as_nullable(element_type), contains_null=True)
-        case MapType(key_type, value_type):
-            return MapType(as_nullable(key_type), as_nullable(value_type), value_contains_null=True)
-        case _:
-            return data_type

@@ -6,7 +6,7 @@ Spec: Schema Serialization Format.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
@@ -24,8 +24,10 @@ __all__ = [
     "PrimitiveType",
     "StructField",
     "StructType",
+    "as_nullable",
     "data_type_from_json",
     "data_type_to_json",
+    "nullable_field",
     "walk_fields",
 ]
 
@@ -303,3 +305,32 @@ def walk_fields(
             yield from walk_fields(value_type, (*path, "value"))
         case _:
             return
+
+
+def nullable_field(field: StructField, keys: Collection[str] | None = None) -> StructField:
+    """The field with nulls allowed at every depth.
+
+    Args:
+        field: of any type.
+        keys: of the metadata that it and fields below it keep; all by default.
+    """
+    metadata = {key: value for key, value in field.metadata.items() if keys is None or key in keys}
+    return StructField(field.name, as_nullable(field.data_type, keys), metadata=metadata)
+
+
+def as_nullable(data_type: DataType, keys: Collection[str] | None = None) -> DataType:
+    """The type with nulls allowed at every depth.
+
+    Args:
+        data_type: any.
+        keys: as for `nullable_field`.
+    """
+    match data_type:
+        case StructType(fields):
+            return StructType(tuple(nullable_field(each, keys) for each in fields))
+        case ArrayType(element_type):
+            return ArrayType(as_nullable(element_type, keys))
+        case MapType(key_type, value_type):
+            return MapType(as_nullable(key_type, keys), as_nullable(value_type, keys))
+        case _:
+            return data_type

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import SchemaMismatch
-from dagster_delta.evolution.merge_schema import as_nullable, check_strict, merge_schemas
+from dagster_delta.evolution.merge_schema import check_strict, merge_schemas
 from dagster_delta.evolution.schema_diff import diff_schemas
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -19,6 +19,7 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructField,
     StructType,
+    as_nullable,
 )
 from dagster_delta.protocol.type_widening import TypeChange, type_changes
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -597,3 +598,20 @@ def test_versions_without_feed_are_read_where_they_only_add_rows() -> None:
     with pytest.raises(ChangeDataNotRecorded, match="Version 2 removed or rewrote rows"):
         ChangeDataFeed(table.snapshot(), 1, appends_suffice=True).to_arrow()
     assert ChangeDataFeed(table.snapshot(), 3, appends_suffice=True).is_empty
+
+
+def test_a_column_that_became_not_null_is_null_in_older_rows(tmp_path: Path) -> None:
+    table = make()
+    needed = pa.field("new", pa.struct([pa.field("n", pa.int64(), nullable=False)]), nullable=False)
+    data = rows(1).append_column(needed, pa.array([{"n": 2}], needed.type))
+    table.overwrite(data, schema_mode="overwrite")
+    column = table.schema().get("new")
+    assert column is not None
+    assert not column.nullable
+    found = table.changes(starting_version=0).to_arrow()
+    # Parquet stores no null in a column that is declared to have none.
+    pq.write_table(found, tmp_path / "changes.parquet")
+    stored = pq.read_table(tmp_path / "changes.parquet")
+    assert stored["new"].null_count == 20
+    assert stored["new"].drop_null().to_pylist() == [{"n": 2}]
+    assert table.changes(starting_version=0, where="new IS NULL").to_arrow().num_rows == 20
