@@ -100,20 +100,29 @@ def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) ->
     """
     if limit is not None and limit < 0:
         raise InvalidArgument(f"A limit is a number of commits, not {limit}")
-    start = 0 if limit is None else max(0, snapshot.version + 1 - limit)
+    first = 0 if limit is None else max(0, snapshot.version + 1 - limit)
+    properties = snapshot.configuration.properties
+    has_own_times = snapshot.configuration.in_commit_timestamps_enabled
+    own_times_since = properties.in_commit_timestamp_enablement_version or 0
+    # The time of a commit by its file hangs on those of all commits before.
+    start = first if has_own_times and own_times_since <= first else 0
     listing = list_log(store, start=start, end=snapshot.version)
     versions = _contiguous_versions(listing, snapshot.version)
-    files = [CommitFile(version, version, listing.commits[version]) for version in versions]
     times = dict(zip(versions[::-1], commit_times(listing, versions[::-1]), strict=True))
-    has_own_times = snapshot.configuration.in_commit_timestamps_enabled
+    files = [
+        CommitFile(version, version, listing.commits[version])
+        for version in versions
+        if version >= first
+    ]
     entries = []
     for commit in read_commits(store, files):
         with located(store, commit.version):
             info = decode_commit_info(commit.data, version=commit.version, path=commit.path)
-        own_time = info.get("inCommitTimestamp") if has_own_times else None
+        is_own = has_own_times and commit.version >= own_times_since
+        own_time = info.get("inCommitTimestamp") if is_own else None
         time = own_time if isinstance(own_time, int) else times[commit.version]
         entries.append(HistoryEntry(commit.version, time, info))
-    return entries[:limit]
+    return entries
 
 
 def _contiguous_versions(listing: LogListing, last: int) -> list[int]:

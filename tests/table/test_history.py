@@ -90,6 +90,11 @@ def test_the_table_is_at_a_version_as_of_its_time(has_own_times: bool) -> None:
     found = [entry.timestamp_ms for entry in _history(store)]
     assert found == ([400, 300, 200, 100] if has_own_times else [12_000, 9_001, 9_000, 5_000])
     assert [version_at(store, each) for each in found] == [3, 2, 1, 0]
+    for limit in range(4):
+        some = [entry.timestamp_ms for entry in _history(store, limit)]
+        assert some == found[:limit]
+    latest = Snapshot.load(store, version=2)
+    assert [each.timestamp_ms for each in history(store, latest, 1)] == found[1:2]
 
 
 def test_commits_beyond_a_gap_are_left_out() -> None:
