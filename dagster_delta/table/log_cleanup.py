@@ -251,8 +251,9 @@ def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: in
         _check_checkpoint(store, segment.checkpoint)
     # With what the checksum of the version counts, so that it is held against that.
     columns = ["size_bytes", "deletion_vector"]
-    batches = Snapshot.of_segment(store, segment).file_batches(columns)
-    num_files = sum(batch.files.num_rows for batch in batches)
+    snapshot = Snapshot.of_segment(store, segment)
+    num_files = sum(batch.files.num_rows for batch in snapshot.file_batches(columns))
+    snapshot.check_totals()
     if segment.checkpoint is None or segment.checkpoint.version != cut:
         raise InvalidTable(
             "the checkpoint that the log was to begin with is not there any more; nothing was "

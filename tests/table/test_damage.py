@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,10 @@ from dagster_delta.protocol.log_paths import (
     checkpoint_path,
     checksum_path,
     commit_path,
+)
+from dagster_delta.protocol.version_checksum import (
+    encode_version_checksum,
+    parse_version_checksum,
 )
 from dagster_delta.table.delta_table import DeltaTable
 from tests.table.damage import HOWS, READS, all_files, build_tables, rows_of, try_damage
@@ -180,6 +185,26 @@ def test_a_clean_up_leaves_the_commits_that_a_damaged_checkpoint_stands_for(
     with pytest.raises(DeltaError):
         clean_up(DeltaTable(str(tmp_path)))
     assert all((tmp_path / commit_path(version)).exists() for version in range(6))
+    assert ids(tmp_path) == [0, 1, 2, 3, 4, 9]
+
+
+def test_a_clean_up_leaves_the_commits_where_others_count_more_than_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    table = table_of_commits(tmp_path)
+    table.checkpoint()
+    table.append(pa.table({"id": [9]}))
+    file = tmp_path / checksum_path(4)
+    counted = parse_version_checksum(file.read_bytes())
+    assert counted is not None
+    file.unlink()
+    file.write_bytes(encode_version_checksum(replace(counted, num_files=6, is_own=False)))
+    with pytest.raises(CorruptLog, match="delete it"):
+        clean_up(DeltaTable(str(tmp_path)))
+    assert all((tmp_path / commit_path(version)).exists() for version in range(6))
+    file.unlink()
+    clean_up(DeltaTable(str(tmp_path)))
+    assert not (tmp_path / commit_path(0)).exists()
     assert ids(tmp_path) == [0, 1, 2, 3, 4, 9]
 
 
