@@ -8,14 +8,16 @@ see nothing: a mark, and the CRC-32 of what follows up to the length.
 
 from __future__ import annotations
 
+import os
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from dagster_delta.protocol.parquet_reader import open_parquet_reader
 
-__all__ = ["open_footer", "sealed", "with_sealed_footer"]
+__all__ = ["copy_sealed", "open_footer", "sealed", "with_sealed_footer"]
 
 _MARK = b"DltFtCrc"
 _SEAL_BYTES = len(_MARK) + 4
@@ -24,6 +26,7 @@ _END_BYTES = 8
 """Length of the footer, and magic."""
 _TAIL_BYTES = 64 * 1024
 """What is read of a file at first: nearly always the whole footer."""
+_COPIED_BYTES = 4 * 1024 * 1024
 
 
 def sealed(footer: bytes | memoryview) -> bytes:
@@ -40,6 +43,30 @@ def with_sealed_footer(file: bytes) -> bytes:
     view = memoryview(file)
     start = len(file) - _END_BYTES - _footer_length(file)
     return b"".join((view[:start], sealed(view[start:-_END_BYTES]), view[start:]))
+
+
+def copy_sealed(file: Path, sink: Any) -> int:
+    """Write a whole file of the local disk with the checksum in it, some megabytes at a time.
+
+    Args:
+        file: Parquet file without the checksum.
+        sink: what takes the bytes by `write`.
+
+    Returns:
+        Number of bytes written.
+    """
+    with file.open("rb") as source:
+        size = source.seek(-_END_BYTES, os.SEEK_END) + _END_BYTES
+        remaining = size - _END_BYTES - _footer_length(source.read())
+        source.seek(0)
+        while remaining:
+            some = source.read(min(remaining, _COPIED_BYTES))
+            sink.write(some)
+            remaining -= len(some)
+        end = source.read()
+    sink.write(sealed(memoryview(end)[:-_END_BYTES]))
+    sink.write(end)
+    return size + _SEAL_BYTES
 
 
 def open_footer(handle: Any, **options: Any) -> Any:

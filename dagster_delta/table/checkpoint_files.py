@@ -40,7 +40,7 @@ from dagster_delta.protocol.log_paths import (
     v2_checkpoint_path,
 )
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
-from dagster_delta.protocol.parquet_footer import with_sealed_footer
+from dagster_delta.protocol.parquet_footer import copy_sealed, with_sealed_footer
 from dagster_delta.protocol.statistics import parse_statistics_json
 from dagster_delta.table.log_reader import read_last_checkpoint
 
@@ -193,15 +193,17 @@ def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) 
     """A V2 checkpoint whose file actions stand in sidecars."""
     store, empty = snapshot.store, _without_files(snapshot, now_ms)
     actions = _FileActions(snapshot, empty, now_ms)
-    sidecars = _Sidecars(snapshot, file_actions(empty), now_ms)
-    try:
-        for rows, _ in actions:
-            for start in range(0, rows.num_rows, max_actions_per_file):
-                sidecars.add(rows.slice(start, max_actions_per_file), max_actions_per_file)
-        sidecars.finish()
-    except BaseException:
-        sidecars.abandon()
-        raise
+    with tempfile.TemporaryDirectory(prefix="checkpoint-") as directory:
+        file = Path(directory, "sidecar")
+        sidecars = _Sidecars(snapshot, file_actions(empty), now_ms, file)
+        try:
+            for rows, _ in actions:
+                for start in range(0, rows.num_rows, max_actions_per_file):
+                    sidecars.add(rows.slice(start, max_actions_per_file), max_actions_per_file)
+            sidecars.finish()
+        except BaseException:
+            sidecars.abandon()
+            raise
     others = other_actions(empty, as_v2=True, sidecars=sidecars.written)
     manifest = encode_actions_file(stack_actions([others, file_actions(empty)]))
     store.put(v2_checkpoint_path(snapshot.version, str(uuid.uuid4()), "parquet"), manifest)
@@ -214,38 +216,37 @@ def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) 
 
 
 class _Sidecars:
-    """Sidecars that are written one after the other."""
+    """Sidecars that are written one after the other, each on the local disk first."""
 
-    def __init__(self, snapshot: Snapshot, empty: Any, now_ms: int) -> None:
+    def __init__(self, snapshot: Snapshot, empty: Any, now_ms: int, file: Path) -> None:
         self._store = snapshot.store
         self._empty = empty
         self._now_ms = now_ms
+        self._file = file
         self._names: list[str] = []
-        self._current: tuple[ActionFile, Any] | None = None
+        self._current: ActionFile | None = None
         self.written: list[SidecarFile] = []
         self.num_actions = 0
 
     def add(self, actions: Any, max_actions: int) -> None:
         """Take file actions; begin another file where they would be too many for one."""
-        begun = 0 if self._current is None else self._current[0].num_actions
+        begun = 0 if self._current is None else self._current.num_actions
         if begun + actions.num_rows > max_actions:
             self.finish()
         if self._current is None:
-            self._names.append(f"{uuid.uuid4()}.parquet")
-            sink = self._store.open_output(sidecar_path(self._names[-1]))
-            self._current = ActionFile(sink, self._empty), sink
-        self._current[0].add(actions)
+            self._current = ActionFile(str(self._file), self._empty)
+        self._current.add(actions)
         self.num_actions += actions.num_rows
 
     def finish(self) -> None:
-        """Close the file that is under way."""
+        """Close the file that is under way, and store it."""
         if self._current is None:
             return
-        file, sink = self._current
-        file.close()
-        size_bytes = sink.tell()
-        sink.close()
+        self._current.close()
         self._current = None
+        self._names.append(f"{uuid.uuid4()}.parquet")
+        with self._store.open_output(sidecar_path(self._names[-1])) as sink:
+            size_bytes = copy_sealed(self._file, sink)
         self.written.append(
             SidecarFile(
                 path=self._names[-1],
@@ -259,9 +260,7 @@ class _Sidecars:
         """Delete what nobody will refer to, as far as the store lets it."""
         try:
             if self._current is not None:
-                file, sink = self._current
-                file.abandon()
-                sink.close()
+                self._current.abandon()
             self._store.delete(map(sidecar_path, self._names))
         except (DeltaError, OSError):
             # Log clean-up finds them later.
