@@ -33,6 +33,13 @@ def test_the_definitions_load_without_spark_and_without_data():
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
+def test_an_empty_dagster_home_is_that_of_the_demo(demo, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "HOME", tmp_path / "home")
+    monkeypatch.setenv("DAGSTER_HOME", "")
+    with demo.demo_instance() as instance:
+        assert instance.root_directory == str(tmp_path / "home")
+
+
 def test_there_is_exactly_one_module_level_definitions(demo):
     found = [each for each in vars(demo).values() if isinstance(each, dg.Definitions)]
     assert found == [demo.defs]
