@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.locations import holds_password, scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
 
 __all__ = ["ObjectMeta", "ObjectStore", "StoreLocation", "open_store"]
@@ -23,13 +23,20 @@ def open_store(
         storage_options: credentials and settings; each store's module says which it knows.
 
     Raises:
-        InvalidArgument: the URI or an option makes no sense for its kind of storage.
+        InvalidArgument: the URI or an option makes no sense for its kind of storage, or the URI
+            holds a password.
         StorageFailure: the package that serves this kind of storage is not installed.
     """
     # A store is imported when it is first opened: the cloud ones cost more than all the rest.
     location = os.fspath(uri)
     if not location.strip():
         raise InvalidArgument("the location of a table is empty: give a path or a URI")
+    if holds_password(location):
+        # Locations are shown: in messages, in logs and in the metadata of runs.
+        raise InvalidArgument(
+            f"the {scheme_of(location)}: URI of a table holds a password, and would show it: take "
+            "it out, and pass it among the storage options"
+        )
     match scheme_of(location):
         case None | "file":
             from dagster_delta.storage.local_store import LocalStore

@@ -16,6 +16,7 @@ from dagster_delta.errors import InvalidArgument, StorageFailure
 __all__ = [
     "check_relative_path",
     "foreign_scheme",
+    "holds_password",
     "join_path",
     "local_root",
     "scheme_of",
@@ -25,12 +26,18 @@ __all__ = [
 # Two characters at least, so that a Windows drive is a path; the slash, so that a file name with a
 # colon in it is one too.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^/@]*:[^/]*@")
 
 
 def scheme_of(location: str) -> str | None:
     """The lower-case scheme of an absolute URI, or None for a path."""
     match = _SCHEME.match(location)
     return match[1].lower() if match else None
+
+
+def holds_password(location: str) -> bool:
+    """Whether a URI names a user with a password: `ftp://user:password@host`. A path does not."""
+    return _PASSWORD.match(location) is not None
 
 
 def check_relative_path(path: str) -> str:

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.storage import open_store
 from dagster_delta.storage.local_store import LocalStore
-from dagster_delta.storage.locations import check_relative_path, local_root, scheme_of
+from dagster_delta.storage.locations import (
+    check_relative_path,
+    holds_password,
+    local_root,
+    scheme_of,
+)
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.s3_store import S3Store
 
@@ -133,3 +138,17 @@ def test_a_protocol_whose_package_is_missing_says_what_to_install(
     monkeypatch.setattr(fsspec, "filesystem", missing)
     with pytest.raises(StorageFailure, match=named):
         open_store(location)
+
+
+@pytest.mark.parametrize("location", ["ftp://me:hush@host/t", "s3://me:hush@bucket/t"])
+def test_a_password_in_a_location_is_refused_without_being_told(location: str) -> None:
+    with pytest.raises(InvalidArgument, match="holds a password") as caught:
+        open_store(location)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "location", ["/a:b@c/t", "sftp://me@host:22/t", "abfss://box@account.dfs.core/a:b@c"]
+)
+def test_what_is_no_password_is_none(location: str) -> None:
+    assert not holds_password(location)
