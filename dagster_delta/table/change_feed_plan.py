@@ -176,6 +176,13 @@ class _Collected:
         """Versions that removed rows, ascending."""
         self._is_partitioned = is_partitioned
 
+    def removes_older_rows(self, version: int) -> bool:
+        """Whether a commit removed rows that were written under another configuration than its
+        own, as one that replaces the table does.
+        """
+        changes = any(each.version == version for each in self.configuration_changes)
+        return changes and version > 0 and version in self.removals
+
     def take(self, commit: RangeCommit) -> None:
         actions = commit.actions
         if actions.protocol is not None or actions.metadata is not None:
@@ -228,16 +235,19 @@ def _check_configurations(
             raise ChangeDataNotRecorded(
                 f"The change data feed was off at version {version} (delta.enableChangeDataFeed), "
                 f"so that the changes from version {start} to {end.version} are not recorded: "
-                "read the changes of versions at which it was on, or take the whole table",
+                "only the whole table can be read, or the changes of versions at which it was on",
                 table=table,
                 version=version,
             )
         problem = find_incompatibility(configuration, end.configuration)
+        if problem is None and version == start and collected.removes_older_rows(start):
+            older = Snapshot.load(store, version=start - 1).configuration
+            problem = find_incompatibility(older, end.configuration)
         if problem is not None:
             raise SchemaMismatch(
                 f"The rows of version {version} cannot be shown with the schema of version "
-                f"{end.version}, with which the feed is read: {problem}. Read the changes in two "
-                "ranges, up to that change of the schema and after it",
+                f"{end.version}, with which the feed is read: {problem}. The changes up to "
+                "that change of the schema and those after it can only be read apart",
                 table=table,
                 version=version,
             )

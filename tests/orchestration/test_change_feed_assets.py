@@ -126,6 +126,20 @@ def test_other_columns_upstream_are_taken_on_by_schema_mode_overwrite(lake, sour
     assert [row["v"] for row in lake.rows()] == [0.5]
 
 
+def test_a_change_of_type_upstream_is_the_reason_of_a_full_refresh(lake, source):
+    @delta_change_feed_asset("source", keys="id", metadata={"schema_mode": "overwrite"})
+    def events(changes: pa.Table) -> pa.Table:
+        return changes
+
+    assets = [source.asset, events]
+    lake.materialize(*assets)
+    source.table.overwrite(pa.table({"id": [5], "v": ["x"]}), schema_mode="overwrite")
+    reason = lake.metadata(lake.materialize(*assets))["delta/full_refresh_because"]
+    assert "cannot be shown with the schema of version" in reason
+    assert "Read the changes" not in reason
+    assert [row["v"] for row in lake.rows()] == ["x"]
+
+
 def test_a_full_refresh_with_other_columns_names_the_schema_mode_that_takes_them(lake, source):
     assets = copy(source)
     lake.materialize(*assets)

@@ -615,3 +615,15 @@ def test_a_column_that_became_not_null_is_null_in_older_rows(tmp_path: Path) -> 
     assert stored["new"].null_count == 20
     assert stored["new"].drop_null().to_pylist() == [{"n": 2}]
     assert table.changes(starting_version=0, where="new IS NULL").to_arrow().num_rows == 20
+
+
+def test_rows_that_were_replaced_with_their_schema_cannot_be_shown_with_the_new_one(
+    tmp_path: Path,
+) -> None:
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    table.append(pa.table({"v": [1]}), properties=FEED)
+    table.overwrite(pa.table({"v": ["x"]}), schema_mode="overwrite")
+    table.append(pa.table({"v": ["y"]}))
+    with pytest.raises(SchemaMismatch, match="column v was of type long and is of type string"):
+        table.changes(1).to_arrow()
+    assert table.changes(2).to_arrow()["v"].to_pylist() == ["y"]
