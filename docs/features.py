@@ -277,7 +277,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "Checkpoints: classic, multi-part and V2 with sidecars, written in bounded memory",
-        "tests/table/test_split_checkpoints.py::test_a_split_checkpoint_says_what_the_commits_said",
+        "tests/table/test_split_checkpoints.py::test_a_checkpoint_written_in_batches_says_what_the_commits_said",
         "tests/reference/test_delta_spark.py::"
         "test_delta_spark_reads_a_split_checkpoint_and_follows_it",
     ),

@@ -70,7 +70,7 @@ def test_latest_version_has_the_expected_live_files(name: str) -> None:
     snapshot = _open(name)
     assert snapshot.version == answer["version"]
     files = snapshot.live_files()
-    assert snapshot.num_files == files.num_rows
+    assert snapshot.num_files == files.num_rows == snapshot.files().num_rows
     assert len(set(files["path"].to_pylist())) == files.num_rows
     if answer["num_active_files"] is not None:
         assert snapshot.num_files == answer["num_active_files"]

@@ -108,37 +108,27 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("is_split", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_checkpoint_in_one_file_is_written_in_batches_too(
-    layout: str, monkeypatch: pytest.MonkeyPatch
+def test_a_checkpoint_written_in_batches_says_what_the_commits_said(
+    layout: str, is_split: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = _new_table(LAYOUTS[layout])
     expected = _described(table.snapshot())
     now_ms = int(table.snapshot().timestamp_ms)
+    max_actions = 9 if is_split else checkpoint_files.MAX_ACTIONS_PER_FILE
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint_files, "MAX_HELD_ACTIONS", 9)
         for name in ("live_files", "statistics", "tombstones"):
             patched.setattr(LogState, name, _refuse)
-        write_checkpoint(Snapshot.load(table.store), now_ms=now_ms)
-    (checkpoint,) = [path for path in _log(table.store) if ".checkpoint." in path]
-    is_v2 = LAYOUTS[layout].get("checkpointPolicy") == "v2"
-    assert (len(checkpoint) > len(checkpoint_path(0))) == is_v2
-    assert _described(_from_checkpoint_alone(table.store, table.version())) == expected
-
-
-@pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_split_checkpoint_says_what_the_commits_said(
-    layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = _new_table(LAYOUTS[layout])
-    expected = _described(table.snapshot())
-    now_ms = int(table.snapshot().timestamp_ms)
-    with monkeypatch.context() as patched:
-        for name in ("live_files", "statistics", "tombstones"):
-            patched.setattr(LogState, name, _refuse)
-        write_checkpoint(Snapshot.load(table.store), now_ms=now_ms, max_actions_per_file=9)
-    assert len([path for path in _log(table.store) if path.endswith(".parquet")]) > 3
+        snapshot = Snapshot.load(table.store)
+        write_checkpoint(snapshot, now_ms=now_ms, max_actions_per_file=max_actions)
+    if is_split:
+        assert len([path for path in _log(table.store) if path.endswith(".parquet")]) > 3
+    else:
+        (checkpoint,) = [path for path in _log(table.store) if ".checkpoint." in path]
+        is_v2 = LAYOUTS[layout].get("checkpointPolicy") == "v2"
+        assert (len(checkpoint) > len(checkpoint_path(0))) == is_v2
     assert _described(_from_checkpoint_alone(table.store, table.version())) == expected
 
 
