@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.spark.arrow_batches import counted_batches
+from dagster_delta.engines.spark.arrow_batches import collect_counted
 from dagster_delta.engines.spark.session import MAX_RECORDS
 from dagster_delta.engines.spark.tasks import joined_batches
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 UNBOUNDED = "2147483647"
@@ -31,17 +31,33 @@ def bounded(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.set(MAX_RECORDS, str(before))
 
 
+def bounds_within(frame: DataFrame) -> list[tuple[int, str]]:
+    """The bounds while a job runs, each time that it does."""
+    found = []
+
+    def job(rows: DataFrame) -> DataFrame:
+        found.append(bounds_of(rows.sparkSession))
+        return rows
+
+    assert len(collect_counted(frame, job)) == frame.count()
+    return found
+
+
 @pytest.mark.parametrize(("records", "lent"), [("65536", 512), ("0", 512), ("100", 100)])
 def test_rows_alone_bound_a_batch_until_the_write_is_over(
     bounded: SparkSession, records: str, lent: int
 ) -> None:
     bounded.conf.set(MAX_RECORDS, records)
     before = bounds_of(bounded)
-    with counted_batches(bounded.range(1)):
-        assert bounds_of(bounded) == (lent, UNBOUNDED)
+    frame = bounded.range(1).selectExpr("id", "CAST(NULL AS STRING) AS s", "struct('x' AS `a.b`)")
+    assert bounds_within(frame) == [(lent, UNBOUNDED)]
     assert bounds_of(bounded) == before
-    with pytest.raises(RuntimeError), counted_batches(bounded.range(1)):
+
+    def failing(rows: DataFrame) -> DataFrame:
         raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        collect_counted(frame, failing)
     assert bounds_of(bounded) == before
 
 
@@ -51,16 +67,13 @@ def test_what_spark_hands_over_has_that_many_rows(bounded: SparkSession) -> None
             yield pa.RecordBatch.from_pydict({"rows": pa.array([batch.num_rows], pa.int64())})
 
     frame = bounded.range(0, 1200, 1, 1).selectExpr("id", "CAST(id AS STRING) AS s")
-    with counted_batches(frame):
-        found = [row.rows for row in frame.mapInArrow(sizes, "rows long").collect()]
-    assert found == [512, 512, 176]
+    found = collect_counted(frame, lambda rows: rows.mapInArrow(sizes, "rows long"))
+    assert [row.rows for row in found] == [512, 512, 176]
 
 
 def test_a_bound_that_somebody_chose_stays(bounded: SparkSession) -> None:
     bounded.conf.set(MAX_BYTES, "1048576")
-    before = bounds_of(bounded)
-    with counted_batches(bounded.range(1)):
-        assert bounds_of(bounded) == before
+    assert bounds_within(bounded.range(1)) == [bounds_of(bounded)]
 
 
 @pytest.mark.parametrize(
@@ -68,14 +81,26 @@ def test_a_bound_that_somebody_chose_stays(bounded: SparkSession) -> None:
     [
         "CAST('a' AS BINARY)",
         "parse_json('1')",
-        "array(named_struct('d', CAST('a' AS BINARY)))",
-        "map('k', parse_json('1'))",
+        "named_struct('d', array('a'))",
+        "map('k', 1)",
     ],
 )
-def test_columns_of_documents_are_bounded_by_bytes(bounded: SparkSession, column: str) -> None:
+def test_columns_without_a_cheap_measure_are_bounded_by_bytes(
+    bounded: SparkSession, column: str
+) -> None:
+    assert bounds_within(bounded.sql(f"SELECT {column} AS c")) == [bounds_of(bounded)]
+
+
+@pytest.mark.parametrize("column", ["repeat('é', 65000)", "struct(repeat('x', 130000) AS `a.b`)"])
+def test_a_job_that_finds_a_long_row_is_run_again_bounded_by_bytes(
+    bounded: SparkSession, column: str
+) -> None:
     before = bounds_of(bounded)
-    with counted_batches(bounded.sql(f"SELECT {column} AS c")):
-        assert bounds_of(bounded) == before
+    short = bounded.sql(f"SELECT {column} AS c, 'short' AS s")
+    assert bounds_within(short) == [(512, UNBOUNDED)]
+    long = bounded.sql(f"SELECT {column} AS c, repeat('x', 2000) AS s")
+    assert bounds_within(long) == [(512, UNBOUNDED), before]
+    assert bounds_of(bounded) == before
 
 
 def test_batches_are_joined_until_they_are_long_or_large() -> None:

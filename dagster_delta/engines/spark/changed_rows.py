@@ -18,7 +18,7 @@ from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.engines.row_changes.assignments import refuse_lacking_fields
 from dagster_delta.engines.row_completion import generation_constraints
 from dagster_delta.engines.row_tracking import CarriedIds
-from dagster_delta.engines.spark.arrow_batches import counted_batches
+from dagster_delta.engines.spark.arrow_batches import collect_counted
 from dagster_delta.engines.spark.assigned_columns import (
     field_at,
     stored_fits,
@@ -353,8 +353,8 @@ def collect_changes(
         What a task reported; files already written are deleted where that is possible.
         InvalidArgument, StorageFailure: see `write_changes`.
     """
-    with spark_failures(table=store.location.uri), counted_batches(frame):
-        reports = frame.mapInArrow(task, schema).collect()
+    with spark_failures(table=store.location.uri):
+        reports = collect_counted(frame, lambda rows: rows.mapInArrow(task, schema))
     written, error = decode_changes([tuple(each) for each in reports])
     if error is not None:
         delete_files(written.paths, store)

@@ -1,18 +1,19 @@
 """Writing a DataFrame: the executors write the data files, the driver learns their names.
 
-The rows never reach the driver, and the DataFrame is evaluated once.
+The rows never reach the driver, and the DataFrame is evaluated once, or anew if a row is long.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dagster_delta.engines.engine import WriteResult, WriteSpec
-from dagster_delta.engines.spark.arrow_batches import counted_batches
+from dagster_delta.engines.spark.arrow_batches import collect_counted
 from dagster_delta.engines.spark.errors import executor_failure
 from dagster_delta.engines.spark.partition_exchange import (
     PACKED_PARTITION,
@@ -56,8 +57,7 @@ def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteR
     _check_columns(rows.schema, spec)
     rows = rows.completed()
     try:
-        with counted_batches(rows.frame):
-            reports = _reporting(rows).collect()
+        reports = collect_counted(rows.frame, lambda frame: _reporting(replace(rows, frame=frame)))
     except Exception as error:
         failure = executor_failure(error, table=spec.location.uri)
         if failure is None:
