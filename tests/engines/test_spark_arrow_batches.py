@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ def bounded(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.set(MAX_RECORDS, str(before))
 
 
-def bounds_within(frame: DataFrame) -> list[tuple[int, str]]:
+def bounds_within(frame: DataFrame, table: str | None = None) -> list[tuple[int, str]]:
     """The bounds while a job runs, each time that it does."""
     found = []
 
@@ -39,7 +40,8 @@ def bounds_within(frame: DataFrame) -> list[tuple[int, str]]:
         found.append(bounds_of(rows.sparkSession))
         return rows
 
-    assert len(collect_counted(frame, job)) == frame.count()
+    rows = collect_counted(frame, job, table=table or f"memory://{uuid.uuid4()}")
+    assert len(rows) == frame.count()
     return found
 
 
@@ -57,7 +59,7 @@ def test_rows_alone_bound_a_batch_until_the_write_is_over(
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        collect_counted(frame, failing)
+        collect_counted(frame, failing, table="memory://t")
     assert bounds_of(bounded) == before
 
 
@@ -67,12 +69,15 @@ def test_what_spark_hands_over_has_that_many_rows(bounded: SparkSession) -> None
             yield pa.RecordBatch.from_pydict({"rows": pa.array([batch.num_rows], pa.int64())})
 
     frame = bounded.range(0, 1200, 1, 1).selectExpr("id", "CAST(id AS STRING) AS s")
-    found = collect_counted(frame, lambda rows: rows.mapInArrow(sizes, "rows long"))
+    found = collect_counted(
+        frame, lambda rows: rows.mapInArrow(sizes, "rows long"), table="memory://t"
+    )
     assert [row.rows for row in found] == [512, 512, 176]
 
 
-def test_a_bound_that_somebody_chose_stays(bounded: SparkSession) -> None:
-    bounded.conf.set(MAX_BYTES, "1048576")
+@pytest.mark.parametrize("chosen", ["1048576", UNBOUNDED])
+def test_a_bound_that_somebody_chose_stays(bounded: SparkSession, chosen: str) -> None:
+    bounded.conf.set(MAX_BYTES, chosen)
     assert bounds_within(bounded.range(1)) == [bounds_of(bounded)]
 
 
@@ -99,8 +104,49 @@ def test_a_job_that_finds_a_long_row_is_run_again_bounded_by_bytes(
     short = bounded.sql(f"SELECT {column} AS c, 'short' AS s")
     assert bounds_within(short) == [(512, UNBOUNDED)]
     long = bounded.sql(f"SELECT {column} AS c, repeat('x', 2000) AS s")
-    assert bounds_within(long) == [(512, UNBOUNDED), before]
+    assert bounds_within(long, column) == [(512, UNBOUNDED), before]
+    assert bounds_within(short, column) == [before]
     assert bounds_of(bounded) == before
+
+
+def test_default_bounds_are_not_left_as_a_choice(bounded: SparkSession) -> None:
+    bounded.conf.unset(MAX_RECORDS)
+    bounds_within(bounded.range(1))
+    assert bounded.conf.get(MAX_RECORDS, None) is None
+    assert bounded.conf.get(MAX_BYTES, None) is None
+
+
+@pytest.mark.parametrize("other", ["'text'", "array(1)"])
+def test_jobs_at_the_same_time_do_not_take_each_others_bounds(
+    bounded: SparkSession, other: str
+) -> None:
+    """The second begins within the first, and reads rows that may be long, or not."""
+    before, lent = bounds_of(bounded), (512, UNBOUNDED)
+    is_measured = other == "'text'"
+    found = []
+
+    def job(rows: DataFrame) -> DataFrame:
+        found.append(bounds_of(bounded))
+        found.extend(bounds_within(bounded.sql(f"SELECT {other} AS c")))
+        found.append(bounds_of(bounded))
+        return rows
+
+    collect_counted(bounded.range(1), job, table="memory://t")
+    assert found == ([lent] * 3 if is_measured else [lent, before, before])
+    assert bounds_of(bounded) == before
+
+
+def test_a_long_row_is_found_whoever_has_lent_the_bounds(bounded: SparkSession) -> None:
+    long = bounded.sql("SELECT repeat('x', 200000) AS s")
+    found: list[tuple[int, str]] = []
+
+    def job(rows: DataFrame) -> DataFrame:
+        found.extend(bounds_within(long))
+        return rows
+
+    before = bounds_of(bounded)
+    collect_counted(bounded.range(1), job, table="memory://t")
+    assert found == [(512, UNBOUNDED), before]
 
 
 def test_batches_are_joined_until_they_are_long_or_large() -> None:

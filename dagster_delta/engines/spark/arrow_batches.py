@@ -8,6 +8,8 @@ as long as no row is long: a batch of documents would be too much for the memory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines.spark.columns import quote
@@ -35,32 +37,36 @@ _MAX_TEXT_BYTES = 128 * 1024
 _TOO_LONG = "dagster_delta: a row is long, so that batches are bounded by bytes"
 
 
-def collect_counted(frame: DataFrame, job: Callable[[DataFrame], DataFrame]) -> list[Row]:
+def collect_counted(
+    frame: DataFrame, job: Callable[[DataFrame], DataFrame], *, table: str
+) -> list[Row]:
     """The rows of a job that hands those of a DataFrame to Python.
 
     Batches are bounded by a number of rows alone, by settings that the session of the DataFrame
     lends. They stay as they are where somebody else than Spark has bounded the bytes, and where a
-    column has no cheap measure. The job is run again with them where it comes upon a long row.
+    column has no cheap measure. Where it comes upon a long row the job is run again with them, and
+    so are, at once, later ones of the same table.
 
     Args:
         frame: of a classic session or of Connect.
         job: makes its query of the DataFrame; may be called twice.
+        table: URI of the table that is written.
 
     Raises:
         What the job does.
     """
-    session = frame.sparkSession
-    before = None if _is_unmeasured(frame.schema) else _bound_by_rows(session)
-    if before is None:
+    if table not in _tables_of_long_rows and not _is_unmeasured(frame.schema):
+        with _lending.by(frame.sparkSession) as is_lent:
+            if not is_lent:
+                return job(frame).collect()
+            try:
+                return job(_of_short_rows(frame)).collect()
+            except Exception as error:
+                if _TOO_LONG not in str(error):
+                    raise
+        _tables_of_long_rows.add(table)
+    with _lending.suspended():
         return job(frame).collect()
-    try:
-        return job(_of_short_rows(frame)).collect()
-    except Exception as error:
-        if _TOO_LONG not in str(error):
-            raise
-    finally:
-        _bound_by_bytes(session, before)
-    return job(frame).collect()
 
 
 def _of_short_rows(frame: DataFrame) -> DataFrame:
@@ -94,32 +100,81 @@ def _texts(frame: DataFrame) -> Iterator[Column]:
         yield functions.col(".".join(map(quote, path)))
 
 
-def _bound_by_rows(session: SparkSession) -> str | None:
-    """The former number of rows, or None where nothing was set."""
+@dataclass(eq=False, frozen=True, slots=True)
+class _Loan:
+    session: SparkSession
+    max_records: str | None
+    """As the user has set it; None for Spark's default."""
+
+    def give_back(self) -> None:
+        self.session.conf.unset(_MAX_BYTES)
+        if self.max_records is None:
+            self.session.conf.unset(MAX_RECORDS)
+        else:
+            self.session.conf.set(MAX_RECORDS, self.max_records)
+
+
+class _Lending:
+    """What the sessions of this process have lent. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._loans: list[_Loan] = []
+        self._suspensions = 0
+
+    @contextmanager
+    def by(self, session: SparkSession) -> Iterator[bool]:
+        """Gives whether batches are bounded by rows alone while it is open."""
+        with lending_lock:
+            # Another job, by whose loan this one goes, may end first: that costs speed alone.
+            is_lent = bool(self._loans) and session_conf(session, _MAX_BYTES) == _UNBOUNDED_BYTES
+            loan = None if is_lent or self._suspensions else _lend(session)
+            if loan is not None:
+                self._loans.append(loan)
+        try:
+            yield is_lent or loan is not None
+        finally:
+            with lending_lock:
+                if loan is not None and loan in self._loans:
+                    self._loans.remove(loan)
+                    loan.give_back()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """While it is open nothing is lent: rows that may be long go to Python meanwhile."""
+        with lending_lock:
+            self._suspensions += 1
+            while self._loans:
+                self._loans.pop().give_back()
+        try:
+            yield
+        finally:
+            with lending_lock:
+                self._suspensions -= 1
+
+
+_lending = _Lending()
+_tables_of_long_rows: set[str] = set()
+
+
+def _lend(session: SparkSession) -> _Loan | None:
+    """A loan, or None where the session bounds bytes otherwise, or lets nobody set that."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    # Who finds the settings changed leaves them alone, and may lose speed when they are restored
-    # in the middle of a job; it never keeps for good what was lent.
-    with lending_lock:
-        before = session_conf(session, MAX_RECORDS)
-        if before is None or session_conf(session, _MAX_BYTES) != _DEFAULT_BYTES:
-            return None
-        rows = min(_BATCH_ROWS, int(before) if int(before) > 0 else _BATCH_ROWS)
-        try:
-            session.conf.set(MAX_RECORDS, str(rows))
-            session.conf.set(_MAX_BYTES, _UNBOUNDED_BYTES)
-        except (Py4JError, PySparkException):
-            # Some platforms let nobody set what they do not list.
-            session.conf.set(MAX_RECORDS, before)
-            return None
-    return before
-
-
-def _bound_by_bytes(session: SparkSession, max_records: str) -> None:
-    with lending_lock:
-        session.conf.unset(_MAX_BYTES)
-        session.conf.set(MAX_RECORDS, max_records)
+    before = session_conf(session, MAX_RECORDS)
+    if before is None or session_conf(session, _MAX_BYTES) != _DEFAULT_BYTES:
+        return None
+    # A default that stood there by name would be a choice of the user's.
+    loan = _Loan(session, session.conf.get(MAX_RECORDS, None))
+    rows = min(_BATCH_ROWS, int(before) if int(before) > 0 else _BATCH_ROWS)
+    try:
+        session.conf.set(MAX_RECORDS, str(rows))
+        session.conf.set(_MAX_BYTES, _UNBOUNDED_BYTES)
+    except (Py4JError, PySparkException):
+        # Some platforms let nobody set what they do not list.
+        loan.give_back()
+        return None
+    return loan
 
 
 def _is_unmeasured(data_type: DataType) -> bool:

@@ -354,7 +354,9 @@ def collect_changes(
         InvalidArgument, StorageFailure: see `write_changes`.
     """
     with spark_failures(table=store.location.uri):
-        reports = collect_counted(frame, lambda rows: rows.mapInArrow(task, schema))
+        reports = collect_counted(
+            frame, lambda rows: rows.mapInArrow(task, schema), table=store.location.uri
+        )
     written, error = decode_changes([tuple(each) for each in reports])
     if error is not None:
         delete_files(written.paths, store)

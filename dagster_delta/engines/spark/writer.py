@@ -57,7 +57,11 @@ def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteR
     _check_columns(rows.schema, spec)
     rows = rows.completed()
     try:
-        reports = collect_counted(rows.frame, lambda frame: _reporting(replace(rows, frame=frame)))
+        reports = collect_counted(
+            rows.frame,
+            lambda frame: _reporting(replace(rows, frame=frame)),
+            table=spec.location.uri,
+        )
     except Exception as error:
         failure = executor_failure(error, table=spec.location.uri)
         if failure is None:
