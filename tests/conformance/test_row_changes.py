@@ -12,21 +12,9 @@ import pytest
 from dagster_delta import DeltaTable
 from dagster_delta.errors import UnsupportedFeature
 from tests.conformance.engines import Engine, Row, files_of, refusal
-
-VECTORS = {"delta.enableDeletionVectors": "true"}
-FEED = {"delta.enableChangeDataFeed": "true"}
+from tests.sample_tables import FEED, VECTORS, numbered
 
 both_ways = pytest.mark.parametrize("properties", [{}, VECTORS], ids=["rewrite", "vectors"])
-
-
-def rows(*ids: int) -> pa.Table:
-    return pa.table(
-        {
-            "id": pa.array(ids, pa.int64()),
-            "v": pa.array([f"v{each}" for each in ids], pa.string()),
-            "p": pa.array([each % 2 for each in ids], pa.int32()),
-        }
-    )
 
 
 def fill(
@@ -34,7 +22,7 @@ def fill(
 ) -> DeltaTable:
     """Ids 0 to 19: a file for each ten of them, and for each partition."""
     for part in (range(10), range(10, 20)):
-        table.append(rows(*part), partition_by=partition_by, properties=properties)
+        table.append(numbered(*part), partition_by=partition_by, properties=properties)
     return table
 
 
@@ -139,7 +127,7 @@ def test_update_changes_the_rows_that_match(
 def test_values_are_computed_from_the_row_as_it_was_and_deleted_rows_are_not_seen(
     properties: dict[str, str], engine: Engine, table: DeltaTable
 ) -> None:
-    table.append(rows(0, 1, 2, 4), properties=properties)
+    table.append(numbered(0, 1, 2, 4), properties=properties)
     table.delete("id = 0", engine=engine.name)
     table.update({"id": "CAST(p AS BIGINT)", "p": "CAST(4 / id AS INT)"}, engine=engine.name)
     assert engine.tuples(table, "v", "id", "p") == [("v1", 1, 4), ("v2", 0, 2), ("v4", 0, 1)]

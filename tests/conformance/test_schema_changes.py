@@ -11,9 +11,7 @@ import pytest
 from dagster_delta import DeltaTable
 from dagster_delta.errors import ColumnChangeFailed
 from tests.conformance.engines import Engine
-
-FEED = {"delta.enableChangeDataFeed": "true"}
-VECTORS = {"delta.enableDeletionVectors": "true"}
+from tests.sample_tables import DEFAULTED, FEED, UNDEFAULTED, VECTORS
 
 
 def texts(*ids: int) -> pa.Table:
@@ -102,31 +100,13 @@ def test_a_value_that_has_no_form_in_the_new_type_stops_the_change(
     assert engine.tuples(DeltaTable(table.uri), "v") == [("1",), ("2",)]
 
 
-ROWS = pa.table(
-    {
-        "id": pa.array([1, 2, 3, 4], pa.int32()),
-        "p": ["a", "a", "b", None],
-        "s": pa.array([{"a": 1}, None, {"a": None}, {"a": 4}], pa.struct([("a", pa.int32())])),
-    }
-)
-LATER = pa.table(
-    {
-        "id": pa.array([5, 6], pa.int32()),
-        "p": ["a", "b"],
-        "s": pa.array(
-            [{"a": 5, "x": None}, {"a": 6, "x": 6}],
-            pa.struct([("a", pa.int32()), ("x", pa.int32())]),
-        ),
-        "c": pa.array([None, 9], pa.int32()),
-    }
-)
-
-
 def lazy(engine: Engine, table: DeltaTable, **properties: str) -> DeltaTable:
-    created = DeltaTable.create(table.uri, ROWS.schema, partition_by=["p"], properties=properties)
-    created.append(engine.rows(ROWS))
+    created = DeltaTable.create(
+        table.uri, UNDEFAULTED.schema, partition_by=["p"], properties=properties
+    )
+    created.append(engine.rows(UNDEFAULTED))
     created.alter("ADD COLUMN c INT DEFAULT 7, ADD COLUMN s.x INT DEFAULT 5", existing_rows="lazy")
-    created.append(engine.rows(LATER))
+    created.append(engine.rows(DEFAULTED))
     return created
 
 
@@ -158,8 +138,8 @@ def test_a_lazy_default_is_read_through_all_that_is_done(engine: Engine, table: 
 
 
 def test_a_lazy_default_stands_in_the_change_feed(engine: Engine, table: DeltaTable) -> None:
-    created = DeltaTable.create(table.uri, ROWS.schema, properties=FEED | VECTORS)
-    created.append(engine.rows(ROWS))
+    created = DeltaTable.create(table.uri, UNDEFAULTED.schema, properties=FEED | VECTORS)
+    created.append(engine.rows(UNDEFAULTED))
     created.add_column("c", "INT", default="7", existing_rows="lazy")
     start = created.version() + 1
     created.delete("id = 4", engine=engine.name)

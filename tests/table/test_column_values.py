@@ -19,18 +19,7 @@ from dagster_delta.errors import (
     UnsupportedExpression,
 )
 from dagster_delta.storage.memory_store import MemoryStore
-
-ORDERS = (
-    Column("id", "BIGINT", nullable=False, identity=Identity(start=10, step=10)),
-    Column("at", "TIMESTAMP"),
-    Column("day", "DATE", generated_as="CAST(at AS DATE)"),
-    Column("state", "STRING", nullable=False, default="'new'"),
-    Column("size", "INT", nullable=False, generated_as="length(state)"),
-)
-
-
-def noon(day: int) -> dt.datetime:
-    return dt.datetime(2024, 1, day, 12, tzinfo=dt.UTC)
+from tests.sample_tables import ORDERS, noon
 
 
 def moments(*days: int, **columns: list[Any]) -> pa.Table:

@@ -30,36 +30,10 @@ from dagster_delta.errors import (
 from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from tests.sample_tables import FEED, SHAPES, VECTORS, Row, data, numbered
 
-VECTORS = {"delta.enableDeletionVectors": "true"}
-FEED = {"delta.enableChangeDataFeed": "true"}
-MAPPED = {"delta.columnMapping.mode": "name"}
-
-SHAPES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
-    "rewrite": ({}, ()),
-    "vectors": (VECTORS, ()),
-    "partitioned": ({}, ("p",)),
-    "mapped_partitioned_vectors": (VECTORS | MAPPED, ("p",)),
-}
 every_shape = pytest.mark.parametrize("shape", SHAPES)
 both_ways = pytest.mark.parametrize("shape", ["rewrite", "vectors"])
-
-Row = tuple[int | None, str | None, int | None]
-
-
-def data(*found: Row) -> pa.Table:
-    ids, texts, parts = zip(*found, strict=True) if found else ((), (), ())
-    return pa.table(
-        {
-            "id": pa.array(ids, pa.int64()),
-            "v": pa.array(texts, pa.string()),
-            "p": pa.array(parts, pa.int32()),
-        }
-    )
-
-
-def numbered(*ids: int) -> pa.Table:
-    return data(*((each, f"v{each}", each % 2) for each in ids))
 
 
 def make(

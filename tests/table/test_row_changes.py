@@ -33,21 +33,9 @@ from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.row_changes import change_rows
 from dagster_delta.table.row_selection import select_rows
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
-
-VECTORS = {"delta.enableDeletionVectors": "true"}
-FEED = {"delta.enableChangeDataFeed": "true"}
+from tests.sample_tables import FEED, VECTORS, numbered
 
 both_ways = pytest.mark.parametrize("properties", [{}, VECTORS], ids=["rewrite", "vectors"])
-
-
-def rows(*ids: int) -> pa.Table:
-    return pa.table(
-        {
-            "id": pa.array(ids, pa.int64()),
-            "v": pa.array([f"v{each}" for each in ids], pa.string()),
-            "p": pa.array([each % 2 for each in ids], pa.int32()),
-        }
-    )
 
 
 def make(
@@ -60,7 +48,7 @@ def make(
     """A table with one file per part, or one per part and partition."""
     table = DeltaTable("", store=store or MemoryStore(), must_exist=False)
     for part in parts:
-        table.append(rows(*part), partition_by=partition_by, properties=properties)
+        table.append(numbered(*part), partition_by=partition_by, properties=properties)
     return table
 
 
@@ -512,7 +500,7 @@ def test_deletes_of_files_with_other_statistics_both_land(properties: dict[str, 
 def test_a_blind_append_meanwhile_is_no_conflict(properties: dict[str, str]) -> None:
     table = make(properties)
     other = opened(table)
-    delete_meanwhile(table, "id = 4", lambda: other.append(rows(4, 40)))
+    delete_meanwhile(table, "id = 4", lambda: other.append(numbered(4, 40)))
     assert ids(opened(table)) == [*range(20), 40]
 
 
@@ -520,8 +508,8 @@ def test_a_blind_append_that_may_match_conflicts_when_serializable() -> None:
     table = make({**VECTORS, "delta.isolationLevel": "Serializable"})
     other = opened(table)
     with pytest.raises(ConcurrentAppend):
-        delete_meanwhile(table, "id = 4", lambda: other.append(rows(4)))
-    delete_meanwhile(opened(table), "id = 5", lambda: other.append(rows(50)))
+        delete_meanwhile(table, "id = 4", lambda: other.append(numbered(4)))
+    delete_meanwhile(opened(table), "id = 5", lambda: other.append(numbered(50)))
     assert 5 not in ids(opened(table))
 
 

@@ -5,33 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 from dagster_delta.engines.spark import defaulted_files, reader
 from dagster_delta.table.delta_table import DeltaTable
+from tests.sample_tables import DEFAULTED, UNDEFAULTED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROWS = pa.table(
-    {
-        "id": pa.array([1, 2, 3, 4], pa.int32()),
-        "p": ["a", "a", "b", None],
-        "s": pa.array([{"a": 1}, None, {"a": None}, {"a": 4}], pa.struct([("a", pa.int32())])),
-    }
-)
-LATER = pa.table(
-    {
-        "id": pa.array([5, 6], pa.int32()),
-        "p": ["a", "b"],
-        "s": pa.array(
-            [{"a": 5, "x": None}, {"a": 6, "x": 6}],
-            pa.struct([("a", pa.int32()), ("x", pa.int32())]),
-        ),
-        "c": pa.array([None, 9], pa.int32()),
-    }
-)
 FILTERS = ["c > 7", "c IS NULL OR c + id > 9", "s.x = 5 AND p = 'a'"]
 
 
@@ -61,12 +43,12 @@ def by_arrow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_spark_reads_files_by_itself_where_it_is_known_what_they_lack(
     spark: SparkSession, tmp_path: Path, by_arrow: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = DeltaTable.create(str(tmp_path), ROWS.schema)
-    table.append(ROWS)
+    table = DeltaTable.create(str(tmp_path), UNDEFAULTED.schema)
+    table.append(UNDEFAULTED)
     table.add_column("c", "INT", default="7", existing_rows="lazy")
-    table.append(LATER.select(["id", "p", "c"]))
+    table.append(DEFAULTED.select(["id", "p", "c"]))
     table.add_column("d", "TIMESTAMP", default="TIMESTAMP '2013-01-02'", existing_rows="lazy")
-    table.append(LATER.select(["id", "p", "c"]))
+    table.append(DEFAULTED.select(["id", "p", "c"]))
     assert len(both(table, spark)) == 8
     assert both(table, spark, "c = 7 AND d < '2020-01-01'")
     assert by_arrow == []
