@@ -308,7 +308,7 @@ def test_tables_of_a_lake_that_come_to_one_key_are_told_apart_by_excluding(sandb
         DeltaTable.create(str(root / name), SCHEMA)
     with pytest.raises(Exception) as caught:
         refreshed(sandbox, root=str(root))
-    assert "come to the same asset key raw/day_1" in str(library_error(caught.value))
+    assert "map to the same asset key raw/day_1" in str(library_error(caught.value))
     defs = refreshed(sandbox, root=str(root), exclude=["raw/day_1", "raw/f*", "scratch/*"])
     (spec,) = defs.resolve_all_asset_specs()
     assert spec.key == dg.AssetKey(["raw", "day_1"])

@@ -263,7 +263,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written() -> None:
     )
     refused(
         SchemaMismatch,
-        "sees t alone",
+        "this clause sees only t",
         lambda m: m.when_not_matched_by_source_delete("s.id = 1"),
     )
     refused(InvalidArgument, "at least one column", lambda m: m.when_matched_update({}))
