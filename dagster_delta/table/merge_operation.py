@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dagster_delta.engines import active_spark_session
+from dagster_delta import engines
 from dagster_delta.engines.arrow_engine import ArrowEngine
 from dagster_delta.engines.row_changes.merge_clauses import (
     MergeClause,
@@ -97,7 +97,7 @@ def merge_rows(
 
 
 def _spark_is_there(store: ObjectStore) -> bool:
-    return scheme_of(store.location.uri) != "memory" and active_spark_session() is not None
+    return scheme_of(store.location.uri) != "memory" and engines.active_spark_session() is not None
 
 
 def _merge_on_spark(
