@@ -16,7 +16,13 @@ from dagster_delta.errors import (
     StorageFailure,
 )
 
-__all__ = ["executor_failure", "is_missing_file_system", "read_failure", "spark_failures"]
+__all__ = [
+    "executor_failure",
+    "is_missing_file_system",
+    "missing_data_file",
+    "read_failure",
+    "spark_failures",
+]
 
 _MISSING_MODULE = re.compile(
     r"ModuleNotFoundError: No module named '(?P<module>dagster_delta|pyarrow|msgspec|pyroaring|"
@@ -139,12 +145,17 @@ def read_failure(error: Exception, *, table: str, version: int) -> DeltaError | 
     if condition is None or condition() != "PATH_NOT_FOUND":
         return None
     parameters = error.getMessageParameters() or {}  # type: ignore[attr-defined]
+    return missing_data_file(parameters.get("path"), table=table, version=version)
+
+
+def missing_data_file(path: str | None, *, table: str, version: int) -> DataFileMissing:
+    """The error for a data file that was looked for and is not there."""
     return DataFileMissing(
         "the log refers to a data file that is missing from storage: restore the file, or "
         "restore a version of the table that does not need it",
         table=table,
         version=version,
-        file=parameters.get("path"),
+        file=path,
     )
 
 

@@ -97,8 +97,8 @@ def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = 
         with_positions: whether `FILE_KEY` and `ROW_INDEX` follow the columns.
 
     Raises:
-        DataFileMissing: the log names a file that is not there. Spark Connect looks for the files
-            when the rows are asked for, and it is Spark's own error that names the file then.
+        DataFileMissing: the log names a file that is not there. Where Spark looks for the files
+            only when rows are asked for (see `open_parquet`), its own error names the file.
         CorruptDeletionVector, InvalidTable.
     """
     carried = carried_columns(plan.configuration)
@@ -261,7 +261,7 @@ class _FrameReader:
         path = spark_path(self.plan.store.resolve_uri(sample))
         return can_open(self.session, path, location=self.plan.store.location)
 
-    def _open(self, paths: Sequence[str], *, by_directory: bool) -> DataFrame:
+    def _open(self, files: Any, paths: Sequence[str], *, by_directory: bool) -> DataFrame:
         """The data columns of files, and the partition columns as their directories spell them."""
         configuration = self.plan.configuration
         schema = physical_read_schema(self._data_fields, configuration.column_mapping_mode)
@@ -274,6 +274,7 @@ class _FrameReader:
             schema,
             location=self.plan.store.location,
             version=self.plan.version,
+            sizes=files["size_bytes"].to_pylist(),
             base_path=self._root if by_directory else None,
             verifies_pages=self.plan.verifies_pages,
         )
@@ -310,7 +311,7 @@ class _FrameReader:
         """Files without a deletion vector."""
         partitions = self._partition_source(files.plain, files.plain_paths)
         rows = self._with_positions(
-            self._open(files.plain_paths, by_directory=partitions.by_directory)
+            self._open(files.plain, files.plain_paths, by_directory=partitions.by_directory)
         )
         if partitions.joined is not None:
             paths = [spark_metadata_path(each) for each in files.plain_paths]
@@ -325,7 +326,7 @@ class _FrameReader:
         functions = self._functions
         partitions = self._partition_source(files.with_vectors, files.vector_paths)
         rows = self._with_positions(
-            self._open(files.vector_paths, by_directory=partitions.by_directory)
+            self._open(files.with_vectors, files.vector_paths, by_directory=partitions.by_directory)
         )
         metadata = rows.metadataColumn("_metadata")
         row_index = metadata.getField("row_index")

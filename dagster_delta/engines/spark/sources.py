@@ -7,16 +7,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.spark.errors import is_missing_file_system, read_failure
+from dagster_delta.engines.spark.errors import (
+    is_missing_file_system,
+    missing_data_file,
+    read_failure,
+)
+from dagster_delta.engines.spark.file_list import file_list, takes_lists
 from dagster_delta.engines.spark.session import is_connect, session_conf
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import StoreLocation
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as spark_types
 
 __all__ = ["can_open", "open_parquet"]
+
+MAX_LOOKED_UP = 32
+"""More files than this are handed to a classic session as a list. Spark looks up as many in turn,
+and starts a job for more; a file that is missing has a name then, before rows are asked for."""
 
 _DISCOVERY_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
@@ -49,6 +58,7 @@ def open_parquet(
     *,
     location: StoreLocation,
     version: int,
+    sizes: Sequence[int] | None = None,
     base_path: str | None = None,
     verifies_pages: bool = True,
 ) -> DataFrame:
@@ -60,28 +70,58 @@ def open_parquet(
         schema: physical schema.
         location: location of the table.
         version: version of the table that is read, for errors.
+        sizes: bytes of each file, if the log knows: many files are not looked up then.
         base_path: where partition directories begin, if columns of the schema are read from them.
         verifies_pages: whether pages are held against the checksums that they carry; if not, the
             session decides.
 
     Raises:
-        DataFileMissing: a file is not there (a classic session looks at once, Connect later).
+        DataFileMissing: a file is not there. A classic session looks at once, but for many files of
+            an object store; Connect looks when the rows are asked for.
     """
     reader = session.read.schema(schema)
     for name, value in {**_READ_OPTIONS, **_file_system_options(location)}.items():
         reader = reader.option(name, value)
-    if base_path is not None:
-        reader = reader.option("basePath", base_path)
     if verifies_pages:
         reader = reader.option(_VERIFY_PAGES, "true")
+    reader = reader.format(_parquet_source(session))
+    if sizes is not None and len(paths) > MAX_LOOKED_UP and takes_lists(session):
+        try:
+            listed = _load_list(reader, paths, sizes, base_path)
+        except FileNotFoundError as error:
+            raise missing_data_file(error.filename, table=location.uri, version=version) from error
+        if listed is not None:
+            return listed
+    reader = reader.option("recursiveFileLookup", "false")
+    if base_path is not None:
+        reader = reader.option("basePath", base_path)
     try:
         with _serial_discovery(session, paths):
-            return reader.format(_parquet_source(session)).load(list(paths))
+            return reader.load(list(paths))
     except Exception as error:
         failure = read_failure(error, table=location.uri, version=version)
         if failure is None:
             raise
         raise failure from error
+
+
+def _load_list(
+    reader: DataFrameReader, paths: Sequence[str], sizes: Sequence[int], base_path: str | None
+) -> DataFrame | None:
+    """The rows of files by their list, or None where they have to be looked up."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if base_path is not None and "=" in base_path.rpartition("/")[2]:
+        # Spark takes every directory above a file for a partition, up to the first without a value.
+        return None
+    with file_list(paths, sizes) as directory:
+        try:
+            # Without partitions no directory is looked at.
+            return reader.option("recursiveFileLookup", base_path is None).load(directory)
+        except (PySparkException, Py4JError):
+            # A driver that does not see the files of this process.
+            return None
 
 
 def _parquet_source(session: SparkSession) -> str:

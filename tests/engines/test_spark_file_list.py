@@ -1,0 +1,146 @@
+"""Many files go to Spark as a list: the same rows as one by one, whatever the files are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta import DeltaTable
+from dagster_delta.engines.spark import sources
+from dagster_delta.engines.spark.file_list import file_list
+from dagster_delta.errors import DataFileMissing
+from tests.golden.answers import rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILES = sources.MAX_LOOKED_UP + 8
+PARTITIONS = ["a b", "ü✈", "50%", "x=y", "q'd", None, "plain"]
+
+pytestmark = pytest.mark.classic("a Connect server looks up the files itself")
+
+
+@pytest.fixture
+def lists(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The directories of the lists that Spark was given, in their order."""
+    given: list[str] = []
+
+    @contextmanager
+    def told(*arguments: Any) -> Iterator[str]:
+        with file_list(*arguments) as directory:
+            yield directory
+            given.append(directory)
+
+    monkeypatch.setattr(sources, "file_list", told)
+    return given
+
+
+def many_files(root: Path, *, partitioned: bool = False, properties: Any = None) -> DeltaTable:
+    table = DeltaTable(str(root), must_exist=False)
+    for number in range(FILES):
+        value = PARTITIONS[number % len(PARTITIONS)] if partitioned else f"v{number}"
+        rows = pa.table({"id": [number, -number], "p": pa.array([value] * 2, pa.string())})
+        table.append(rows, partition_by=["p"] if partitioned else [], properties=properties or {})
+    return table
+
+
+def check_rows(table: DeltaTable, spark: SparkSession, where: str | None = None) -> None:
+    scan = table.snapshot().scan(where=where)
+    found = scan.to_spark(spark).toArrow()
+    assert found.num_rows
+    assert rows_of(found) == rows_of(scan.to_arrow())
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", "%41 ü✈"])
+@pytest.mark.parametrize("partitioned", [False, True], ids=["plain", "partitioned"])
+def test_a_list_has_the_rows_of_its_files(
+    tmp_path: Path, spark: SparkSession, lists: list[str], name: str, partitioned: bool
+) -> None:
+    table = many_files(tmp_path / name, partitioned=partitioned)
+    check_rows(table, spark)
+    assert len(lists) == 1
+    assert not Path(lists[0].removeprefix("file:")).exists()
+
+
+def test_directories_below_one_that_looks_like_a_partition_are_not_taken_for_more(
+    tmp_path: Path, spark: SparkSession, lists: list[str]
+) -> None:
+    check_rows(many_files(tmp_path / "year=2024", partitioned=True), spark)
+    assert lists == []
+    moved = (tmp_path / "year=2024").rename(tmp_path / "2024")
+    check_rows(DeltaTable(str(moved)), spark)
+    assert len(lists) == 1
+
+
+def test_deleted_rows_stay_deleted(tmp_path: Path, spark: SparkSession, lists: list[str]) -> None:
+    table = many_files(tmp_path, properties={"delta.enableDeletionVectors": "true"})
+    table.delete("id > 0")
+    check_rows(table, spark)
+    check_rows(table, spark, f"id < {5 - FILES}")
+    # The second read is of few files, which are looked up.
+    assert len(lists) == 1
+
+
+def test_a_read_outlives_its_list(tmp_path: Path, spark: SparkSession, lists: list[str]) -> None:
+    table = many_files(tmp_path)
+    rows = table.snapshot().scan().to_spark(spark)
+    spark.catalog.refreshByPath(lists[0])
+    spark.catalog.refreshByPath(table.uri)
+    kept = rows.cache()
+    assert kept.count() == rows.where("true").count() == 2 * FILES
+    kept.unpersist()
+    assert [row[0] for row in rows.selectExpr("sum(id)").collect()] == [0]
+
+
+def test_a_local_file_that_is_missing_is_named_at_once(
+    tmp_path: Path, spark: SparkSession, lists: list[str]
+) -> None:
+    table = many_files(tmp_path)
+    gone = sorted(tmp_path.glob("*.parquet"))[7]
+    gone.unlink()
+    with pytest.raises(DataFileMissing, match=gone.name):
+        table.snapshot().scan().to_spark(spark)
+    assert lists == []
+
+
+def test_a_size_that_the_log_has_wrong_hides_no_row(tmp_path: Path, spark: SparkSession) -> None:
+    table = many_files(tmp_path)
+    paths = [f"file:{each}" for each in sorted(tmp_path.glob("*.parquet"))]
+    schema = table.snapshot().scan().to_spark(spark).schema
+    rows = sources.open_parquet(
+        spark, paths, schema, location=table.store.location, version=0, sizes=[1] * len(paths)
+    )
+    assert rows.count() == 2 * FILES
+
+
+def test_where_lists_are_ignored_files_are_looked_up(
+    tmp_path: Path, spark: SparkSession, lists: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = many_files(tmp_path)
+    spark.conf.set("spark.sql.streaming.fileStreamSink.ignoreMetadata", "true")
+    try:
+        check_rows(table, spark)
+        assert lists == []
+        # Nor can one be passed over in silence.
+        monkeypatch.setattr(sources, "takes_lists", lambda _: True)
+        with pytest.raises(Exception, match="spark-did-not-take-the-list-of-files"):
+            table.snapshot().scan().to_spark(spark).collect()
+        assert len(lists) == 1
+    finally:
+        spark.conf.unset("spark.sql.streaming.fileStreamSink.ignoreMetadata")
+
+
+def test_a_driver_that_does_not_see_the_list_looks_up_the_files(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def elsewhere(*_: Any) -> Iterator[str]:
+        yield "file:/no/directory/of/this/machine"
+
+    monkeypatch.setattr(sources, "file_list", elsewhere)
+    check_rows(many_files(tmp_path), spark)
