@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from dagster_delta.engines.spark.errors import (
     is_missing_file_system,
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["can_open", "open_parquet"]
 
 MAX_LOOKED_UP = 32
-"""More files than this are handed to a classic session as a list. Spark looks up as many in turn,
-and starts a job for more; a file that is missing has a name then, before rows are asked for."""
+"""More files than this, and all of an object store, are handed to a classic session as a list: to
+look up a file costs Spark a call, or three requests to an object store."""
 
 _DISCOVERY_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
@@ -49,6 +50,9 @@ _VERIFY_PAGES = "parquet.page.verify-checksum.enabled"
 _BUILT_IN_SCHEMES = frozenset({"file", "hdfs", "viewfs"})
 
 _discovery_lock = threading.Lock()
+
+_opened: WeakKeyDictionary[SparkSession, set[str | None]] = WeakKeyDictionary()
+"""The schemes that each session was found to have a file system for."""
 
 
 def open_parquet(
@@ -76,7 +80,7 @@ def open_parquet(
             session decides.
 
     Raises:
-        DataFileMissing: a file is not there. A classic session looks at once, but for many files of
+        DataFileMissing: a file is not there. A classic session looks at once, but for files of
             an object store; Connect looks when the rows are asked for.
     """
     reader = session.read.schema(schema)
@@ -85,7 +89,8 @@ def open_parquet(
     if verifies_pages:
         reader = reader.option(_VERIFY_PAGES, "true")
     reader = reader.format(_parquet_source(session))
-    if sizes is not None and len(paths) > MAX_LOOKED_UP and takes_lists(session):
+    looked_up = MAX_LOOKED_UP if scheme_of(paths[0]) in _BUILT_IN_SCHEMES else 0
+    if sizes is not None and len(paths) > looked_up and takes_lists(session):
         try:
             listed = _load_list(reader, paths, sizes, base_path)
         except FileNotFoundError as error:
@@ -170,7 +175,8 @@ def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bo
     from pyspark.errors import PySparkException
     from pyspark.sql import types
 
-    if scheme_of(path) in _BUILT_IN_SCHEMES:
+    scheme = scheme_of(path)
+    if scheme in _BUILT_IN_SCHEMES or scheme in _opened.get(session, ()):
         return True
     reader = session.read.schema(types.StructType([types.StructField("a", types.LongType())]))
     for name, value in {**_READ_OPTIONS, **_file_system_options(location)}.items():
@@ -180,6 +186,7 @@ def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bo
     except (PySparkException, Py4JError) as error:
         # Anything else (a missing file, a refused login) is for the read itself to report.
         return not is_missing_file_system(error)
+    _opened.setdefault(session, set()).add(scheme)
     return True
 
 
