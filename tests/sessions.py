@@ -43,6 +43,8 @@ def server_settings(warehouse: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(warehouse),
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
+        # VACUUM of delta-spark lists directories in this many tasks: 10,000 unless it is told.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         # The tables of tests are small: to compile a query costs more than to interpret it.
         "spark.sql.codegen.wholeStage": "false",
