@@ -73,6 +73,8 @@ class WrittenAsset:
     """Latest commits to show."""
     column_lineage: TableColumnLineage | None = None
     """Where its columns come from, where that is known."""
+    compacted_version: int | None = None
+    """The version in which small files were compacted after it, where that was due."""
 
 
 def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
@@ -120,6 +122,7 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
         if write.options.mode == "merge"
         else None,
         history=write.options.history,
+        compacted_version=result.compacted_version,
     )
 
 

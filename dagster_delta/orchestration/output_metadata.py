@@ -100,6 +100,8 @@ def commit_metadata(written: WrittenAsset) -> dict[str, Any]:
         metadata["delta/skipped"] = written.skipped_because
     if written.merge_type is not None:
         metadata["delta/merge_type"] = written.merge_type
+    if written.compacted_version is not None:
+        metadata["delta/compacted_version"] = written.compacted_version
     for name, value in written.metrics.items():
         metadata[f"delta/{_snake_case(name)}"] = value
     if written.column_lineage is not None:

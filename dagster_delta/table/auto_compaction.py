@@ -17,7 +17,7 @@ from dagster_delta.table.write_planning import write_spec
 
 if TYPE_CHECKING:
     from dagster_delta.engines.engine import Clock
-    from dagster_delta.table.snapshot import Snapshot
+    from dagster_delta.table.optimize import OptimizeResult
 
 __all__ = ["compact_after"]
 
@@ -31,8 +31,8 @@ _SMALL_SHARE = 0.5
 
 def compact_after(
     result: CommitResult, *, engine: Literal["arrow", "spark"], clock: Clock
-) -> Snapshot:
-    """The table after a write, once its small files are compacted where that is due.
+) -> OptimizeResult | None:
+    """Compact the small files of a table after a write where that is due; None where it is not.
 
     The write stands already, so a failure is logged and not raised.
 
@@ -46,7 +46,7 @@ def compact_after(
         properties = snapshot.configuration.properties
         asked = properties.auto_compact != "false" or properties.auto_optimize
         if result.skipped or not asked:
-            return snapshot
+            return None
         spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
         small_bytes = int(spec.target_file_size_bytes * _SMALL_SHARE)
         limit = integer_scalar(small_bytes)
@@ -54,7 +54,7 @@ def compact_after(
             snapshot, ["size_bytes"], lambda files: pc.less(files["size_bytes"], limit)
         )
         if small.num_rows < MIN_FILES:
-            return snapshot
+            return None
         from dagster_delta.table.optimize import OptimizeOptions, optimize_table
 
         options = OptimizeOptions(
@@ -64,7 +64,7 @@ def compact_after(
             engine=engine,
             is_automatic=True,
         )
-        return optimize_table(snapshot.store, snapshot, options, clock=clock).snapshot
+        return optimize_table(snapshot.store, snapshot, options, clock=clock)
     except Exception as error:  # noqa: BLE001 - whatever it is, the write has landed
         _LOG.warning(
             "version %d of %s is committed, but its small files were not compacted: %s",
@@ -72,4 +72,4 @@ def compact_after(
             snapshot.store.location.uri,
             error,
         )
-        return snapshot
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dagster_delta.errors import TableNotFound
@@ -52,9 +53,10 @@ class RowChangeMethods(ABC):
 
             is_frame = type(data).__module__.startswith("pyspark.sql")
             on_spark = engine == "spark" or (engine is None and is_frame)
-            self._snapshot = compact_after(
-                result, engine="spark" if on_spark else "arrow", clock=now_ms
-            )
+            compacted = compact_after(result, engine="spark" if on_spark else "arrow", clock=now_ms)
+            if compacted is not None and compacted.versions:
+                self._snapshot = compacted.snapshot
+                return replace(result, compacted_version=compacted.versions[-1])
         return result
 
     def delete(

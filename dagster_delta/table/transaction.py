@@ -70,6 +70,9 @@ class CommitResult:
     skipped: bool = False
     """True when nothing was written: the application's transaction had been committed before, or no
     row was to be changed."""
+    compacted_version: int | None = None
+    """The version in which the table's small files were compacted after it, where that was due
+    (`delta.autoOptimize.autoCompact`)."""
 
 
 @dataclass(frozen=True, slots=True)

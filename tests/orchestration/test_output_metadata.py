@@ -51,6 +51,16 @@ def test_a_write_reports_table_rows_bytes_and_version(lake, events):
     assert metadata["delta/live_files"] == 2
 
 
+def test_a_write_that_had_small_files_compacted_says_in_which_version(lake, events, monkeypatch):
+    monkeypatch.setattr("dagster_delta.table.auto_compaction.MIN_FILES", 2)
+    compacting = {"delta.autoOptimize.autoCompact": "true"}
+    asset = events(table_of([{"id": 1}]), metadata={"table_configuration": compacting})
+    first, second = (lake.metadata(lake.materialize(asset, mode="append")) for _ in range(2))
+    assert "delta/compacted_version" not in first
+    assert (second["delta/version"], second["delta/compacted_version"]) == (1, 2)
+    assert lake.table().snapshot().num_files == 1
+
+
 def test_an_append_to_a_large_table_reports_what_its_checksum_says(lake, events, monkeypatch):
     def refuse(part, *_):
         raise AssertionError(f"files of {part.path} are read for a few totals")
