@@ -78,3 +78,12 @@ def test_files_of_other_tables_are_left_to_the_log() -> None:
     paths = ["file:/t/p=a/x", "file:/elsewhere/p=a/x"]
     assert not are_in_directories(files, paths, "file:/t", config)
     assert are_in_directories(files, ["file:/t/p=a/x", "file:/t/p=a/y"], "file:/t", config)
+
+
+def test_a_table_that_spark_takes_for_temporary_files_is_left_to_the_log() -> None:
+    config = configuration(StructType((StructField("p", PrimitiveType("string")),)), ["p"])
+    files = pa.Table.from_pylist(
+        [{"path": "x", "partition_values": [("p", "a")]}], LIVE_FILE_SCHEMA
+    )
+    for root, expected in (("file:/t/_Temporary", False), ("file:/_temporary/t", True)):
+        assert are_in_directories(files, [f"{root}/p=a/x"], root, config) is expected

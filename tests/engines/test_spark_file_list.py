@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.spark import sources
-from dagster_delta.engines.spark.file_list import file_list
+from dagster_delta.engines.spark.file_list import list_directory
 from dagster_delta.errors import DataFileMissing
 from tests.golden.answers import rows_of
 
@@ -31,12 +32,12 @@ def lists(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     given: list[str] = []
 
     @contextmanager
-    def told(*arguments: Any) -> Iterator[str]:
-        with file_list(*arguments) as directory:
+    def told(listed: str) -> Iterator[str]:
+        with list_directory(listed) as directory:
             yield directory
             given.append(directory)
 
-    monkeypatch.setattr(sources, "file_list", told)
+    monkeypatch.setattr(sources, "list_directory", told)
     return given
 
 
@@ -54,6 +55,18 @@ def check_rows(table: DeltaTable, spark: SparkSession, where: str | None = None)
     found = scan.to_spark(spark).toArrow()
     assert found.num_rows
     assert rows_of(found) == rows_of(scan.to_arrow())
+
+
+def few_files(
+    root: Path, monkeypatch: pytest.MonkeyPatch, *, partitioned: bool = False
+) -> DeltaTable:
+    """A table that is small, and yet listed."""
+    monkeypatch.setattr(sources, "MAX_LOOKED_UP", 0)
+    table = DeltaTable(str(root), must_exist=False)
+    for value in ("a", "b"):
+        rows = pa.table({"id": [1, 2], "p": [value] * 2})
+        table.append(rows, partition_by=["p"] if partitioned else [])
+    return table
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "%41 ü✈"])
@@ -121,18 +134,27 @@ def test_a_size_that_the_log_has_wrong_hides_no_row(tmp_path: Path, spark: Spark
 def test_where_lists_are_ignored_files_are_looked_up(
     tmp_path: Path, spark: SparkSession, lists: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = many_files(tmp_path)
-    spark.conf.set("spark.sql.streaming.fileStreamSink.ignoreMetadata", "true")
-    try:
-        check_rows(table, spark)
-        assert lists == []
-        # Nor can one be passed over in silence.
-        monkeypatch.setattr(sources, "takes_lists", lambda _: True)
-        with pytest.raises(Exception, match="spark-did-not-take-the-list-of-files"):
-            table.snapshot().scan().to_spark(spark).collect()
-        assert len(lists) == 1
-    finally:
-        spark.conf.unset("spark.sql.streaming.fileStreamSink.ignoreMetadata")
+    table, session = many_files(tmp_path), spark.newSession()
+    for spelled in ("true", " TRUE"):
+        session.conf.set("spark.sql.streaming.fileStreamSink.ignoreMetadata", spelled)
+        check_rows(table, session)
+    assert lists == []
+    # Nor can one be passed over in silence.
+    monkeypatch.setattr(sources, "takes_lists", lambda _: True)
+    with pytest.raises(Exception, match="spark-did-not-take-the-list-of-files"):
+        table.snapshot().scan().to_spark(session).collect()
+    assert len(lists) == 1
+
+
+def test_a_session_that_compacts_each_log_takes_lists(
+    tmp_path: Path, spark: SparkSession, lists: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, session = few_files(tmp_path, monkeypatch), spark.newSession()
+    session.conf.set("spark.sql.streaming.fileSink.log.compactInterval", "1")
+    # Nor does a driver that keeps single paths as an option.
+    session.conf.set("spark.sql.legacy.pathOptionBehavior.enabled", "true")
+    check_rows(table, session)
+    assert len(lists) == 1
 
 
 def test_a_driver_that_does_not_see_the_list_looks_up_the_files(
@@ -142,5 +164,77 @@ def test_a_driver_that_does_not_see_the_list_looks_up_the_files(
     def elsewhere(*_: Any) -> Iterator[str]:
         yield "file:/no/directory/of/this/machine"
 
-    monkeypatch.setattr(sources, "file_list", elsewhere)
+    monkeypatch.setattr(sources, "list_directory", elsewhere)
     check_rows(many_files(tmp_path), spark)
+
+
+@pytest.mark.parametrize("kind", ["gone", "file"])
+def test_without_a_place_for_a_list_files_are_looked_up(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    place = tmp_path / "place"
+    if kind == "file":
+        place.write_bytes(b"")
+    table = few_files(tmp_path / "table", monkeypatch)
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    check_rows(table, spark)
+
+
+@pytest.mark.parametrize("name", ["a b=c", "%41", "ü✈", "*{x}[y]?", "_x", ".x", "x:y", "x\\y\n"])
+def test_a_list_may_stand_anywhere(
+    tmp_path: Path,
+    spark: SparkSession,
+    lists: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    (tmp_path / name).mkdir()
+    table = few_files(tmp_path / "table", monkeypatch, partitioned=True)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / name))
+    check_rows(table, spark)
+    assert len(lists) == 1
+
+
+@pytest.mark.parametrize("looked_up", [0, 2])
+def test_the_partitions_of_a_directory_named_temporary_are_those_of_the_log(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, looked_up: int
+) -> None:
+    table = few_files(tmp_path / "_Temporary", monkeypatch, partitioned=True)
+    monkeypatch.setattr(sources, "MAX_LOOKED_UP", looked_up)
+    check_rows(table, spark)
+
+
+def test_a_listed_file_keeps_the_time_it_was_made(
+    tmp_path: Path, spark: SparkSession, lists: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = few_files(tmp_path, monkeypatch)
+    rows = table.snapshot().scan().to_spark(spark)
+    times = rows.select("_metadata.file_modification_time").distinct().toArrow().column(0)
+    found = {int(each.stat().st_mtime * 1000) for each in tmp_path.glob("*.parquet")}
+    assert {each.value // 1000 for each in times} == found
+    assert len(lists) == 1
+
+
+def test_files_that_the_log_says_have_no_bytes_are_looked_up(
+    tmp_path: Path, spark: SparkSession, lists: list[str]
+) -> None:
+    table = many_files(tmp_path)
+    paths = [f"file:{each}" for each in sorted(tmp_path.glob("*.parquet"))]
+    schema = table.snapshot().scan().to_spark(spark).schema
+    lists.clear()
+    rows = sources.open_parquet(
+        spark, paths, schema, location=table.store.location, version=0, sizes=[0] * len(paths)
+    )
+    assert rows.count() == 2 * FILES
+    assert lists == []
+
+
+def test_threads_read_lists_at_once(
+    tmp_path: Path, spark: SparkSession, lists: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = few_files(tmp_path, monkeypatch, partitioned=True)
+    sessions = [spark, spark, spark.newSession(), spark.newSession()]
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        found = pool.map(lambda each: check_rows(table, each), sessions)
+        assert list(found) == [None] * len(sessions)
+    assert len(set(lists)) == len(sessions)

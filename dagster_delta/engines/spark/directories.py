@@ -44,6 +44,8 @@ _TRUSTED_TEXT = {
     "timestamp": _TIMESTAMP,
     "timestamp_ntz": _TIMESTAMP_NTZ,
 }
+_PASSED_OVER = "_temporary"
+"""A directory of this name has no partitions for Spark."""
 _ESCAPED_BEYOND_ASCII = re.compile("%[89a-fA-F]")
 _DECIMAL = re.compile(r"-?\d+(\.\d+)?")
 
@@ -71,6 +73,8 @@ def are_in_directories(
         root: path of the table, likewise.
         configuration: of the table version.
     """
+    if root.rpartition("/")[2].lower() == _PASSED_OVER:
+        return False
     values = files["partition_values"].combine_chunks()
     names = configuration.physical_partition_columns
     columns = [pc.map_lookup(values, name, "first").to_pylist() for name in names]

@@ -23,7 +23,7 @@ from dagster_delta.engines.spark.session import is_connect, session_conf
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["file_list", "takes_lists"]
+__all__ = ["list_directory", "list_files", "takes_lists"]
 
 _IGNORES_LISTS = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
 _GUARD = "spark-did-not-take-the-list-of-files.parquet"
@@ -33,40 +33,57 @@ def takes_lists(session: SparkSession) -> bool:
     """Whether the session reads lists: one whose driver runs beside this process, which writes
     them, and that was not told to ignore them.
     """
-    return not is_connect(session) and session_conf(session, _IGNORES_LISTS) != "true"
+    if is_connect(session):
+        return False
+    return (session_conf(session, _IGNORES_LISTS) or "").strip().casefold() != "true"
 
 
-@contextmanager
-def file_list(paths: Sequence[str], sizes: Sequence[int]) -> Iterator[str]:
-    """The path of a directory that reads as the files; it is needed until Spark has loaded it.
+def list_files(paths: Sequence[str], sizes: Sequence[int], times_ms: Sequence[int | None]) -> str:
+    """The text of a list of files. Local files are listed as they stand there: Spark reads no row
+    group that begins beyond the size it is told.
 
     Args:
         paths: see `spark_path`; each once.
-        sizes: bytes of each file as the log has them. Of local files the real size is taken: Spark
-            reads no row group that stands beyond the size it is told.
+        sizes: bytes of each file as the log has them.
+        times_ms: when each file was made, as the log has it, in milliseconds since 1970.
 
     Raises:
         FileNotFoundError: a local file is not there.
     """
-    with tempfile.TemporaryDirectory(prefix="delta-files-") as directory:
-        log = Path(directory, "_spark_metadata")
+    entries = (_entry(*each) for each in zip(paths, sizes, times_ms, strict=True))
+    return "\n".join(["v1", *entries])
+
+
+@contextmanager
+def list_directory(listed: str) -> Iterator[str]:
+    """The path of a directory that reads as the files of a list (see `list_files`); it is needed
+    until Spark has loaded it.
+
+    Raises:
+        OSError: there is no place for it.
+    """
+    with tempfile.TemporaryDirectory(prefix="delta-files-", ignore_cleanup_errors=True) as made:
+        log = Path(made, "_spark_metadata")
         log.mkdir()
-        entries = (_entry(path, size) for path, size in zip(paths, sizes, strict=True))
-        Path(log, "0").write_text("\n".join(["v1", *entries]), encoding="utf-8")
+        # Under this name it is found whatever interval the session compacts such logs in.
+        Path(log, "0.compact").write_text(listed, encoding="utf-8")
         # Were the log passed over, the directory would read as no rows at all; so it is an error.
-        Path(directory, _GUARD).write_bytes(b"no Parquet file")
-        yield spark_path(directory)
+        Path(made, _GUARD).write_bytes(b"no Parquet file")
+        yield spark_path(made)
 
 
-def _entry(path: str, size: int) -> str:
+def _entry(path: str, size: int, time_ms: int | None) -> str:
     scheme, _, location = path.partition(":")
+    if scheme == "file":
+        # Tables have many files, and to make a `Path` costs as much as to look.
+        found = os.stat(location)  # noqa: PTH116
+        size, time_ms = found.st_size, found.st_mtime_ns // 1_000_000
     return json.dumps(
         {
             "path": spark_metadata_path(path),
-            # Tables have many files, and to make a `Path` costs as much as to look.
-            "size": os.stat(location).st_size if scheme == "file" else size,  # noqa: PTH116
+            "size": size,
             "isDir": False,
-            "modificationTime": 0,
+            "modificationTime": time_ms or 0,
             "blockReplication": 1,
             "blockSize": 128 * 1024 * 1024,
             "action": "add",

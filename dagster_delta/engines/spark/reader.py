@@ -265,6 +265,8 @@ class _FrameReader:
         """The data columns of files, and the partition columns as their directories spell them."""
         configuration = self.plan.configuration
         schema = physical_read_schema(self._data_fields, configuration.column_mapping_mode)
+        # Files with changed rows have no such column.
+        has_times = "modification_time_ms" in files.column_names
         if by_directory:
             for each in directory_read_fields(configuration):
                 schema.add(each)
@@ -275,6 +277,7 @@ class _FrameReader:
             location=self.plan.store.location,
             version=self.plan.version,
             sizes=files["size_bytes"].to_pylist(),
+            times_ms=files["modification_time_ms"].to_pylist() if has_times else None,
             base_path=self._root if by_directory else None,
             verifies_pages=self.plan.verifies_pages,
         )

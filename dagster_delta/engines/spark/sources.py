@@ -13,7 +13,7 @@ from dagster_delta.engines.spark.errors import (
     missing_data_file,
     read_failure,
 )
-from dagster_delta.engines.spark.file_list import file_list, takes_lists
+from dagster_delta.engines.spark.file_list import list_directory, list_files, takes_lists
 from dagster_delta.engines.spark.session import is_connect, session_conf
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import StoreLocation
@@ -63,6 +63,7 @@ def open_parquet(
     location: StoreLocation,
     version: int,
     sizes: Sequence[int] | None = None,
+    times_ms: Sequence[int | None] | None = None,
     base_path: str | None = None,
     verifies_pages: bool = True,
 ) -> DataFrame:
@@ -75,6 +76,7 @@ def open_parquet(
         location: location of the table.
         version: version of the table that is read, for errors.
         sizes: bytes of each file, if the log knows: many files are not looked up then.
+        times_ms: when each file was made, likewise, for those who ask for `_metadata`.
         base_path: where partition directories begin, if columns of the schema are read from them.
         verifies_pages: whether pages are held against the checksums that they carry; if not, the
             session decides.
@@ -90,11 +92,12 @@ def open_parquet(
         reader = reader.option(_VERIFY_PAGES, "true")
     reader = reader.format(_parquet_source(session))
     looked_up = MAX_LOOKED_UP if scheme_of(paths[0]) in _BUILT_IN_SCHEMES else 0
-    if sizes is not None and len(paths) > looked_up and takes_lists(session):
+    if sizes is not None and len(paths) > looked_up and _can_list(session, sizes, base_path):
         try:
-            listed = _load_list(reader, paths, sizes, base_path)
+            files = list_files(paths, sizes, times_ms or [None] * len(paths))
         except FileNotFoundError as error:
             raise missing_data_file(error.filename, table=location.uri, version=version) from error
+        listed = _load_list(reader, files, has_partitions=base_path is not None)
         if listed is not None:
             return listed
     reader = reader.option("recursiveFileLookup", "false")
@@ -110,23 +113,28 @@ def open_parquet(
         raise failure from error
 
 
-def _load_list(
-    reader: DataFrameReader, paths: Sequence[str], sizes: Sequence[int], base_path: str | None
-) -> DataFrame | None:
+def _can_list(session: SparkSession, sizes: Sequence[int], base_path: str | None) -> bool:
+    # Spark leaves out a listed file of no bytes without a word.
+    if min(sizes) <= 0 or not takes_lists(session):
+        return False
+    # Spark takes every directory above a file for a partition, up to the first without a value.
+    return base_path is None or "=" not in base_path.rpartition("/")[2]
+
+
+def _load_list(reader: DataFrameReader, files: str, *, has_partitions: bool) -> DataFrame | None:
     """The rows of files by their list, or None where they have to be looked up."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    if base_path is not None and "=" in base_path.rpartition("/")[2]:
-        # Spark takes every directory above a file for a partition, up to the first without a value.
-        return None
-    with file_list(paths, sizes) as directory:
-        try:
+    try:
+        with list_directory(files) as directory:
             # Without partitions no directory is looked at.
-            return reader.option("recursiveFileLookup", base_path is None).load(directory)
-        except (PySparkException, Py4JError):
-            # A driver that does not see the files of this process.
-            return None
+            reader = reader.option("recursiveFileLookup", not has_partitions)
+            # One path by itself would be kept as an option, where the session asks for that.
+            return reader.load([directory])
+    except (OSError, PySparkException, Py4JError):
+        # No place for temporary files, or a driver that does not see those of this process.
+        return None
 
 
 def _parquet_source(session: SparkSession) -> str:
