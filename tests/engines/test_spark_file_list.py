@@ -32,7 +32,7 @@ def lists(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     given: list[str] = []
 
     @contextmanager
-    def told(listed: str) -> Iterator[str]:
+    def told(listed: bytes) -> Iterator[str]:
         with list_directory(listed) as directory:
             yield directory
             given.append(directory)

@@ -36,10 +36,8 @@ _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 _SEED = np.uint64(42)
 
-# What java.net.URI leaves alone in a path, below U+0080.
-_LEGAL = frozenset(
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-!.~'()*,;:$&+=/@"
-)
+# Below U+0080, what java.net.URI does not leave alone in a path.
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=/@\x80-\U0010ffff]")
 # Two kinds of characters that no path given to Spark may hold. With `__globPaths__` off, one path
 # that looks like a pattern makes Spark read every other path twice. And other spaces and controls
 # are escaped by java.net.URI along lines that this language draws only roughly.
@@ -62,9 +60,7 @@ def spark_path(uri: str) -> str:
 
 def spark_metadata_path(path: str) -> str:
     """What `_metadata.file_path` says of a file that was opened as `path` (see `spark_path`)."""
-    return "".join(
-        each if each in _LEGAL or each >= "\x80" else f"%{ord(each):02X}" for each in path
-    )
+    return _ILLEGAL.sub(lambda found: f"%{ord(found[0]):02X}", path)
 
 
 def is_misread_by_spark(path: str) -> bool:

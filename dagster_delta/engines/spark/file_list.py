@@ -9,13 +9,14 @@ Spark: `FileStreamSinkLog`, version 1; `MetadataLogFileIndex`.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from dagster_delta.engines.spark.file_keys import spark_metadata_path, spark_path
 from dagster_delta.engines.spark.session import is_connect, session_conf
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["list_directory", "list_files", "takes_lists"]
 
 _IGNORES_LISTS = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
+_ENCODER = msgspec.json.Encoder()
 _GUARD = "spark-did-not-take-the-list-of-files.parquet"
 
 
@@ -38,8 +40,8 @@ def takes_lists(session: SparkSession) -> bool:
     return (session_conf(session, _IGNORES_LISTS) or "").strip().casefold() != "true"
 
 
-def list_files(paths: Sequence[str], sizes: Sequence[int], times_ms: Sequence[int | None]) -> str:
-    """The text of a list of files. Local files are listed as they stand there: Spark reads no row
+def list_files(paths: Sequence[str], sizes: Sequence[int], times_ms: Sequence[int | None]) -> bytes:
+    """A list of files. Local files are listed as they stand there: Spark reads no row
     group that begins beyond the size it is told.
 
     Args:
@@ -51,11 +53,11 @@ def list_files(paths: Sequence[str], sizes: Sequence[int], times_ms: Sequence[in
         FileNotFoundError: a local file is not there.
     """
     entries = (_entry(*each) for each in zip(paths, sizes, times_ms, strict=True))
-    return "\n".join(["v1", *entries])
+    return b"\n".join([b"v1", *entries])
 
 
 @contextmanager
-def list_directory(listed: str) -> Iterator[str]:
+def list_directory(listed: bytes) -> Iterator[str]:
     """The path of a directory that reads as the files of a list (see `list_files`); it is needed
     until Spark has loaded it.
 
@@ -66,19 +68,19 @@ def list_directory(listed: str) -> Iterator[str]:
         log = Path(made, "_spark_metadata")
         log.mkdir()
         # Under this name it is found whatever interval the session compacts such logs in.
-        Path(log, "0.compact").write_text(listed, encoding="utf-8")
+        Path(log, "0.compact").write_bytes(listed)
         # Were the log passed over, the directory would read as no rows at all; so it is an error.
         Path(made, _GUARD).write_bytes(b"no Parquet file")
         yield spark_path(made)
 
 
-def _entry(path: str, size: int, time_ms: int | None) -> str:
+def _entry(path: str, size: int, time_ms: int | None) -> bytes:
     scheme, _, location = path.partition(":")
     if scheme == "file":
         # Tables have many files, and to make a `Path` costs as much as to look.
         found = os.stat(location)  # noqa: PTH116
         size, time_ms = found.st_size, found.st_mtime_ns // 1_000_000
-    return json.dumps(
+    return _ENCODER.encode(
         {
             "path": spark_metadata_path(path),
             "size": size,
@@ -87,6 +89,5 @@ def _entry(path: str, size: int, time_ms: int | None) -> str:
             "blockReplication": 1,
             "blockSize": 128 * 1024 * 1024,
             "action": "add",
-        },
-        ensure_ascii=False,
+        }
     )

@@ -121,7 +121,7 @@ def _can_list(session: SparkSession, sizes: Sequence[int], base_path: str | None
     return base_path is None or "=" not in base_path.rpartition("/")[2]
 
 
-def _load_list(reader: DataFrameReader, files: str, *, has_partitions: bool) -> DataFrame | None:
+def _load_list(reader: DataFrameReader, files: bytes, *, has_partitions: bool) -> DataFrame | None:
     """The rows of files by their list, or None where they have to be looked up."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
