@@ -80,6 +80,8 @@ class WriteOptions:
     """Columns that the rows of each file are sorted by."""
     cluster_by: Sequence[str] | None = None
     """Clustering columns of a new table; on an existing one they must be its own."""
+    merge_option: str = 'schema_mode="merge"'
+    """How the caller lets a write add columns, for messages."""
 
     def __post_init__(self) -> None:
         if self.schema_mode not in get_args(SchemaMode):
@@ -150,10 +152,10 @@ def plan_configuration(
     _check_partitioning(current, options.partition_by)
     filled = filled_columns(current)
     if options.schema_mode == "strict":
-        check_strict(current.schema, data_schema, option='schema_mode="merge"', filled=filled)
+        check_strict(current.schema, data_schema, option=options.merge_option, filled=filled)
         return current
     if options.schema_mode == "widen":
-        check_strict(current.schema, data_schema, option='schema_mode="merge"', filled=filled)
+        check_strict(current.schema, data_schema, option=options.merge_option, filled=filled)
         _check_widening(current, data_schema)
     return grown_configuration(current, data_schema, filled=filled, next_version=next_version)
 

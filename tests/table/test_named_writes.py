@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import pickle
-from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +11,6 @@ import pytest
 
 from dagster_delta import Column, DeltaTable, Identity, register_delta_log
 from dagster_delta.errors import CommitStateUnknown, TableNotFound
-from dagster_delta.table.streaming.pushed_filters import filters_as_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -173,43 +169,35 @@ def test_constraints_are_not_evaluated_in_the_wrong_time_zone(
     assert len(rows(uri)) == 1
 
 
-def test_files_are_skipped_by_the_filters_of_a_query(uri: str, registered: SparkSession) -> None:
+def test_uses_of_a_frame_with_other_filters_have_all_their_rows(
+    uri: str, registered: SparkSession
+) -> None:
     table = DeltaTable(uri, must_exist=False)
     for start in (0, 10):
-        table.append(pa.table({"id": [start, start + 1], "s": [f"a{start}", None]}))
-        if start == 0:
-            first = data_files(uri)
-    for name in first:
-        (Path(uri) / name).unlink()
-    read = registered.read.format("delta_log")
-    assert [row.id for row in read.load(uri).where("id > 5 AND s LIKE 'a%'").collect()] == [10]
-    assert [row.id for row in read.load(uri).where("s = 'a10'").collect()] == [10]
-    with pytest.raises(Exception, match="DataFileMissing"):
-        read.load(uri).where("s IS NULL").collect()
+        table.append(pa.table({"id": [start, start + 1]}))
+    frame = registered.read.format("delta_log").load(uri)
+    low, high = frame.where("id < 5"), frame.where("id > 5")
+    assert sorted(row.id for row in low.union(high).collect()) == [0, 1, 10, 11]
+    assert low.count() == 2
+    assert frame.count() == 4
+    registered.sql(f"CREATE TEMPORARY VIEW halves USING delta_log OPTIONS (path '{uri}')")
+    try:
+        for where, expected in (("id > 5", 2), ("true", 4)):
+            found = registered.sql(f"SELECT id FROM halves WHERE {where}").count()
+            assert found == expected
+    finally:
+        registered.catalog.dropTempView("halves")
 
 
-def _filters() -> Iterator[tuple[object, str | None]]:
-    source = pytest.importorskip("pyspark.sql.datasource")
-    if not hasattr(source, "EqualTo"):
-        pytest.skip("filters are pushed down from Spark 4.1 on")
-    path = ("s", "a`b")
-    yield source.EqualTo(path, "it's \\ so"), "(`s`.`a``b` = 'it\\'s \\\\ so')"
-    yield source.GreaterThan(("n",), 3), "(`n` > 3)"
-    yield source.LessThanOrEqual(("n",), Decimal("1.50")), "(`n` <= 1.50BD)"
-    yield source.EqualNullSafe(("b",), True), "(`b` <=> true)"
-    yield source.In(("d",), (dt.date(2026, 1, 31),)), "(`d` IN (DATE '2026-01-31'))"
-    yield source.Not(source.IsNull(("n",))), "(NOT (`n` IS NULL))"
-    at = dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone(dt.timedelta(hours=2)))
-    yield source.LessThan(("at",), at), "(`at` < TIMESTAMP '2026-01-31 10:00:00Z')"
-    yield source.EqualTo(("f",), 1.5), None
-    yield source.In(("n",), (1, None)), None
-    yield source.Not(source.EqualTo(("f",), 1.5)), None
-    yield source.StringContains(("s",), "x"), None
-
-
-def test_filters_are_said_in_sql_or_left_to_spark() -> None:
-    for pushed, expected in _filters():
-        assert filters_as_sql([pushed]) == expected, pushed
+def test_columns_that_the_table_lacks_are_refused_with_the_option_that_adds_them(
+    uri: str, registered: SparkSession
+) -> None:
+    write(registered.range(1), uri)
+    wider = registered.sql("SELECT 1L id, 2 n")
+    with pytest.raises(Exception, match=r'or pass option\("mergeSchema", "true"\)'):
+        write(wider, uri)
+    write(wider, uri, mergeSchema="true")
+    assert rows(uri) == [{"id": 0, "n": None}, {"id": 1, "n": 2}]
 
 
 def test_only_a_query_that_never_came_to_its_commit_deletes_its_files(

@@ -271,6 +271,23 @@ def test_an_option_that_is_misspelt_is_refused(tmp_path: Path, registered: Spark
         _ = reader.load(str(tmp_path)).schema
 
 
+def test_a_stream_written_by_name_is_referred_to_the_sink(
+    tmp_path: Path, registered: SparkSession
+) -> None:
+    source = str(tmp_path / "source")
+    append(source, 1)
+    with pytest.raises(Exception, match=r"foreachBatch\(delta_sink\(location\)\)"):
+        (
+            registered.readStream.format("delta_log")
+            .load(source)
+            .writeStream.format("delta_log")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "target"))
+            .awaitTermination()
+        )
+
+
 def test_a_sink_outside_of_a_query_asks_for_an_id(tmp_path: Path, registered: SparkSession) -> None:
     with pytest.raises(InvalidArgument, match="query_id"):
         delta_sink(str(tmp_path))(registered.range(1), 0)

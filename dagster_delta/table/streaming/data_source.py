@@ -33,7 +33,6 @@ from dagster_delta.table.streaming.options import (
     SourceOptions,
     parse_source_options,
 )
-from dagster_delta.table.streaming.pushed_filters import filters_as_sql
 from dagster_delta.table.streaming.read_tasks import ReadFiles, split_into_tasks
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ except ImportError:
     ReadAllAvailable = None  # type: ignore[assignment,misc]
     SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
-__all__ = ["SOURCE_NAME", "DeltaLogSource", "SkippingDeltaLogSource"]
+__all__ = ["SOURCE_NAME", "DeltaLogSource"]
 
 SOURCE_NAME = "delta_log"
 
@@ -75,6 +74,12 @@ class DeltaLogSource(DataSource):
     @cached_property
     def _parsed(self) -> SourceOptions:
         return parse_source_options(dict(self.options))
+
+    @property
+    def _location(self) -> str | None:
+        # The options of a stream that is written hold some of Spark's own.
+        options = {name.casefold(): each for name, each in dict(self.options).items()}
+        return options.get("path")
 
     @property
     def _reading(self) -> SourceOptions:
@@ -116,7 +121,7 @@ class DeltaLogSource(DataSource):
         raise InvalidArgument(
             "a stream is written by writeStream.foreachBatch(delta_sink(location)), which lands "
             "every batch exactly once",
-            table=self._parsed.uri,
+            table=self._location,
         )
 
     def reader(self, schema: SparkSchema) -> DataSourceReader:
@@ -132,9 +137,6 @@ class DeltaLogSource(DataSource):
                 "stream; DeltaTable.changes(…).to_spark() reads a range of changes",
                 table=options.uri,
             )
-        return self._batch_reader(options, schema)
-
-    def _batch_reader(self, options: SourceOptions, schema: SparkSchema) -> DataSourceReader:
         return _TableReader(options, schema)
 
     def streamReader(self, schema: SparkSchema) -> DataSourceStreamReader:  # noqa: N802
@@ -157,15 +159,6 @@ class DeltaLogSource(DataSource):
                 table=options.uri,
             )
         return _StreamReader(options, schema)
-
-
-class SkippingDeltaLogSource(DeltaLogSource):
-    """The same for a session with `spark.sql.python.filterPushdown.enabled`: batch queries leave
-    out files by their filters. Spark fails a reader that would do so in another session.
-    """
-
-    def _batch_reader(self, options: SourceOptions, schema: SparkSchema) -> DataSourceReader:
-        return _SkippingTableReader(options, schema)
 
 
 def _open(options: SourceOptions) -> Snapshot:
@@ -220,24 +213,17 @@ class _TaskReader:
 
 
 class _TableReader(_TaskReader, DataSourceReader):
-    """Reads one version of the table."""
+    """Reads one version of the table.
+
+    It has no `pushFilters`: Spark keeps one reader for all uses of a frame or view, so that the
+    files skipped by the filter of one of them would be lacking in the others.
+    """
 
     def partitions(self) -> list[InputPartition]:
         """The live files, shared out to tasks."""
         snapshot = self._checked(_open(self._options))
-        files = files_of_snapshot(snapshot, self._where)
+        files = files_of_snapshot(snapshot)
         return self._tasks(snapshot, [files] if files.files.num_rows else [])
-
-    _where: str | None = None
-
-
-class _SkippingTableReader(_TableReader):
-    """Leaves out files by the filters of the query."""
-
-    def pushFilters(self, filters: list[Any]) -> Iterator[Any]:  # noqa: N802
-        """Take note of the filters; Spark applies all of them to the rows."""
-        self._where = filters_as_sql(filters)
-        yield from filters
 
 
 class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -24,7 +24,6 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.change_feed_plan import ChangeFileRows, commit_constants
 from dagster_delta.table.commit_range import read_commit_range
 from dagster_delta.table.log_reader import located, read_commit, read_last_checkpoint
-from dagster_delta.table.scan import Scan
 from dagster_delta.table.snapshot import Snapshot
 from dagster_delta.table.streaming.commit_rules import CommitRules
 from dagster_delta.table.streaming.offset import Admission, StreamOffset
@@ -263,15 +262,10 @@ class LogStream:
             )
 
 
-def files_of_snapshot(snapshot: Snapshot, where: str | None = None) -> ChangeFileSet:
-    """The live files of a version, as one set to read.
-
-    Args:
-        snapshot: the version.
-        where: Spark SQL; files without a row that it is true of are left out.
-    """
+def files_of_snapshot(snapshot: Snapshot) -> ChangeFileSet:
+    """The live files of a version, as one set to read."""
     rows = ChangeFileRows()
-    files = Scan(snapshot, None, where).files() if where else snapshot.live_files(SNAPSHOT_COLUMNS)
+    files = snapshot.live_files(SNAPSHOT_COLUMNS)
     for batch in files.select(SNAPSHOT_COLUMNS).to_batches(max_chunksize=_ROWS_AT_ONCE):
         for row in batch.to_pylist():
             rows.add(snapshot.version, _inserted(row), _NO_CONSTANTS)

@@ -27,8 +27,8 @@ def register_delta_log(spark: SparkSession) -> None:
     `DeltaTable.append` and `overwrite` have it arrange the rows of partitions before they are
     written. A stream is written by `delta_sink`.
 
-    Spark 4.1 and newer skip files by the filters of a query, for which the session is given
-    `spark.sql.python.filterPushdown.enabled`.
+    A query reads every file of its version, whatever its filters: Spark keeps one reader for all
+    uses of a frame or view, and those with other filters would lack rows. `Scan` skips files.
 
     Examples:
         register_delta_log(spark)
@@ -40,12 +40,6 @@ def register_delta_log(spark: SparkSession) -> None:
     Args:
         spark: a session of Spark 4, classic or Connect, whose Python workers have this package.
     """
-    from pyspark.sql import datasource
+    from dagster_delta.table.streaming.data_source import DeltaLogSource
 
-    from dagster_delta.table.streaming.data_source import DeltaLogSource, SkippingDeltaLogSource
-
-    if not hasattr(datasource, "Filter"):
-        spark.dataSource.register(DeltaLogSource)
-        return
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(SkippingDeltaLogSource)
+    spark.dataSource.register(DeltaLogSource)

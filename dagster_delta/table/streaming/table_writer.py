@@ -184,7 +184,13 @@ def _write_options(options: SourceOptions, *, overwrite: bool) -> WriteOptions:
     else:
         mode = WriteOptions(schema_mode="merge" if options.merge_schema else "strict")
     info = {} if options.user_metadata is None else {"userMetadata": options.user_metadata}
-    return replace(mode, partition_by=options.partition_by, commit_info=info, engine="arrow")
+    return replace(
+        mode,
+        partition_by=options.partition_by,
+        commit_info=info,
+        engine="arrow",
+        merge_option='option("mergeSchema", "true")',
+    )
 
 
 def _refuse_computed_columns(planned: PlannedWrite, uri: str) -> None:
