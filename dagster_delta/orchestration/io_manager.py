@@ -198,7 +198,8 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             commit_info=commit_info(facts, options.custom_metadata),
             description=asset_description(context),
         )
-        with watch_spark(obj, context.log) as spark_work:
+        rows = obj.rows if isinstance(obj, AppliedChanges) else obj
+        with watch_spark(rows, context.log) as spark_work:
             if isinstance(obj, AppliedChanges):
                 written = write_changes(write, obj)
                 context.add_output_metadata(consumption_metadata(obj.consumption))

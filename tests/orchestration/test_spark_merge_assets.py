@@ -54,7 +54,9 @@ def test_changes_are_taken_and_applied_by_spark(lake, delta_spark):
         result = lake.materialize(source, events, spark=SparkSessionResource())
         return lake.metadata(result)
 
-    assert run()["delta/full_refresh"] is True
+    first = run()
+    assert first["delta/full_refresh"] is True
+    assert "Physical Plan" in first["spark/plan"]
     assert theirs(delta_spark, lake) == [(1, 10), (2, 20)]
     table.append(pa.table({"id": [3], "v": [3]}))
     table.update({"v": "v + 1"}, where="id >= 2")
