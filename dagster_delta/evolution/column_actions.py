@@ -42,9 +42,11 @@ from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
     MapType,
+    PrimitiveType,
     StructField,
     StructType,
 )
+from dagster_delta.protocol.text_limits import without_text_limits
 
 __all__ = [
     "add_column",
@@ -59,6 +61,7 @@ __all__ = [
     "set_not_null",
 ]
 
+_STRING = PrimitiveType("string")
 _STATS_COLUMNS_KEY = "delta.dataSkippingStatsColumns"
 _FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 
@@ -275,7 +278,12 @@ def change_type(draft: SchemaDraft, action: ChangeType) -> None:
     version = draft.table_version if records_versions(draft.configuration) else None
     field = Promotion(version).promote(place, action.data_type)
     if field == place.field:
-        draft.note(f"column {column} is of type {place.data_type} already", "nothing")
+        unlimited = without_text_limits(field)
+        if place.steps or field.data_type != _STRING or unlimited == field:
+            draft.note(f"column {column} is of type {place.data_type} already", "nothing")
+            return
+        draft.set_schema(change_field(draft.schema, place.field_path, lambda _: unlimited))
+        draft.note(f"lift the limit on the length of column {column}")
         return
     _refuse_type_dependants(draft, place)
     draft.require_type_widening()

@@ -48,6 +48,7 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_features import effective_features
 from dagster_delta.protocol.table_properties import TableProperties
+from dagster_delta.protocol.text_limits import with_followed_limits
 
 __all__ = ["TableDefinition", "define_table", "with_schema"]
 
@@ -188,6 +189,7 @@ def with_schema(
             nested_ids=iceberg_compat_version(configuration) == 2,
         )
         properties[_MAX_COLUMN_ID_KEY] = str(highest)
+    schema = with_followed_limits(schema, configuration.schema)
     names = resolve_partition_columns(
         schema, metadata.partition_columns if partition_columns is None else partition_columns
     )

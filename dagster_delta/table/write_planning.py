@@ -5,7 +5,6 @@ Spec: Column Invariants; CHECK Constraints; Consistency Between Table Metadata a
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Literal, get_args
 
 from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
-from dagster_delta.evolution.column_paths import not_null_sql, quote_path
+from dagster_delta.evolution.column_paths import dotted, not_null_sql, quote_path
 from dagster_delta.evolution.merge_schema import (
     check_strict,
     merge_schemas,
@@ -29,6 +28,7 @@ from dagster_delta.protocol.column_values import (
 )
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.text_limits import text_limits
 from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.table.transaction import ApplicationProgress
 
@@ -49,9 +49,6 @@ _DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
 _SORTABLE = (PrimitiveType, DecimalType)
 _VARIANT = PrimitiveType("variant")
 _STRING = PrimitiveType("string")
-
-_CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
-_TEXT_LIMIT = re.compile(r"(?:var)?char\(([0-9]+)\)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,13 +311,10 @@ def write_spec(
 
 def _text_limits(configuration: TableConfiguration) -> Iterator[Constraint]:
     """The lengths of VARCHAR(n) and CHAR(n) columns, which Spark declares beside their type."""
-    for field in configuration.schema:
-        declared = field.metadata.get(_CHAR_VARCHAR_KEY)
-        limit = _TEXT_LIMIT.fullmatch(declared) if isinstance(declared, str) else None
-        if limit is not None and field.data_type == _STRING:
-            name = f"{limit[0].upper()} of column {field.name}"
-            sql = f"length({quote_path((field.name,))}) <= {limit[1]}"
-            yield Constraint(name, sql, null_passes=True)
+    for limit in text_limits(configuration.schema):
+        name = f"{limit.declared.upper()} of column {dotted(limit.path)}"
+        sql = f"length({quote_path(limit.path)}) <= {limit.length}"
+        yield Constraint(name, sql, null_passes=True)
 
 
 def _stored_as_given(

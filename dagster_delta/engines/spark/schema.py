@@ -15,14 +15,12 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+from dagster_delta.protocol.text_limits import TEXT_LIMIT_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import types as spark_types
 
 __all__ = ["column_metadata", "from_spark_schema", "to_spark_schema", "to_spark_type"]
-
-CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
-"""Field metadata in which Spark keeps the length limit of a `char` or `varchar` column."""
 
 _SPARK_NAMES = {
     "string": "StringType",
@@ -116,7 +114,7 @@ def _from_spark_struct(schema: spark_types.StructType, parent: str) -> StructTyp
         path = f"{parent}.{each.name}" if parent else each.name
         metadata = _kept_metadata(each.metadata or {})
         if type(each.dataType).__name__ in {"CharType", "VarcharType"}:
-            metadata[CHAR_VARCHAR_KEY] = each.dataType.simpleString()
+            metadata[TEXT_LIMIT_KEY] = each.dataType.simpleString()
         data_type = _from_spark_type(each.dataType, path)
         fields.append(StructField(each.name, data_type, True, metadata))
     return StructType(tuple(fields))
@@ -154,5 +152,5 @@ def _kept_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in metadata.items()
-        if key == CHAR_VARCHAR_KEY or not key.startswith(("__", "delta.", "parquet.field."))
+        if key == TEXT_LIMIT_KEY or not key.startswith(("__", "delta.", "parquet.field."))
     }
