@@ -146,6 +146,12 @@ OPERATIONS: tuple[Operation, ...] = (
         "tests/engines/test_spark_writing.py::test_a_row_that_breaks_a_constraint_is_shown",
     ),
     Operation(
+        "Enforce the lengths of VARCHAR(n) and CHAR(n) that Spark declared, of columns and of the "
+        "fields of structs",
+        "tests/table/test_text_limits.py::test_limits_of_the_fields_of_structs_bind_too",
+        "tests/table/test_text_limits.py::test_lengths_that_delta_spark_declared_bind_both_engines",
+    ),
+    Operation(
         "Generated columns and column defaults: filled in where the data omits them, verified "
         "otherwise",
         "tests/table/test_column_values.py::test_an_append_fills_every_column_that_the_data_lack",
