@@ -21,7 +21,6 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = [
     "CLUSTERING_DOMAIN",
-    "check_clustering",
     "check_expressions",
     "clustering_columns",
     "columns_of_expressions",
@@ -170,21 +169,6 @@ def is_identity(configuration: TableConfiguration, path: ColumnPath) -> bool:
     """Whether a column is numbered by the writers."""
     field = configuration.schema.field(path[0])
     return any(key.startswith(IDENTITY_PREFIX) for key in field.metadata)
-
-
-def check_clustering(configuration: TableConfiguration, domains: Mapping[str, str]) -> None:
-    """Make sure that the clustering columns are in the schema.
-
-    Raises:
-        SchemaChangeRefused: one is not there.
-    """
-    try:
-        clustering_columns(configuration, domains)
-    except InvalidTable:
-        raise SchemaChangeRefused(
-            "the table is clustered by a column that the new schema does not have; alter it with "
-            "CLUSTER BY NONE first, or keep the column"
-        ) from None
 
 
 def clustering_columns(

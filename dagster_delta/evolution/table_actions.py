@@ -10,7 +10,7 @@ import re
 import msgspec
 
 from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
+from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
 from dagster_delta.evolution.property_changes import unset_properties
@@ -157,7 +157,7 @@ def cluster_by(draft: SchemaDraft, action: ClusterBy) -> None:
     paths = tuple(draft.column(each, "clustered by").path for each in action.columns)
     if len(set(paths)) != len(paths):
         raise InvalidArgument(f"CLUSTER BY names a column twice: {', '.join(map(dotted, paths))}")
-    if paths == clustering_columns(configuration, draft.domains):
+    if paths == _current_clustering(draft):
         draft.note("the table is clustered that way already", "nothing")
         return
     physical = [_clusterable(configuration, path) for path in paths]
@@ -169,6 +169,14 @@ def cluster_by(draft: SchemaDraft, action: ClusterBy) -> None:
     draft.domains[CLUSTERING_DOMAIN] = draft.changed_domains[CLUSTERING_DOMAIN] = text
     columns = ", ".join(map(dotted, paths))
     draft.note(f"cluster by {columns}" if columns else "cluster no longer")
+
+
+def _current_clustering(draft: SchemaDraft) -> tuple[ColumnPath, ...] | None:
+    """None where a column is gone that the table is clustered by, which other columns mend."""
+    try:
+        return clustering_columns(draft.configuration, draft.domains)
+    except InvalidTable:
+        return None
 
 
 def _clusterable(configuration: TableConfiguration, path: ColumnPath) -> list[str]:

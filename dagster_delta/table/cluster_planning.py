@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.compute as pc
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import (
+    InvalidArgument,
+    InvalidTable,
+    SchemaChangeRefused,
+    SchemaMismatch,
+)
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
 from dagster_delta.evolution.schema_actions import ClusterBy
@@ -29,7 +34,14 @@ from dagster_delta.table.write_planning import new_column_name
 if TYPE_CHECKING:
     from dagster_delta.table.snapshot import Snapshot
 
-__all__ = ["check_clustered_by", "clustered", "define_clustering", "plan_cubes", "table_clustering"]
+__all__ = [
+    "check_clustered_by",
+    "clustered",
+    "define_clustering",
+    "keep_clustering",
+    "plan_cubes",
+    "table_clustering",
+]
 
 PROVIDER = "liquid"
 """What the reference implementation calls its way of clustering, which is followed here."""
@@ -60,6 +72,45 @@ def define_clustering(
     text = draft.changed_domains[CLUSTERING_DOMAIN]
     domain = DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=text, removed=False)
     return draft.configuration, (domain,)
+
+
+def keep_clustering(
+    snapshot: Snapshot, configuration: TableConfiguration
+) -> tuple[TableConfiguration, DomainMetadata | None]:
+    """The configuration of a table that stays clustered by columns of the same names, and the
+    domain that says so where they are other columns in the files.
+
+    Args:
+        snapshot: before its schema is replaced.
+        configuration: with the new schema.
+
+    Raises:
+        SchemaChangeRefused: the new schema lacks one of them, or nothing is clustered by it now.
+        InvalidTable: as `table_clustering` does.
+    """
+    columns = table_clustering(snapshot)
+    if not columns:
+        return configuration, None
+    draft = SchemaDraft(configuration, new_column_name, {})
+    try:
+        cluster_by(draft, ClusterBy(columns))
+    except SchemaMismatch:
+        raise SchemaChangeRefused(
+            "the table is clustered by a column that the new schema does not have; alter it with "
+            "CLUSTER BY NONE first, or keep the column"
+        ) from None
+    text = draft.changed_domains[CLUSTERING_DOMAIN]
+    before = {CLUSTERING_DOMAIN: snapshot.domain_metadata()[CLUSTERING_DOMAIN].configuration}
+    try:
+        if clustering_columns(draft.configuration, before) == clustering_columns(
+            draft.configuration, {CLUSTERING_DOMAIN: text}
+        ):
+            return draft.configuration, None
+    except InvalidTable:
+        # A mapped table has other columns now, of the same names.
+        pass
+    domain = DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=text, removed=False)
+    return draft.configuration, domain
 
 
 def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:

@@ -278,7 +278,7 @@ class RowWrite:
             planned = self._stage_clustering(planned, self.options.cluster_by)
         if planned != current:
             if snapshot is not None and self.options.schema_mode == "overwrite":
-                self._check_clustering(snapshot, planned)
+                planned = self._keep_clustering(snapshot, planned)
             self.transaction.stage_configuration(planned)
         return planned
 
@@ -296,12 +296,18 @@ class RowWrite:
             self.transaction.stage_domain(each)
         return planned
 
-    def _check_clustering(self, snapshot: Snapshot, planned: TableConfiguration) -> None:
-        if planned.supports("clustering"):
-            from dagster_delta.evolution.dependants import check_clustering
+    def _keep_clustering(
+        self, snapshot: Snapshot, planned: TableConfiguration
+    ) -> TableConfiguration:
+        """The configuration under which a table stays clustered whose schema is replaced."""
+        if not planned.supports("clustering"):
+            return planned
+        from dagster_delta.table.cluster_planning import keep_clustering
 
-            domains = snapshot.domain_metadata().items()
-            check_clustering(planned, {name: domain.configuration for name, domain in domains})
+        planned, domain = keep_clustering(snapshot, planned)
+        if domain is not None:
+            self.transaction.stage_domain(domain)
+        return planned
 
     def _write_rows(
         self, configuration: TableConfiguration, check: Sequence[Constraint] = ()

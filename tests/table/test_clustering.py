@@ -13,7 +13,12 @@ import pytest
 from dagster_delta import DeltaTable
 from dagster_delta.engines import sorted_rewrite
 from dagster_delta.engines.parquet import writer
-from dagster_delta.errors import InvalidArgument, SchemaChangeRefused, SchemaMismatch
+from dagster_delta.errors import (
+    InvalidArgument,
+    InvalidTable,
+    SchemaChangeRefused,
+    SchemaMismatch,
+)
 from dagster_delta.table.cluster_planning import table_clustering
 
 SCHEMA = pa.schema(
@@ -170,3 +175,57 @@ def test_a_new_table_is_not_both_clustered_and_partitioned() -> None:
     table = DeltaTable("memory://clustered-and-partitioned", must_exist=False)
     with pytest.raises(SchemaChangeRefused, match="either partitioned or clustered"):
         table.append(rows(10), cluster_by=["a"], partition_by=["text"])
+
+
+@pytest.mark.parametrize("mapping", ["none", "name"])
+def test_a_table_stays_clustered_when_its_schema_is_replaced(mapping: str) -> None:
+    properties = {"delta.columnMapping.mode": mapping}
+    table = create(f"clustered-and-replaced-{mapping}", properties=properties)
+    table.append(rows(10))
+    table.overwrite(rows(20).drop(["text"]), schema_mode="overwrite")
+    assert table_clustering(table.snapshot()) == (("a",), ("s", "b"))
+    renamed = rows(20).rename_columns(["A", "s", "text"])
+    table.overwrite(renamed, schema_mode="overwrite")
+    assert table_clustering(table.snapshot()) == (("A",), ("s", "b"))
+    table.append(renamed)
+    assert not table.optimize().skipped
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "match"),
+    [
+        ({"a": [True], "s": [{"b": 1}]}, {}, "column a is of type boolean"),
+        ({"a": [[1]], "s": [{"b": 1}]}, {}, "column a is of type array"),
+        ({"a": [1], "s": [{"b": 1}], "p": [1]}, {"partition_by": ["p"]}, "either partitioned or"),
+        ({"a": [1], "s": [{"c": 1}]}, {}, "the new schema does not have"),
+    ],
+)
+def test_a_new_schema_that_cannot_be_clustered_so_is_refused(
+    data: dict[str, Any], options: dict[str, Any], match: str
+) -> None:
+    table = create("clustered-and-refused", mode="replace")
+    table.append(rows(10))
+    with pytest.raises(SchemaChangeRefused, match=match):
+        table.overwrite(pa.table(data), schema_mode="overwrite", **options)
+    assert len(ids(table)) == 10
+
+
+@pytest.mark.parametrize(
+    ("statement", "columns"), [("CLUSTER BY (text)", (("text",),)), ("CLUSTER BY NONE", ())]
+)
+def test_a_clustering_by_a_column_that_is_gone_is_mended(
+    statement: str, columns: tuple[tuple[str, ...], ...]
+) -> None:
+    # The reference implementation drops the struct that holds a clustering column.
+    table = create("clustered-by-nothing", mode="replace")
+    table.append(rows(10))
+    path = f"_delta_log/{table.version() + 1:020}.json"
+    domain = {"clusteringColumns": [["gone"]], "domainName": "delta.clustering"}
+    action = {"domain": "delta.clustering", "configuration": json.dumps(domain), "removed": False}
+    table.store.put_if_absent(path, json.dumps({"domainMetadata": action}).encode())
+    with pytest.raises(InvalidTable, match="clustered by gone"):
+        DeltaTable(table.uri, store=table.store).optimize()
+    table.alter(statement)
+    table.append(rows(10))
+    assert not table.optimize().skipped
+    assert table_clustering(table.snapshot()) == columns
