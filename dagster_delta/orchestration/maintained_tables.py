@@ -19,6 +19,7 @@ from pydantic import Field, create_model
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io_manager import DeltaIOManager
+from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 
 if TYPE_CHECKING:
@@ -111,6 +112,26 @@ class MaintainedTable:
         if self.uri is not None or self.asset_key is None:
             return None
         return self._manager(resources).asset_table_name(self.asset_key, self.metadata)
+
+    def start_spark(self, resources: Any, key: str | None) -> None:
+        """Start the session that works for the table on Spark, where it does not run yet.
+
+        Args:
+            resources: of the step.
+            key: of the SparkSessionResource; None for the session that loads the asset, or that of
+                the process where the location names the table.
+
+        Raises:
+            InvalidArgument: the asset is not stored by a DeltaIOManager, or Spark cannot start.
+            SparkSessionLost: the JVM of the session is gone.
+        """
+        owner: Any = SparkSessionResource()
+        if key is not None:
+            owner = getattr(resources, key)
+        elif self.uri is None:
+            owner = self._manager(resources)
+        # Asking for the session starts it.
+        _ = owner.spark_session
 
     def _manager(self, resources: Any) -> DeltaIOManager:
         manager = getattr(resources, self.io_manager_key or _DEFAULT_IO_MANAGER)

@@ -66,7 +66,8 @@ class MaintenanceJobOptions(TypedDict, total=False):
     storage_options: StorageOptions | Mapping[str, Any]
     """Storage options for `tables`, and for assets with a `dagster/uri`."""
     spark: str
-    """Key of the SparkSessionResource, for the engine `spark`."""
+    """Key of the SparkSessionResource, for the engine `spark`. Default: the session of the
+    DeltaIOManager that stores the asset, or that of the process."""
     description: str
     """Description of the job."""
     tags: Mapping[str, str]
@@ -354,9 +355,8 @@ def _maintenance_op(
         if table is None:
             context.log.info(f"{maintained.name} has no Delta table yet: there is nothing to do")
             return
-        if spark is not None and config.optimize.engine == "spark":
-            # Asking for the session starts it.
-            _ = getattr(context.resources, spark).spark_session
+        if config.optimize.engine == "spark":
+            maintained.start_spark(context.resources, spark)
         metadata = maintain(
             context,
             table,

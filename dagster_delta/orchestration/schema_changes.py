@@ -100,9 +100,8 @@ def delta_schema_change_job(
         table = chosen.open(context.resources)
         if table is None:
             raise InvalidArgument(f"{chosen.name} has no Delta table yet: materialize it first")
-        if spark is not None and config.engine == "spark":
-            # Asking for the session starts it.
-            _ = getattr(context.resources, spark).spark_session
+        if config.engine == "spark":
+            chosen.start_spark(context.resources, spark)
         _change(context, config, chosen, table, assets)
 
     @dg.graph(name=f"{name}_graph")

@@ -95,6 +95,31 @@ def test_every_table_is_optimized_and_only_looked_through_for_garbage(lake: Lake
     assert content(lake.table("flights", "raw")) == before
 
 
+class OwnSession(dg.ConfigurableResource[Any]):
+    """Tells that it was asked for its session, instead of starting one."""
+
+    @property
+    def spark_session(self) -> None:
+        raise InvalidArgument("the session of the IO manager was asked for")
+
+
+@pytest.mark.parametrize("kind", ["maintenance", "schema change"])
+def test_the_engine_spark_works_in_the_session_of_the_io_manager(lake: Lake, kind: str) -> None:
+    fill(lake, times=1)
+    job = delta_maintenance_job(assets=ASSETS)
+    config: dict[str, Any] = {"optimize": {"engine": "spark"}}
+    if kind == "schema change":
+        job = delta_schema_change_job(assets=[flights])
+        config = {"engine": "spark", "statement": "ADD COLUMN n INT"}
+    manager = DeltaIOManager(root_uri=str(lake.root), spark=OwnSession())
+    resolved = dg.Definitions(
+        assets=ASSETS, jobs=[job], resources={"io_manager": manager}
+    ).resolve_job_def(job.name)
+    with pytest.raises(Exception) as raised:  # of Dagster, and wrapped
+        resolved.execute_in_process(run_config=config, instance=lake.instance)
+    assert str(library_error(raised.value)) == "the session of the IO manager was asked for"
+
+
 def test_jobs_and_schedules_over_the_same_assets_stand_in_one_code_location() -> None:
     @dg.asset
     def unprefixed() -> pa.Table:
