@@ -238,3 +238,71 @@ def test_threads_read_lists_at_once(
         found = pool.map(lambda each: check_rows(table, each), sessions)
         assert list(found) == [None] * len(sessions)
     assert len(set(lists)) == len(sessions)
+
+
+def test_a_filter_that_comes_later_leaves_out_listed_partitions(
+    tmp_path: Path, spark: SparkSession, lists: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = few_files(tmp_path, monkeypatch, partitioned=True)
+    rows = table.snapshot().scan().to_spark(spark)
+    gone = next((tmp_path / "p=b").iterdir())
+    gone.unlink()
+    assert rows.where("p = 'a'").count() == 2
+    # What was loaded before a file went away names the file.
+    with pytest.raises(Exception, match=gone.name):
+        rows.collect()
+    assert len(lists) == 1
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_columns_of_listed_files_are_found_by_their_mapping(
+    tmp_path: Path,
+    spark: SparkSession,
+    lists: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+) -> None:
+    monkeypatch.setattr(sources, "MAX_LOOKED_UP", 0)
+    table = DeltaTable.create(
+        str(tmp_path),
+        pa.schema({"id": pa.int64(), "P": pa.string()}),
+        partition_by=["P"],
+        properties={"delta.columnMapping.mode": mode},
+    )
+    table.append(pa.table({"id": [1, 2], "P": ["a", None]}))
+    table.rename_column("id", "number")
+    # The new column has the name of the old one's directory, but for its case.
+    table.rename_column("P", "id")
+    table.add_column("p", "string")
+    table.append(pa.table({"number": [3], "id": ["c"], "p": ["new"]}))
+    check_rows(table, spark)
+    assert len(lists) == 1
+
+
+def test_a_clone_lists_the_files_of_two_tables(
+    tmp_path: Path, spark: SparkSession, lists: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = few_files(tmp_path / "source", monkeypatch, partitioned=True)
+    table.clone(tmp_path / "a clone")
+    clone = DeltaTable(str(tmp_path / "a clone"))
+    clone.append(pa.table({"id": [3], "p": ["a"]}))
+    check_rows(clone, spark)
+    assert len(lists) == 1
+
+
+def test_a_listed_table_is_overwritten_with_its_own_rows(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = few_files(tmp_path, monkeypatch)
+    table.overwrite(table.snapshot().scan().to_spark(spark).where("id = 1"))
+    assert sorted(table.snapshot().scan().to_arrow()["p"].to_pylist()) == ["a", "b"]
+
+
+def test_two_reads_of_one_version_can_be_joined(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = few_files(tmp_path, monkeypatch)
+    left, right = (table.snapshot().scan().to_spark(spark) for _ in range(2))
+    assert not left.sameSemantics(right)
+    joined = left.join(right, (left["id"] == right["id"]) & (left["p"] == right["p"]))
+    assert joined.count() == left.exceptAll(right).count() + 4
