@@ -307,3 +307,17 @@ def test_variants_go_through_a_stream(tmp_path: Path, registered: SparkSession) 
     run(registered, uri, tmp_path / "checkpoint", sink_to(target))
     found = DeltaTable(target).snapshot().scan().to_arrow().sort_by("id")
     assert variants_to_json(found["v"]) == ['{"a":[1,null]}', None]
+
+
+def test_a_missing_file_is_one_of_the_table_that_is_read(
+    tmp_path: Path, registered: SparkSession
+) -> None:
+    source, target = str(tmp_path / "source"), str(tmp_path / "target")
+    append(source, 1)
+    append(target, 2)
+    (missing,) = (tmp_path / "source").glob("*.parquet")
+    missing.unlink()
+    with pytest.raises(Exception, match="DataFileMissing") as caught:
+        run(registered, source, tmp_path / "checkpoint", sink_to(target))
+    assert f"[table {source}, file {missing.name}]" in str(caught.value)
+    assert f"[table {target}" not in str(caught.value)

@@ -31,7 +31,8 @@ _MISSING_MODULE = re.compile(
 _STORAGE_FAILURE = re.compile(r"dagster_delta\.errors\.StorageFailure: (?P<message>[^\n]*)")
 _DAMAGE = re.compile(
     r"dagster_delta\.errors\.(?P<kind>InvalidTable|CorruptDeletionVector|CorruptLog|"
-    r"DataFileMissing): (?P<message>[^\n]*?)(?: \[(?:[^\[\]\n]*, )?file (?P<file>[^\[\]\n]*)\])?$",
+    r"DataFileMissing): (?P<message>[^\n]*?)"
+    r"(?: \[(?:table (?P<table>[^\[\]\n]*?), )?(?:[^\[\]\n]*, )?file (?P<file>[^\[\]\n]*)\])?$",
     re.MULTILINE,
 )
 _UNREADABLE_FILE = re.compile(
@@ -64,7 +65,9 @@ def executor_failure(error: Exception, *, table: str) -> DeltaError | None:
     if match := _STORAGE_FAILURE.search(text):
         return StorageFailure(f"on a Spark executor: {match['message']}", table=table)
     if match := _DAMAGE.search(text):
-        return _DAMAGES[match["kind"]](match["message"], table=table, file=match["file"])
+        # Rows of one table are written to another.
+        place = match["table"] or table
+        return _DAMAGES[match["kind"]](match["message"], table=place, file=match["file"])
     if match := _UNREADABLE_FILE.search(text):
         return _unreadable_file(match["reason"], match["file"], table=table)
     return None

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from dagster_delta.engines.change_data_reader import ChangeFileSet, read_changes
 from dagster_delta.engines.nested_arrays import rename_nested
 from dagster_delta.storage import StoreLocation, open_store
+from dagster_delta.table.log_reader import located
 
 __all__ = ["ReadFiles", "split_into_tasks"]
 
@@ -40,13 +41,15 @@ class ReadFiles:
             DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure.
         """
         store = open_store(self.location.uri, self.location.options)
-        for batch in read_changes(store, [self.changes], self.columns):
-            columns = [
-                # Spark's variants have required parts, which no cast makes of those of a null.
-                each if each.type == field.type else rename_nested(each, field.type)
-                for each, field in zip(batch.columns, schema, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        # Those who write the rows elsewhere would take the error for one of their own table.
+        with located(store):
+            for batch in read_changes(store, [self.changes], self.columns):
+                columns = [
+                    # Spark's variants have required parts, which no cast makes of those of a null.
+                    each if each.type == field.type else rename_nested(each, field.type)
+                    for each, field in zip(batch.columns, schema, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def split_into_tasks(
