@@ -381,3 +381,20 @@ def test_options_are_known_by_name_whatever_their_case() -> None:
 def test_options_that_make_no_sense_are_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         parse_source_options(options)
+
+
+def test_a_table_that_is_made_anew_under_a_query_is_noticed() -> None:
+    table = new_table()
+    append(table, 1)
+    stream = stream_of(table)
+    start = stream.initial_offset().next_version()
+    append(table, 2)
+    end = stream.advance(start, Admission())
+    assert end.version == 3
+    store = table.store
+    store.delete([commit_path(version) for version in range(3)])
+    anew = DeltaTable.create(table.uri, pa.schema([("id", pa.int64())]), store=store)
+    for each in range(3):
+        anew.append(pa.table({"id": list(range(each + 10))}))
+    with pytest.raises(SchemaMismatch, match="created anew since its version 2 was read"):
+        stream.advance(end, Admission())

@@ -14,11 +14,12 @@ from typing import Any
 
 from dagster_delta.engines.change_data_reader import ChangeFileSet, feed_configuration
 from dagster_delta.engines.row_changes.change_data_files import CHANGE_TYPE_COLUMN
-from dagster_delta.errors import DeltaError, InvalidArgument, VersionNotFound
+from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, VersionNotFound
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.change_data import FileChange
 from dagster_delta.protocol.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.existing_defaults import with_existing_defaults_of
+from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.change_feed_plan import ChangeFileRows, commit_constants
@@ -59,6 +60,7 @@ class LogStream:
         self._load_commit = lru_cache(_KEPT_COMMITS)(self._read_commit)
         self._snapshot_files = lru_cache(1)(self._read_snapshot_files)
         self._seen_version = latest.version
+        self._newest_commit = latest.version, store.head(commit_path(latest.version))
         self._idle: tuple[StreamOffset, StreamOffset] | None = None
 
     def initial_offset(self) -> StreamOffset:
@@ -240,8 +242,25 @@ class LogStream:
 
     def _read_commit(self, version: int) -> CommitActions:
         data = read_commit(self._store, version)
+        if version > self._newest_commit[0]:
+            self._check_same_log(version)
         with located(self._store, version):
             return decode_commit(data, version=version)
+
+    def _check_same_log(self, version: int) -> None:
+        """Make sure that the log still holds the newest commit that was read, as it was then: a
+        table that is made anew under a running query has the versions of the one before.
+        """
+        before, seen = self._newest_commit
+        found = self._store.head(commit_path(before))
+        if seen is not None and found is not None and found != seen:
+            raise SchemaMismatch(
+                f"The table was deleted and created anew since its version {before} was read: "
+                "start a new query, with a checkpoint location of its own",
+                table=self._store.location.uri,
+                version=version,
+            )
+        self._newest_commit = version, self._store.head(commit_path(version))
 
     def _check_offset(self, offset: StreamOffset) -> None:
         table = self._store.location.uri
