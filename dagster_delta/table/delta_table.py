@@ -99,8 +99,8 @@ class DeltaTable(
         uri: str | os.PathLike[str],
         schema: StructType | pa.Schema | Sequence[Column | StructField],
         *,
-        partition_by: Sequence[str] = (),
-        cluster_by: Sequence[str] = (),
+        partition_by: Sequence[str] | None = None,
+        cluster_by: Sequence[str] | None = None,
         properties: Mapping[str, object] | None = None,
         name: str | None = None,
         description: str | None = None,
@@ -142,7 +142,7 @@ class DeltaTable(
             allow_column_changes=allow_column_changes,
         )
         definition = TableDefinition(
-            _as_schema(schema), partition_by, properties, name, description, cluster_by
+            _as_schema(schema), partition_by or (), properties, name, description, cluster_by or ()
         )
         existing = table._snapshot
         if existing is not None and mode == "ignore":

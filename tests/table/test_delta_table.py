@@ -85,6 +85,13 @@ def test_a_new_table_is_empty_and_says_what_it_is(store: MemoryStore) -> None:
     assert entry.operation == "CREATE TABLE"
 
 
+def test_none_stands_for_no_columns_as_in_writes(store: MemoryStore) -> None:
+    schema = pa.schema([pa.field("id", pa.int64())])
+    table = DeltaTable.create("", schema, partition_by=None, cluster_by=None, store=store)
+    assert table.snapshot().configuration.partition_columns == ()
+    assert table.history()[0].operation == "CREATE TABLE"
+
+
 def test_a_schema_of_ours_is_taken_as_it_is(store: MemoryStore) -> None:
     schema = StructType(
         (
