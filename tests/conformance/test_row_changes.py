@@ -56,6 +56,20 @@ def test_a_second_delete_adds_to_the_first(
     assert table.version() == 4
 
 
+def test_a_column_may_have_the_name_of_a_value_of_the_session(
+    engine: Engine, table: DeltaTable
+) -> None:
+    """Spark takes `user` or `current_date` for one where there is no such column alone."""
+    rows = {"user": [1, 2, 3, 4], "Current_Date": ["a", "b", "c", "d"]}
+    table.append(engine.rows(pa.table(rows)))
+    table.update({"user": "user + 10"}, "USER = 1 AND current_date = 'a'", engine=engine.name)
+    table.delete("`user` = 2 OR user IN (3)", engine=engine.name)
+    source = engine.rows(pa.table({"user": [4, 5], "Current_Date": ["new", "new"]}))
+    merge = table.merge(source, "t.user = s.user", engine=engine.name)
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert engine.tuples(table) == [(4, "new"), (5, "new"), (11, "a")]
+
+
 def test_a_change_without_matches_makes_no_version(engine: Engine, table: DeltaTable) -> None:
     before = files_of(fill(table, VECTORS))
     for where in ("id = 1000", "id % 50 = 49", "v = 'nothing'"):

@@ -171,6 +171,7 @@ def test_any_text_gives_an_expression_or_a_named_error(sql: str) -> None:
         ("id IN (SELECT 1)", "a subquery"),
         ("current_date() = day", "current_date"),
         ("current_date = day", "current_date"),
+        ("`User` = Name", "User"),
         ("day > INTERVAL '1' DAY + day", "outside its grammar"),
         ("try_cast(Name AS int) = 1", "try_cast"),
         ("collated = 'x'", "collation spark.UTF8_LCASE"),

@@ -24,6 +24,14 @@ __all__ = ["analyse"]
 
 _LOGICAL = ("and", "or", "not")
 
+# Words that name a value where there is no column of that name.
+_NILADIC = frozenset(
+    {
+        "current_catalog", "current_database", "current_date", "current_schema", "current_time",
+        "current_timestamp", "current_user", "localtimestamp", "session_user", "user",
+    }
+)  # fmt: skip
+
 
 def analyse(syntax: Syntax, schema: StructType) -> Typed:
     """The typed expression; what is not in the whitelist becomes `Refused`, and the rest stays.
@@ -32,6 +40,8 @@ def analyse(syntax: Syntax, schema: StructType) -> Typed:
         SchemaMismatch: a name is not a column of the schema.
     """
     match syntax:
+        case Name((word,)) if word.lower() in _NILADIC and schema.get(word) is None:
+            return Refused(word, ())
         case Name(parts):
             return _column(parts, schema)
         case LiteralSyntax(value, data_type, depends_on_time_zone):

@@ -38,14 +38,6 @@ _RESERVED = frozenset(
     {"AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "WHEN", "THEN", "ELSE", "SELECT", "CASE"}
 )
 
-# Words that name a value where there is no column of that name.
-_NILADIC = frozenset(
-    {
-        "current_catalog", "current_database", "current_date", "current_schema", "current_time",
-        "current_timestamp", "current_user", "localtimestamp", "session_user", "user",
-    }
-)  # fmt: skip
-
 
 def parse_syntax(sql: str) -> Syntax:
     """The syntax tree of an expression.
@@ -333,8 +325,6 @@ class _Parser:
             parts.append(self._identifier())
         if self._token.is_operator("->"):
             self._leave("lambda functions are not supported")
-        if len(parts) == 1 and parts[0].lower() in _NILADIC:
-            return Opaque(parts[0], (Name(tuple(parts)),))
         return Name(tuple(parts))
 
     def _identifier(self) -> str:
