@@ -6,6 +6,8 @@ the changes. Where the answers differ, rows would be lost or doubled.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from dagster_delta.engines.sql.expressions import SqlExpression
 from dagster_delta.engines.sql.tokens import tokenize
 from dagster_delta.errors import InvalidArgument
@@ -53,5 +55,13 @@ def check_repeatable(expression: SqlExpression, what: str) -> None:
 
 def _named(expression: SqlExpression, functions: frozenset[str]) -> list[str]:
     tokens = tokenize(expression.sql)
-    words = {each.text.lower() for each in tokens if each.kind == "word"}
-    return sorted((words & functions) - {path[0].lower() for path in expression.references})
+    columns = {part.lower() for path in expression.references for part in path}
+    return sorted(
+        {
+            word
+            for token, following in pairwise(tokens)
+            if token.kind == "word"
+            and (word := token.text.lower()) in functions
+            and (word not in columns or following.is_operator("("))
+        }
+    )
