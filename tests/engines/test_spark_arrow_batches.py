@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from dagster_delta.engines.spark import arrow_batches
 from dagster_delta.engines.spark.arrow_batches import collect_counted
 from dagster_delta.engines.spark.session import MAX_RECORDS
 from dagster_delta.engines.spark.tasks import joined_batches
@@ -147,6 +148,18 @@ def test_a_long_row_is_found_whoever_has_lent_the_bounds(bounded: SparkSession) 
     before = bounds_of(bounded)
     collect_counted(bounded.range(1), job, table="memory://t")
     assert found == [(512, UNBOUNDED), before]
+
+
+def test_a_session_that_is_gone_fails_no_job_of_another() -> None:
+    class Closed:
+        def __getattr__(self, name: str) -> object:
+            raise ConnectionError("the session is closed")
+
+    lending = arrow_batches._Lending()
+    lending._loans.append(arrow_batches._Loan(Closed(), None))  # type: ignore[arg-type]
+    with lending.suspended():
+        assert not lending._loans
+    assert not lending._suspensions
 
 
 def test_batches_are_joined_until_they_are_long_or_large() -> None:

@@ -110,6 +110,16 @@ def test_a_read_outlives_its_list(tmp_path: Path, spark: SparkSession, lists: li
     assert [row[0] for row in rows.selectExpr("sum(id)").collect()] == [0]
 
 
+def test_files_that_this_process_may_not_look_at_are_left_to_spark(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> bytes:
+        raise PermissionError("not for you")
+
+    monkeypatch.setattr(sources, "list_files", refuse)
+    check_rows(many_files(tmp_path), spark)
+
+
 def test_a_local_file_that_is_missing_is_named_at_once(
     tmp_path: Path, spark: SparkSession, lists: list[str]
 ) -> None:

@@ -8,7 +8,7 @@ as long as no row is long: a batch of documents would be too much for the memory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -107,11 +107,13 @@ class _Loan:
     """As the user has set it; None for Spark's default."""
 
     def give_back(self) -> None:
-        self.session.conf.unset(_MAX_BYTES)
-        if self.max_records is None:
-            self.session.conf.unset(MAX_RECORDS)
-        else:
-            self.session.conf.set(MAX_RECORDS, self.max_records)
+        # A session that was closed meanwhile has nothing to take back, and must fail no other job.
+        with suppress(Exception):
+            self.session.conf.unset(_MAX_BYTES)
+            if self.max_records is None:
+                self.session.conf.unset(MAX_RECORDS)
+            else:
+                self.session.conf.set(MAX_RECORDS, self.max_records)
 
 
 class _Lending:

@@ -97,7 +97,11 @@ def open_parquet(
             files = list_files(paths, sizes, times_ms or [None] * len(paths))
         except FileNotFoundError as error:
             raise missing_data_file(error.filename, table=location.uri, version=version) from error
-        listed = _load_list(reader, files, has_partitions=base_path is not None)
+        except OSError:
+            # A file that this process may not look at: Spark says so, or may.
+            listed = None
+        else:
+            listed = _load_list(reader, files, has_partitions=base_path is not None)
         if listed is not None:
             return listed
     reader = reader.option("recursiveFileLookup", "false")
