@@ -8,6 +8,7 @@ The states and their commits are in `evolution.column_change_states`.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -416,11 +417,13 @@ class ColumnChangeJob:
             ColumnChangeFailed: always.
         """
         column, target = dotted(change.path), sql_type_name(change.target_type())
-        try:
-            self.cancel(Snapshot.load(self._store))
-            rolled_back = "the change was cancelled, and the table is as it was"
-        except (CommitConflict, InvalidArgument):
-            rolled_back = "somebody else ended the change meanwhile"
+        rolled_back = "another process ended the change meanwhile"
+        latest = Snapshot.load(self._store)
+        # Another change may have begun since, which is not ours to cancel.
+        if not _is_over(latest, change):
+            with contextlib.suppress(CommitConflict):
+                self.cancel(latest)
+                rolled_back = "the change was cancelled, and the table is as it was"
         raise ColumnChangeFailed(
             f"at least {problems.num_rows} row(s) do not go with column {column} as {target}; "
             f"{rolled_back}; correct the rows, say in `cast` how they are converted, or let what "

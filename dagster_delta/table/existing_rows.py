@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ExistingFiles", "RowValidation"]
 
+_REUSED_FOR_MS = 24 * 60 * 60 * 1000
+"""How long after it was written a file may still be committed by another run of the change."""
 _MAX_EXAMPLES = 5
 _MAX_EXAMPLE_LENGTH = 300
 
@@ -134,8 +136,9 @@ def _first_rows(rows: Any, *, table: str) -> Iterator[dict[str, Any]]:
 class ExistingFiles:
     """Writes files of a table again, so that their rows hold the defaults of new columns.
 
-    What one attempt has written serves the next one, and the next process: files that nobody else
-    has touched meanwhile are not written twice.
+    What one attempt has written serves the next one, and other runs of the same change: files that
+    no other commit has touched meanwhile are not written twice. As those runs may commit them at
+    any time, no file is deleted here (see `RewriteJournal`).
 
     Args:
         engine: reads and writes rows.
@@ -197,19 +200,17 @@ class ExistingFiles:
         ).decode()
         if self._journal is not None and self._journal.change == change:
             return
-        self.discard()
+        self.forget()
         self._journal = RewriteJournal(snapshot.store, change)
-        self._done = list(self._journal.load())
+        retention_ms = snapshot.configuration.properties.deleted_file_retention_ms
+        reused_ms = min(_REUSED_FOR_MS, retention_ms // 2)
+        self._done = self._journal.load(since_ms=now_ms - reused_ms)
         # A default that asks for the time is the same in all rows, whoever wrote them when.
         self._moment_ms = self._done[0].moment_ms if self._done else now_ms
 
     def _keep_current(self, live: set[str]) -> None:
-        """Forget entries of which another writer has taken a file away."""
-        stale = [each for each in self._done if not each.sources <= live]
-        self._done = [each for each in self._done if each.sources <= live]
-        for each in stale:
-            assert self._journal is not None  # noqa: S101  opened before
-            self._journal.store.delete(each.paths)
+        """Forget entries from which another commit has removed a file."""
+        self._done = [entry for entry in self._done if entry.sources <= live]
 
     def _write_again(self, snapshot: Snapshot, plan: SchemaChangePlan, files: Any) -> None:
         after = plan.after
@@ -251,15 +252,10 @@ class ExistingFiles:
         """Rows of the files written for the latest attempt."""
         return sum(each.num_rows for each in self._done)
 
-    def finish(self) -> None:
-        """Forget how it was done, once it is committed."""
+    def forget(self) -> None:
+        """Start over, and have no other run find what was written."""
         if self._journal is not None:
             self._journal.clear()
-
-    def discard(self) -> None:
-        """Delete what was written, as far as the store lets it."""
-        if self._journal is not None:
-            self._journal.clear(self._done)
         self._done = []
 
 

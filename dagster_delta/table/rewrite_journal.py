@@ -1,8 +1,12 @@
 """Which data files have been written again for a change that is not committed yet.
 
-A change that writes a whole table again lands as one commit, and what it has done until then stands
-in a journal beside the log. After a crash the same change finds its files there and goes on. The
-directory is hidden: readers, and VACUUM, pass it over.
+A change that rewrites a whole table is one commit. Until then, a journal beside the log records the
+files it has written. After a crash the same change finds them there and goes on. The directory is
+hidden: readers and VACUUM ignore it.
+
+The journal is shared by every run of the same change, and two of them may run at the same time. So
+a file that an entry names may be committed by any of them, and none of them deletes it: what no
+commit refers to is left to VACUUM.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -65,17 +69,29 @@ class RewriteJournal:
         digest = hashlib.sha256(self.change.encode()).hexdigest()
         return f"{_DIRECTORY}/{digest[:32]}"
 
-    def load(self) -> Iterator[JournalEntry]:
-        """The entries whose files are all there still.
+    def load(self, *, since_ms: int) -> list[JournalEntry]:
+        """Entries that one commit may hold together: their files exist, and no two of them replace
+        the same file or have defaults of different times.
+
+        Args:
+            since_ms: older entries are ignored, in milliseconds since the epoch. VACUUM may be
+                about to delete their files.
 
         Raises:
             StorageFailure: the store refused or failed.
         """
+        found: list[JournalEntry] = []
+        replaced: set[str] = set()
         for meta in list(self.store.list_from(self.directory)):
-            entry = self._decode(meta.path)
-            # Nothing refers to the files, so that VACUUM may have taken them.
-            if entry is not None and all(map(self.store.head, entry.paths)):
-                yield entry
+            entry = self._decode(meta.path) if meta.modified_ms >= since_ms else None
+            if entry is None or not replaced.isdisjoint(entry.sources):
+                continue
+            if found and entry.moment_ms != found[0].moment_ms:
+                continue
+            if all(map(self.store.head, entry.paths)):
+                found.append(entry)
+                replaced |= entry.sources
+        return found
 
     def _decode(self, path: str) -> JournalEntry | None:
         try:
@@ -87,15 +103,10 @@ class RewriteJournal:
         """Note files that have been written. Raises StorageFailure."""
         self.store.put(f"{self.directory}/{self.new_id()}.json", msgspec.json.encode(entry))
 
-    def clear(self, discarded: Iterable[JournalEntry] = ()) -> None:
-        """Forget the change, and delete files that it does not need, as far as the store lets it.
-
-        Args:
-            discarded: entries whose files are deleted.
-        """
+    def clear(self) -> None:
+        """Forget the change, as far as the store allows. The files that it wrote remain."""
         try:
-            self.store.delete([path for each in discarded for path in each.paths])
-            self.store.delete([each.path for each in self.store.list_from(self.directory)])
+            self.store.delete([meta.path for meta in self.store.list_from(self.directory)])
         except (DeltaError, OSError) as error:
             _LOG.warning(
                 "could not clear %s of %s: %s", self.directory, self.store.location.uri, error

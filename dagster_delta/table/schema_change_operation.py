@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow.compute as pc
 
 from dagster_delta.engines import engine_for
-from dagster_delta.errors import DeltaError, InvalidArgument, StorageFailure
+from dagster_delta.errors import (
+    CommitStateUnknown,
+    DeltaError,
+    InvalidArgument,
+    StorageFailure,
+)
 from dagster_delta.evolution.schema_actions import (
     AddColumn,
     AddConstraint,
@@ -135,13 +140,11 @@ def change_schema(
     change = _SchemaChange(store, actions, options, clock, RowValidation(engine), files)
     try:
         return change.run(snapshot)
-    except StorageFailure:
-        # Another try may find the store in a better mood, and goes on from here.
+    except (StorageFailure, CommitStateUnknown):
+        # A retry may succeed, and continues with the files that are written.
         raise
     except DeltaError:
-        # A commit that may have landed refers to the files.
-        if not change.may_have_landed:
-            files.discard()
+        files.forget()
         raise
 
 
@@ -194,7 +197,6 @@ class _SchemaChange:
     validation: RowValidation
     files: ExistingFiles
     started: float = field(default_factory=time.perf_counter)
-    may_have_landed: bool = field(default=False, init=False)
     older_files: OlderFiles = field(default_factory=OlderFiles, init=False)
     rewritten: Any = field(default=None, init=False)
     """`pa.Table` of the files that the plan writes again."""
@@ -210,7 +212,7 @@ class _SchemaChange:
                 return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
             outcome = self._try(transaction, snapshot, plan)
             if isinstance(outcome, CommitResult):
-                self.files.finish()
+                self.files.forget()
                 return SchemaChangeResult(
                     outcome.version, outcome.metrics, outcome.snapshot, plan=plan
                 )
@@ -277,15 +279,12 @@ class _SchemaChange:
             # Rows that others add meanwhile have not been looked at.
             transaction.depend_on(ReadScope(whole_table=True))
         metrics["executionTimeMs"] = round((time.perf_counter() - self.started) * 1000)
-        self.may_have_landed = True
-        outcome = transaction.try_commit(
+        return transaction.try_commit(
             _operation(self.actions),
             parameters={"changes": [each.what for each in plan.steps]},
             metrics=metrics,
             user_info=self.options.commit_info,
         )
-        self.may_have_landed = not isinstance(outcome, Refused)
-        return outcome
 
     def _refuse_two_rewrites(self, plan: SchemaChangePlan) -> None:
         tracks = plan.after.row_tracking_enabled and not plan.before.row_tracking_enabled

@@ -1,0 +1,283 @@
+"""A file of a table is deleted only by the process that created it, or by VACUUM and log clean-up
+under their retention; never a file that the newest log refers to.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+import dagster_delta
+from dagster_delta.errors import DeltaError, InvalidArgument
+from dagster_delta.protocol.actions import AddFile
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table import schema_change_methods, schema_change_operation
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.rewrite_journal import JournalEntry, RewriteJournal
+from dagster_delta.testing.faulty_store import FaultyStore, SimulatedCrash
+
+PROPERTIES = {
+    "delta.columnMapping.mode": "name",
+    "delta.enableTypeWidening": "true",
+    "delta.enableDeletionVectors": "true",
+    "delta.feature.allowColumnDefaults": "supported",
+    "delta.feature.domainMetadata": "supported",
+}
+DEFAULT = "ADD COLUMN state STRING DEFAULT 'new'"
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def one_file_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_change_operation, "_BATCH_BYTES", {"arrow": 1, "spark": 1})
+
+
+def ids(*values: int) -> pa.Table:
+    days = pa.array([value % 2 for value in values], pa.int64())
+    return pa.table({"id": pa.array(values, pa.int64()), "day": days})
+
+
+def made() -> MemoryStore:
+    store = MemoryStore()
+    table = DeltaTable.create("", ids().schema, store=store, properties=PROPERTIES)
+    for first in (0, 10):
+        table.append(ids(*range(first, first + 4)))
+    return store
+
+
+def rows(store: Any) -> Rows:
+    found = DeltaTable("", store=store).snapshot().scan().to_arrow().to_pylist()
+    return sorted(found, key=repr)
+
+
+BEFORE = [{"id": n, "day": n % 2} for first in (0, 10) for n in range(first, first + 4)]
+LATE = {"id": 99, "day": 1}
+
+
+@dataclass(frozen=True)
+class Run:
+    """An operation that two processes run at the same time."""
+
+    name: str
+    act: Callable[[DeltaTable], object]
+    expected: list[Rows] = field(default_factory=lambda: [BEFORE])
+    """What the table may hold afterwards."""
+
+
+def with_state(found: Rows) -> Rows:
+    return [{**row, "state": "new"} for row in found]
+
+
+def merge(table: DeltaTable) -> object:
+    source = pa.concat_tables([ids(0, 99)])
+    builder = table.merge(source, on="t.id = s.id")
+    return builder.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def lazily(table: DeltaTable) -> object:
+    if "state" not in table.schema().names:
+        table.add_column("state", "STRING", default="'new'", existing_rows="lazy")
+    return table.materialize_defaults()
+
+
+def changed_online(table: DeltaTable) -> object:
+    return table.change_column("day", "STRING", enable_features=True)
+
+
+RUNS = [
+    Run("alter", lambda table: table.alter(DEFAULT), [with_state(BEFORE)]),
+    Run("materialize", lazily, [with_state(BEFORE)]),
+    Run("change column", changed_online, [[{**row, "day": str(row["day"])} for row in BEFORE]]),
+    Run("append", lambda table: table.append(ids(99), idempotency=("a", 1)), [[*BEFORE, LATE]]),
+    Run("overwrite", lambda table: table.overwrite(ids(*range(4))), [BEFORE[:4]]),
+    Run(
+        "overwrite where",
+        lambda table: table.overwrite(ids(99), where="id = 0 OR id = 99"),
+        [[*BEFORE[1:], LATE]],
+    ),
+    Run("delete", lambda table: table.delete("id < 2"), [BEFORE[2:]]),
+    Run(
+        "update",
+        lambda table: table.update({"id": "id + 100"}, where="id < 1"),
+        [[*BEFORE[1:], {"id": 100, "day": 0}]],
+    ),
+    Run("merge", merge, [[*BEFORE, LATE]]),
+    Run("optimize", lambda table: table.optimize()),
+    Run("restore", lambda table: table.restore(1), [BEFORE[:4]]),
+    Run("vacuum", lambda table: table.vacuum(dry_run=False)),
+    Run("checkpoint", lambda table: table.checkpoint()),
+]
+
+
+def check(store: Any, run: Run) -> None:
+    """The table is whole, whichever runs succeeded."""
+    assert rows(store) in [sorted(each, key=repr) for each in (*run.expected, BEFORE)]
+    table = DeltaTable("", store=store)
+    for path in table.snapshot().files()["path"].to_pylist():
+        assert store.head(path) is not None, path
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_a_second_run_of_the_same_operation_at_any_moment_costs_no_row(run: Run) -> None:
+    """Process B does all of the operation before the n-th call to the store of process A."""
+    moment, interrupted = 0, True
+    while interrupted:
+        moment += 1
+        store, calls, interrupted = made(), 0, False
+
+        def other(_operation: str, _path: str) -> None:
+            nonlocal calls, interrupted
+            calls += 1
+            if calls == moment:  # noqa: B023
+                interrupted = True
+                run.act(DeltaTable("", store=store))  # noqa: B023
+
+        succeeded = True
+        try:
+            run.act(DeltaTable("", store=FaultyStore(store, before_call=other)))
+        except DeltaError:
+            succeeded = False
+        assert interrupted or succeeded, "nothing came between, so nothing may fail"
+        check(store, run)
+    assert moment > 3
+
+
+@pytest.mark.parametrize("run", RUNS[:3], ids=lambda run: run.name)
+def test_a_run_that_dies_at_any_moment_leaves_the_table_to_the_next_one(run: Run) -> None:
+    moment, died = 0, True
+    while died:
+        moment += 1
+        store, calls, died = made(), 0, False
+
+        def die(_operation: str, _path: str) -> None:
+            nonlocal calls, died
+            calls += 1
+            if calls == moment:  # noqa: B023
+                died = True
+                raise SimulatedCrash
+
+        try:
+            run.act(DeltaTable("", store=FaultyStore(store, before_call=die)))
+        except SimulatedCrash:
+            table = DeltaTable("", store=store)
+            if table.column_change() is not None:
+                table.resume_column_change()
+            else:
+                try_again(run, table)
+        check(store, run)
+        assert rows(store) != BEFORE
+
+
+def try_again(run: Run, table: DeltaTable) -> None:
+    try:
+        run.act(table)
+    except InvalidArgument as error:
+        # The change was committed before the crash.
+        if "already" not in str(error):
+            raise
+
+
+def journal_of(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, JournalEntry]]:
+    """The entries of a run that wrote all files, and crashed before its commit."""
+    seen: list[tuple[str, JournalEntry]] = []
+    record = RewriteJournal.record
+
+    def note(journal: RewriteJournal, entry: JournalEntry) -> None:
+        record(journal, entry)
+        seen.append((journal.change, entry))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RewriteJournal, "record", note)
+
+        def die(operation: str, path: str) -> None:
+            if operation == "put_if_absent" and path.endswith("3.json"):
+                raise SimulatedCrash
+
+        with pytest.raises(SimulatedCrash):
+            DeltaTable("", store=FaultyStore(store, before_call=die)).alter(DEFAULT)
+    return seen
+
+
+def copied(store: Any, add: AddFile, path: str) -> AddFile:
+    store.put(path, store.read(add.path))
+    return msgspec.structs.replace(add, path=path)
+
+
+def test_files_that_two_dead_runs_wrote_for_the_same_rows_are_taken_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = made()
+    for change, entry in journal_of(store, monkeypatch):
+        adds = tuple(copied(store, add, f"copy-{add.path}") for add in entry.adds)
+        RewriteJournal(store, change).record(msgspec.structs.replace(entry, adds=adds))
+    DeltaTable("", store=store).alter(DEFAULT)
+    assert rows(store) == sorted(with_state(BEFORE), key=repr)
+
+
+def test_files_with_the_default_of_another_time_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = made()
+    (change, first), *_ = journal_of(store, monkeypatch)
+    journal = RewriteJournal(store, change)
+    journal.clear()
+    journal.record(first)
+    other = msgspec.structs.replace(first, sources=frozenset({"x"}), moment_ms=first.moment_ms + 1)
+    journal.record(other)
+    loaded = journal.load(since_ms=0)
+    assert len(loaded) == 1
+
+
+def test_files_that_a_vacuum_may_be_about_to_delete_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = made()
+    seen = journal_of(store, monkeypatch)
+    written = {add.path for _, entry in seen for add in entry.adds}
+    two_days = 2 * 24 * 60 * 60 * 1000
+    later = max(entry.moment_ms for _, entry in seen) + two_days
+    monkeypatch.setattr(schema_change_methods, "now_ms", lambda: later)
+    table = DeltaTable("", store=store)
+    table.alter(DEFAULT)
+    assert not written & set(table.snapshot().files()["path"].to_pylist())
+    assert rows(store) == sorted(with_state(BEFORE), key=repr)
+
+
+DELETES = {
+    "engines/compaction.py": "files that this call wrote, and returned to no one",
+    "engines/parquet/writer.py": "files that this writer created",
+    "engines/spark/writer.py": "files that the tasks of this write reported",
+    "storage/file_publication.py": "its own temporary file",
+    "storage/local_store.py": "the port itself",
+    "table/checkpoint_files.py": "sidecars that no manifest names yet",
+    "table/deletion_vector_files.py": "files that this call wrote",
+    "table/log_cleanup.py": "the log before the retention",
+    "table/rewrite_journal.py": "entries of the journal, no files of the table",
+    "table/transaction.py": "files written for this commit, which is not in the log",
+    "table/vacuum.py": "VACUUM",
+    "testing/store_conformance.py": "tests of stores",
+}
+"""Every module that deletes files by a store, or below a table, and which."""
+
+
+def test_every_place_that_deletes_files_is_known() -> None:
+    package = Path(dagster_delta.__file__).parent
+    found = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            target = ast.unparse(node.func.value)
+            name = path.relative_to(package).as_posix()
+            if (node.func.attr, "store" in target) == ("delete", True) or (
+                target == "os" and node.func.attr in ("remove", "unlink")
+            ):
+                found.add(name)
+    assert found == set(DELETES)
