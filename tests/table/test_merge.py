@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_delta.engines.parquet.reader import read_ahead
 from dagster_delta.engines.row_changes import merge_source
 from dagster_delta.errors import (
     ConcurrentAppend,
@@ -23,6 +24,7 @@ from dagster_delta.errors import (
     DataFileMissing,
     InvalidArgument,
     InvalidCast,
+    InvalidTable,
     SchemaMismatch,
     TableNotFound,
     UnsupportedExpression,
@@ -114,6 +116,22 @@ def test_the_feed_gets_every_change(shape: str) -> None:
         (12, "v12", "delete"),
         (30, "c", "insert"),
     ]
+
+
+def test_rows_that_are_read_out_of_order_are_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reversed_rows(*arguments: Any) -> Any:
+        for batch in read_ahead(*arguments):
+            yield batch.take(pa.array(range(batch.num_rows))[::-1])
+
+    where = "dagster_delta.engines.row_changes.merge_writing.read_ahead"
+    monkeypatch.setattr(where, reversed_rows)
+    table = make("rewrite", numbered(*range(8)))
+    before, files = rows(table), stored(table)
+    merge = table.merge(numbered(*range(2, 5)), "t.id = s.id")
+    with pytest.raises(InvalidTable, match="not read in their order"):
+        merge.when_matched_update({"v": "upper(t.v)"}).execute()
+    assert rows(table) == before
+    assert stored(table) == files
 
 
 def test_no_change_files_where_adds_and_removes_say_it_all() -> None:

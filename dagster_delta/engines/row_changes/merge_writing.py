@@ -34,6 +34,7 @@ from dagster_delta.engines.row_completion import (
 from dagster_delta.engines.row_tracking import CarriedIds
 from dagster_delta.engines.sql.constraint_check import ConstraintCheck
 from dagster_delta.engines.store_assignment import MAX_BATCH_ROWS, assign_batches
+from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.row_tracking import tracked_configuration
@@ -170,8 +171,14 @@ class _Changing:
         position = 0
         for batch in read_ahead(target.store, reader.sources(files)):
             indexes = np.from_dlpack(batch.column(ROW_INDEX))
-            # Files and rows come in the order in which the actions were sorted.
-            assert np.array_equal(indexes, rows[position : position + len(indexes)])  # noqa: S101
+            # Files and rows come in the order in which the actions were sorted. A row that is
+            # written in the place of another one would be a loss without an error.
+            if not np.array_equal(indexes, rows[position : position + len(indexes)]):
+                raise InvalidTable(
+                    "the rows of a data file were not read in their order; nothing was changed. "
+                    "Verify the file by scan(verify_checksums=True)",
+                    table=target.store.location.uri,
+                )
             position += batch.num_rows
             yield batch, batch.num_rows
 
