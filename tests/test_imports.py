@@ -72,6 +72,22 @@ def test_maintenance_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None
     assert _loaded(statement).isdisjoint({"dagster", "pyspark", "pandas", "polars", "fsspec"})
 
 
+def test_a_log_with_deletion_vectors_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path, must_exist=False)
+    table.append(pa.table({"id": [1, 2, 3]}), properties={"delta.enableDeletionVectors": "true"})
+    table.delete("id = 2")
+    statement = (
+        "from dagster_delta import DeltaTable\n"
+        f"snapshot = DeltaTable({str(tmp_path)!r}).snapshot()\n"
+        "assert snapshot.num_records == 2\n"
+        "assert snapshot.live_files(['path', 'deletion_vector']).num_rows == 1\n"
+        "from dagster_delta.protocol.log_replay import keys_of\n"
+        "files = snapshot.live_files(['path', 'deletion_vector'])\n"
+        "assert len(keys_of(files['path'], files['deletion_vector'])) == 1"
+    )
+    assert _loaded(statement).isdisjoint({"dagster", "pyspark", "pandas", "polars", "fsspec"})
+
+
 def test_a_partitioned_write_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     rows = pa.table({"id": [1, 2], "p": ["a", None]})
     DeltaTable(tmp_path / "source", must_exist=False).append(rows)

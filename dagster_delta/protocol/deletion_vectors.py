@@ -53,6 +53,9 @@ _FROM_Z85 = bytes.maketrans(_Z85, _B85)
 def decode_z85(text: str) -> bytes:
     """The bytes of a Z85 text, with the zeros it was padded with.
 
+    The Rust crate `z85` pads the last chunk in another way: with as many `#` in front as bytes are
+    missing. Such a chunk is read as well, since no number below 2^32 begins with `#`.
+
     Raises:
         CorruptDeletionVector: the text is not Z85.
     """
@@ -60,9 +63,23 @@ def decode_z85(text: str) -> bytes:
     if len(raw) % 5 or raw.translate(None, _Z85):
         raise CorruptDeletionVector(f"{text!r} is not Z85 text")
     try:
+        if raw[-5:].startswith(b"#"):
+            return base64.b85decode(raw[:-5].translate(_FROM_Z85)) + _padded_in_front(raw[-5:])
         return base64.b85decode(raw.translate(_FROM_Z85))
     except ValueError as error:
         raise CorruptDeletionVector(f"{text!r} is not Z85 text: {error}") from error
+
+
+def _padded_in_front(chunk: bytes) -> bytes:
+    """The bytes of a chunk that begins with one to three `#`. Raises ValueError if it has none."""
+    missing = len(chunk) - len(chunk.lstrip(b"#"))
+    if missing > 3:
+        raise ValueError("a chunk without bytes")
+    zeros = _Z85[:1] * missing
+    value = base64.b85decode((zeros + chunk[missing:]).translate(_FROM_Z85))
+    if any(value[:missing]):
+        raise ValueError("a chunk holds more bytes than its padding leaves")
+    return value[missing:]
 
 
 def encode_z85(data: bytes) -> str:

@@ -79,6 +79,8 @@ _ABSOLUTE = re.compile("file:/+")
 # No path of a file contains it, so that a key can be taken apart again.
 KEY_SEPARATOR = "\0"
 """Stands between path and deletion vector in a key."""
+# A Python text as an argument of a function of pyarrow would import pandas.
+_AT, _NOTHING, _SEPARATOR = string_column(["@", "", KEY_SEPARATOR])
 
 
 class FileActions(Protocol):
@@ -162,14 +164,14 @@ def keys_of(paths: Any, deletion_vectors: Any) -> Any:
         return paths
     storage_type = pc.struct_field(deletion_vectors, "storage_type")
     offset = pc.struct_field(deletion_vectors, "offset")
-    at = pc.binary_join_element_wise("@", offset.cast(pa.string()), "")
+    at = pc.binary_join_element_wise(_AT, offset.cast(pa.string()), _NOTHING)
     vector_id = pc.binary_join_element_wise(
         storage_type,
         pc.struct_field(deletion_vectors, "path_or_inline_dv"),
-        pc.coalesce(at, ""),
-        "",
+        pc.coalesce(at, _NOTHING),
+        _NOTHING,
     )
-    keys = pc.binary_join_element_wise(paths, vector_id, KEY_SEPARATOR)
+    keys = pc.binary_join_element_wise(paths, vector_id, _SEPARATOR)
     return pc.if_else(pc.is_valid(storage_type), keys, paths)
 
 

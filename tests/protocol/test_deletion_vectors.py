@@ -104,6 +104,27 @@ def test_z85_text_gives_back_the_bytes(data: bytes) -> None:
     assert decode_z85(encode_z85(data))[: len(data)] == data
 
 
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("##093", b"\x03\x00"),
+        ("HelloWorld##093", bytes.fromhex("864fd26fb559f75b0300")),
+        ("###0@", b"\x51"),
+        ("#0001", b"\0\0\x01"),
+    ],
+)
+def test_z85_padded_as_the_rust_crate_does_gives_the_bytes_without_padding(
+    text: str, data: bytes
+) -> None:
+    assert decode_z85(text) == data
+
+
+@pytest.mark.parametrize("text", ["####0", "#####", "##HHH", "##093HelloWorld"])
+def test_z85_with_padding_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(CorruptDeletionVector, match="is not Z85"):
+        decode_z85(text)
+
+
 def test_z85_of_the_reference_vector() -> None:
     assert encode_z85(bytes.fromhex("864fd26fb559f75b")) == "HelloWorld"
 
