@@ -69,9 +69,8 @@ def follow_commit(
         snapshot = Snapshot.load(store, version=version)
     else:
         snapshot = base.advance(commits, checksum=checksum)
-    if _store_checkpoint_when_due(snapshot, clock=clock):
-        return _with_clean_log(snapshot, clock=clock)
-    return snapshot
+    checkpointed = _checkpointed_when_due(snapshot, clock=clock)
+    return snapshot if checkpointed is None else _with_clean_log(checkpointed, clock=clock)
 
 
 def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum | None) -> None:
@@ -102,24 +101,23 @@ def _replace_checksum_of_lost_commit(
         _warn("checksum", version, store, error)
 
 
-def _store_checkpoint_when_due(snapshot: Snapshot, *, clock: Clock) -> bool:
-    """Whether a checkpoint was stored."""
+def _checkpointed_when_due(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
+    """The version with a checkpoint and its checksum; None if no checkpoint was stored."""
     try:
         interval = snapshot.configuration.properties.checkpoint_interval
         if not snapshot.version or snapshot.version % interval:
-            return False
+            return None
         write_checkpoint(snapshot, now_ms=clock())
-        if snapshot.checksum is None:
-            # Writers that store none break the chain; with the state at hand it starts anew.
-            snapshot.checksum = _count(snapshot)
-            _store_checksum(snapshot.store, snapshot.version, snapshot.checksum)
-        else:
+        if snapshot.checksum is not None:
             # The checkpoint was only written because the whole version adds up to it.
-            snapshot.checksum = replace(snapshot.checksum, is_own=True)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
+            return snapshot.with_checksum(replace(snapshot.checksum, is_own=True))
+        # Writers that store none break the chain. From the state in memory it starts again.
+        checksum = _count(snapshot)
+        _store_checksum(snapshot.store, snapshot.version, checksum)
+        return snapshot.with_checksum(checksum)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the version is committed
         _warn("checkpoint", snapshot.version, snapshot.store, error)
-        return False
-    return True
+        return None
 
 
 def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:

@@ -133,6 +133,12 @@ class Snapshot:
             configuration.check_readable(table=store.location.uri, version=segment.version)
         return cls(store, segment, configuration, state, checksum)
 
+    def with_checksum(self, checksum: VersionChecksum) -> Snapshot:
+        """The same version with a checksum that adds up to its state."""
+        other = Snapshot(self.store, self.log_segment, self.configuration, self._state, checksum)
+        other._comparison = self._comparison or other._comparison
+        return other
+
     def __repr__(self) -> str:
         return f"Snapshot({self.store.location.uri!r}, version={self.version})"
 

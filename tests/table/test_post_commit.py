@@ -258,3 +258,26 @@ def test_appends_carry_a_large_table_forward(store: MemoryStore) -> None:
         table.append(ROWS.slice(0, 1))
     assert table.snapshot().num_records == 303
     assert DeltaTable("", store=store).snapshot().num_files == 303
+
+
+def test_a_snapshot_stays_as_it_is_when_a_checkpoint_is_stored_after_it() -> None:
+    store = MemoryStore()
+    table = table_of(store, checkpointInterval="2")
+    store.delete([meta.path for meta in store.list_recursive() if meta.path.endswith(".crc")])
+    table = DeltaTable("", store=store)
+    seen: list[Snapshot] = []
+    advance = Snapshot.advance
+
+    def note(self: Snapshot, *arguments: Any, **options: Any) -> Snapshot:
+        seen.append(advance(self, *arguments, **options))
+        return seen[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Snapshot, "advance", note)
+        table.append(ROWS)
+        result = table.append(ROWS)
+    before = seen[-1]
+    assert before.version == result.version == 2
+    assert before.checksum is None
+    assert result.snapshot.checksum is not None
+    assert result.snapshot.checksum.is_own
