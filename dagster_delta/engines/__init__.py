@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["active_spark_session", "change_engine", "engine_for", "engine_for_changes"]
+__all__ = [
+    "active_spark_session",
+    "change_engine",
+    "engine_for",
+    "engine_for_changes",
+    "is_spark_frame",
+]
 
 
 def engine_for(data: object, name: str | None = None) -> ArrowEngine | SparkEngine:
@@ -33,8 +39,13 @@ def engine_for(data: object, name: str | None = None) -> ArrowEngine | SparkEngi
         InvalidArgument: there is no engine of that name.
     """
     if name is None:
-        name = "spark" if type(data).__module__.startswith("pyspark.sql") else "arrow"
+        name = "spark" if is_spark_frame(data) else "arrow"
     return _named(name, getattr(data, "sparkSession", None))
+
+
+def is_spark_frame(data: object) -> bool:
+    """Whether a value is a DataFrame of Spark, classic or Connect. Imports nothing."""
+    return type(data).__module__.startswith("pyspark.sql")
 
 
 def change_engine(name: str | None) -> ArrowEngine | SparkEngine | None:

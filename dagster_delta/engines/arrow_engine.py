@@ -58,6 +58,14 @@ class ArrowEngine:
         )
         return pa.RecordBatchReader.from_batches(to_arrow_schema(plan.schema), batches)
 
+    def rows_of(self, data: object) -> pa.RecordBatchReader:
+        """The rows of a value as a `pyarrow.RecordBatchReader`, which can be read once.
+
+        Raises:
+            InvalidArgument: the value is no tabular data.
+        """
+        return to_reader(data)
+
     def schema_of(self, data: object) -> StructType:
         """The logical schema of a value that is about to be written.
 

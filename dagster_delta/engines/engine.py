@@ -171,6 +171,15 @@ class Engine(Protocol):
             CorruptDeletionVector, UnsupportedExpression, InvalidTable.
         """
 
+    def rows_of(self, data: Any) -> Any:
+        """The rows of a caller's value in the form that this engine reads: a
+        `pyarrow.RecordBatchReader` or a Spark DataFrame.
+
+        Raises:
+            InvalidArgument: the value is no tabular data.
+            SchemaMismatch: a column has a type that no Delta type holds.
+        """
+
     def schema_of(self, data: Any) -> StructType:
         """The logical schema of a value that is about to be written."""
 

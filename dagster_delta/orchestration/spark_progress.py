@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dagster import MetadataValue
 
+from dagster_delta.engines import is_spark_frame
 from dagster_delta.orchestration.spark_plan import physical_plan
 from dagster_delta.orchestration.spark_stages import StageBytes, StageMetrics
 
@@ -106,7 +107,7 @@ def _watched(
 
 
 def _frame(data: object) -> DataFrame | None:
-    if not type(data).__module__.startswith("pyspark.sql"):
+    if not is_spark_frame(data):
         return None
     return data if hasattr(data, "sparkSession") else None  # type: ignore[return-value]
 

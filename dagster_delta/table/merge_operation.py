@@ -80,7 +80,7 @@ def merge_rows(
         refuse_append_only(transaction, "this MERGE")
     if statement.engine not in (None, "arrow", "spark"):
         raise InvalidArgument(f"engine is 'arrow' or 'spark', not {statement.engine!r}")
-    is_frame = type(statement.source).__module__.startswith("pyspark.sql")
+    is_frame = engines.is_spark_frame(statement.source)
     with tempfile.TemporaryDirectory(prefix="merge-") as directory:
         if statement.engine == "spark" or (statement.engine is None and is_frame):
             return _merge_on_spark(transaction, snapshot, statement, times, directory)

@@ -100,12 +100,9 @@ class RowWrite:
         """The engine that the data or the caller chooses."""
         if self._engine is None:
             self._engine = engine_for(self.data, self.options.engine)
-            is_frame = self.options.engine == "spark" or _is_spark_frame(self.data)
-            if self.planned is None and not is_frame:
-                from dagster_delta.engines.data_input import to_reader
-
+            if self.planned is None:
                 # Both the schema and the rows are asked for, and a lazy frame would run twice.
-                self.data = to_reader(self.data)
+                self.data = self._engine.rows_of(self.data)
         return self._engine
 
     def append(self) -> CommitResult:
@@ -396,10 +393,6 @@ class RowWrite:
 def overwrite_check(where: str) -> Constraint:
     """What every new row of an overwrite satisfies."""
     return Constraint("the predicate of the overwrite", where, is_partition=True)
-
-
-def _is_spark_frame(data: object) -> bool:
-    return type(data).__module__.startswith("pyspark.")
 
 
 def _session_is_utc(data: Any) -> bool:

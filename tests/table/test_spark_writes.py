@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -63,3 +63,35 @@ def test_a_filter_on_a_base_column_skips_partitions_for_spark_too(
     scan = table.snapshot().scan(where="at > TIMESTAMP '2024-01-28 00:00:00Z'")
     assert len(scan.to_spark(spark).inputFiles()) <= 5
     assert scan.to_spark(spark).count() == 3
+
+
+VALUES = pa.table(
+    {
+        "id": pa.array([1, 2, None], pa.int32()),
+        "s": ["a", None, "b"],
+        "at": pa.array([0, None, 1], pa.timestamp("us", "UTC")),
+        "local": pa.array([0, None, 1], pa.timestamp("us")),
+        "d": pa.array([None, 1, 2], pa.decimal128(9, 2)),
+        "n": [{"x": 1, "l": [1, 2]}, None, {"x": None, "l": None}],
+    }
+)
+
+
+@pytest.mark.parametrize("form", ["table", "reader", "pandas", "polars"])
+def test_rows_in_memory_are_written_by_spark_where_that_is_asked_for(
+    form: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    data: Any = VALUES
+    if form == "reader":
+        data = VALUES.to_reader(max_chunksize=1)
+    elif form == "pandas":
+        data = VALUES.select(["s", "at"]).to_pandas()
+    elif form == "polars":
+        data = pytest.importorskip("polars").from_arrow(VALUES)
+    table = DeltaTable(tmp_path / "t", must_exist=False)
+    table.append(data, engine="spark")
+    found = table.snapshot().scan().to_arrow().to_pylist()
+    columns = ["s", "at"] if form == "pandas" else VALUES.column_names
+    assert sorted(found, key=repr) == sorted(VALUES.select(columns).to_pylist(), key=repr)
+    table.overwrite(VALUES.slice(0, 1).select(columns), where="s = 'a'", engine="spark")
+    assert len(table.snapshot().scan().to_arrow()) == 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dagster_delta.engines.engine import (
     MatchedRows,
@@ -53,6 +53,32 @@ class SparkEngine:
 
         check_reachable(plan.store)
         return read_frame(self.session, plan)
+
+    def rows_of(self, data: object) -> DataFrame:
+        """The rows of a value as a DataFrame: a DataFrame itself, other values from their Arrow
+        form, through the memory of this process.
+
+        Raises:
+            InvalidArgument: the value is no tabular data.
+            SchemaMismatch: a column has a type that no Delta type holds.
+        """
+        from dagster_delta.engines import is_spark_frame
+
+        if is_spark_frame(data):
+            return cast("DataFrame", data)
+        import pyarrow as pa
+
+        from dagster_delta.engines.data_input import to_reader
+        from dagster_delta.engines.spark.schema import to_spark_schema
+        from dagster_delta.engines.spark.session import frame_of
+        from dagster_delta.engines.store_assignment import assign_batches
+        from dagster_delta.protocol.arrow_schema import from_arrow_schema, to_arrow_schema
+
+        reader = to_reader(data)
+        schema = from_arrow_schema(reader.schema)
+        batches = assign_batches(reader, schema, table="a DataFrame of the session")
+        rows = pa.Table.from_batches(batches, to_arrow_schema(schema))
+        return frame_of(self.session, rows, to_spark_schema(schema))
 
     def schema_of(self, data: DataFrame) -> StructType:
         """The logical schema of a DataFrame that is about to be written.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dagster_delta.engines import is_spark_frame
 from dagster_delta.engines.row_changes.merge_clauses import SOURCE
 from dagster_delta.engines.row_changes.merge_condition import (
     JoinKey,
@@ -63,7 +64,7 @@ class SparkMergeSource:
             InvalidArgument: the value is no tabular data.
             SchemaMismatch: a column has a type that no Delta type holds, or is there twice.
         """
-        if type(data).__module__.startswith("pyspark.sql"):
+        if is_spark_frame(data):
             return cls._of_frame(data)  # type: ignore[arg-type]
         rows = data if isinstance(data, MergeSource) else MergeSource(data, directory)
         schema = to_arrow_schema(rows.schema)
