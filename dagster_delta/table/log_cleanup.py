@@ -29,6 +29,7 @@ from dagster_delta.protocol.log_tail import decode_tail
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.file_listing import LISTED_FILE_SCHEMA
 from dagster_delta.table.log_reader import list_log, located, open_checkpoint
+from dagster_delta.table.newest_commit import check_newest_commit
 from dagster_delta.table.time_travel import newest_version_until
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def clean_log(
         none = _table_of(())
         return LogCleanupResult(dry_run, none, retention_ms, cutoff_ms, earliest, plan.kept_because)
     if not dry_run:
+        check_newest_commit(snapshot)
         _make_readable(store, cut, listing, now_ms)
     expired = expired_log_files(files, cut)
     if configuration.supports("v2Checkpoint"):

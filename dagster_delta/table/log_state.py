@@ -98,6 +98,10 @@ class _Source:
         self._lock = RLock()
         self._loaded: tuple[_Base, tuple[LogTail, ...]] | None = None
 
+    @property
+    def is_loaded(self) -> bool:
+        return self._loaded is not None
+
     def load(self) -> tuple[_Base, tuple[LogTail, ...]]:
         with self._lock:
             if self._loaded is None:
@@ -171,6 +175,11 @@ class LogState:
                 return LogState(self._source, fallback, (*self._later, tail))
             settled = self._settle(self._files)
         return LogState(_Source(lambda: (settled, ())), fallback, (tail,))
+
+    @property
+    def has_read_commits(self) -> bool:
+        """Whether the commits after the checkpoint were read."""
+        return bool(self._later) or self._source.is_loaded
 
     @property
     def damaged_files(self) -> tuple[str, ...]:

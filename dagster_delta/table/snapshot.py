@@ -293,6 +293,11 @@ class Snapshot:
             yield from self._state.tombstone_batches(removed_after_ms=since)
 
     @property
+    def has_read_commits(self) -> bool:
+        """Whether the commits since the checkpoint were read, the newest one among them."""
+        return self._state.has_read_commits
+
+    @property
     def max_file_actions(self) -> int:
         """Number of live files and tombstones, or some more."""
         with located(self.store, self.version):

@@ -47,6 +47,7 @@ from dagster_delta.protocol.row_tracking import (
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import CommitRequest, Refused, land_commit, now_ms
+from dagster_delta.table.newest_commit import check_newest_commit
 from dagster_delta.table.post_commit import follow_commit
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class Transaction:
     Raises:
         ConditionalPutUnsupported: the store cannot commit safely.
         UnsupportedFeature, UnsupportedWriterVersion: the table cannot be written by this library.
+        CorruptLog: the newest commit is damaged.
     """
 
     store: ObjectStore
@@ -131,6 +133,7 @@ class Transaction:
             self.snapshot.configuration.check_writable(
                 table=self.store.location.uri, version=self.snapshot.version
             )
+            check_newest_commit(self.snapshot)
 
     @property
     def read_version(self) -> int | None:
