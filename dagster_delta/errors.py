@@ -43,6 +43,8 @@ Each carries its facts as attributes beside the message, and no message carries 
 
 from __future__ import annotations
 
+import errno
+
 __all__ = [
     "CatalogRequired",
     "ChangeDataNotRecorded",
@@ -275,8 +277,29 @@ class CommitStateUnknown(DeltaError):
     """The store never gave an answer: the commit may or may not have landed."""
 
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
 class StorageFailure(DeltaError):
     """The store refused or failed a request."""
+
+    @classmethod
+    def of_system(
+        cls, error: OSError, what: str, *, table: str | None = None, file: str | None = None
+    ) -> StorageFailure:
+        """The failure that an error of the operating system reports.
+
+        Args:
+            error: of the system.
+            what: what failed, the beginning of the message.
+            table: URI of the table, without credentials.
+            file: the file that was read or written, relative to the table root.
+        """
+        reason = error.strerror or str(error) or type(error).__name__
+        remedy = "check permissions, space and the mount, then repeat the operation"
+        if error.errno in _FULL:
+            remedy = "the disk is full: free some space, then repeat the operation"
+        return cls(f"{what}: {reason}; {remedy}", table=table, file=file)
 
 
 class ConditionalPutUnsupported(StorageFailure):

@@ -26,7 +26,7 @@ from dagster_delta.engines.parquet.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.source import count_file_rows
 from dagster_delta.engines.row_changes.change_data_files import CHANGE_TYPE_COLUMN
-from dagster_delta.errors import DataFileMissing, InvalidTable
+from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.arrow_columns import string_column
 from dagster_delta.protocol.column_mapping import PHYSICAL_NAME_KEY
@@ -220,7 +220,7 @@ def _hide_unselected(files: Any, store: ObjectStore) -> tuple[Any, Any]:
             selected = selected - loader.load(vector, data_file=path)
         if not selected:
             return None, 0
-        count = _count_rows(store, path) if known is None else known
+        count = count_file_rows(store, path) if known is None else known
         hidden = BitMap64()
         hidden.add_range(0, count)
         return encode_inline(hidden - selected), count
@@ -229,19 +229,3 @@ def _hide_unselected(files: Any, store: ObjectStore) -> tuple[Any, Any]:
         found = list(pool.map(hide, _rows(files), counts))
     stats = [f'{{"numRecords":{count}}}' for _, count in found]
     return deletion_vector_column([vector for vector, _ in found]), string_column(stats)
-
-
-def _count_rows(store: ObjectStore, path: str) -> int:
-    try:
-        return count_file_rows(store, path)
-    except FileNotFoundError as error:
-        raise DataFileMissing(
-            "the log refers to a data file that is missing: restore the file, or restore the "
-            "table to an older version",
-            table=store.location.uri,
-            file=path,
-        ) from error
-    except (OSError, pa.ArrowException) as error:
-        raise InvalidTable(
-            f"the data file cannot be read: {error}", table=store.location.uri, file=path
-        ) from error

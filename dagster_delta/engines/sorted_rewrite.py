@@ -6,7 +6,6 @@ sorted by itself.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,6 +21,7 @@ from dagster_delta.engines.compaction import combined, discard_files
 from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
 from dagster_delta.protocol.statistics import parse_statistics_json
+from dagster_delta.storage.scratch_directory import scratch_directory
 
 __all__ = ["sort_files", "sorted_along"]
 
@@ -132,7 +132,7 @@ def _spilled(
     ends = np.quantile(places.astype(np.float64), np.linspace(0, 1, num_stretches + 1)[1:-1])
     schema = waiting[0].schema
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delta-zorder-")))
+        directory = Path(stack.enter_context(scratch_directory("delta-zorder-")))
         files = [directory / f"{index}.arrow" for index in range(num_stretches)]
         with ExitStack() as writers:
             sinks = [writers.enter_context(pa.ipc.new_file(str(each), schema)) for each in files]

@@ -9,8 +9,8 @@ Spec: Column Invariants; CHECK Constraints; Generated Columns.
 from __future__ import annotations
 
 import datetime as dt
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Constraint
 from dagster_delta.engines.row_completion import generation_constraints
-from dagster_delta.errors import InvalidArgument, LogGap, VersionNotFound
+from dagster_delta.errors import DeltaError, InvalidArgument, LogGap, VersionNotFound
 from dagster_delta.evolution.schema_diff import diff_schemas
 from dagster_delta.protocol.column_values import ColumnValues, generated_columns
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.commit_range import read_commit_range
 from dagster_delta.table.health import TableHealth, table_health
 from dagster_delta.table.log_watch import LogCursor, last_data_change
@@ -162,14 +163,18 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     from dagster_delta.engines.sql.duckdb_sql import SEALED_CONFIG
 
     scan = Scan(snapshot, columns)
-    with tempfile.TemporaryDirectory(prefix="unique-") as directory:
+    with scratch_directory("unique-") as directory:
         settings: dict[str, Any] = {
             **SEALED_CONFIG,
             "temp_directory": directory,
             "memory_limit": _MEMORY_LIMIT,
         }
-        with duckdb.connect(":memory:", config=settings) as connection:
-            connection.register("given", scan.to_batches())
+        failures: list[DeltaError] = []
+        with (
+            _reading(failures, duckdb.Error),
+            duckdb.connect(":memory:", config=settings) as connection,
+        ):
+            connection.register("given", _noting(scan.to_batches(), failures))
             names = ", ".join(_quoted(each) for each in scan.columns)
             connection.execute(
                 f'CREATE TABLE repeated AS SELECT {names}, count(*) AS "rows" FROM given '
@@ -190,6 +195,30 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
         facts={"violations": int(keys)},
         examples=tuple(examples),
     )
+
+
+def _noting(rows: Any, failures: list[DeltaError]) -> Any:
+    """The `pyarrow.RecordBatchReader` again, which notes the error that ends it."""
+
+    def batches() -> Iterator[Any]:
+        try:
+            yield from rows
+        except DeltaError as error:
+            failures.append(error)
+            raise
+
+    return pa.RecordBatchReader.from_batches(rows.schema, batches())
+
+
+@contextmanager
+def _reading(failures: Sequence[DeltaError], engine_error: type[Exception]) -> Iterator[None]:
+    """What the SQL engine reports of an input that failed, as the error of the input."""
+    try:
+        yield
+    except engine_error:
+        if failures:
+            raise failures[0] from None
+        raise
 
 
 def check_row_count(snapshot: Snapshot, least: int | None, most: int | None) -> Finding:

@@ -30,7 +30,11 @@ from dagster_delta.protocol.arrow_columns import chunks_where
 from dagster_delta.protocol.commit_file import LenientDomainMetadata, LenientMetadata
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.parquet_footer import open_footer
-from dagster_delta.protocol.parquet_reader import open_parquet_reader, row_group_runs
+from dagster_delta.protocol.parquet_reader import (
+    open_parquet_reader,
+    row_group_runs,
+    storage_failure,
+)
 from dagster_delta.protocol.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
 
 __all__ = ["ADD_SOURCES", "REMOVE_SOURCES", "CheckpointPart", "TableActions", "conform"]
@@ -386,22 +390,13 @@ class CheckpointPart:
         return _NamesCorruption(self.path)
 
 
-_CORRUPTION = (
-    pa.ArrowInvalid,
-    pa.ArrowNotImplementedError,
-    msgspec.MsgspecError,
-    UnicodeDecodeError,
-)
-
-
-def _is_of_decoder(error: BaseException | None) -> bool:
-    # Arrow's decoder has the same class for bad bytes as storage has for its failures, which say
-    # what the system called them.
-    return type(error) is OSError and error.errno is None
+_CORRUPTION = (pa.ArrowException, OSError, msgspec.MsgspecError, UnicodeDecodeError)
 
 
 class _NamesCorruption:
-    """Turns what Parquet and typed decoding raise over damaged bytes into CorruptLog."""
+    """Turns what Parquet and typed decoding raise over damaged bytes into CorruptLog, and what the
+    storage reports while Arrow reads into StorageFailure.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -410,10 +405,15 @@ class _NamesCorruption:
         return
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, _CORRUPTION) or _is_of_decoder(error):
+        failure = storage_failure(error, file=self._path)
+        if failure is not None:
+            raise failure from error
+        if isinstance(error, _CORRUPTION):
+            is_gone = isinstance(error, FileNotFoundError)
+            reason = "it was removed meanwhile" if is_gone else "the file is cut or damaged"
             raise CorruptLog(
-                f"The checkpoint cannot be read ({error}): the file is cut or damaged; restore it "
-                "from a copy, or open an older version",
+                f"The checkpoint cannot be read ({error}): {reason}; restore it from a copy, or "
+                "open an older version",
                 file=self._path,
             ) from error
 

@@ -8,7 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["decoding_pool", "open_parquet_reader", "release_scratch_memory", "row_group_runs"]
+from dagster_delta.errors import StorageFailure
+
+__all__ = [
+    "decoding_pool",
+    "open_parquet_reader",
+    "release_scratch_memory",
+    "row_group_runs",
+    "storage_failure",
+]
 
 _FETCHED_BYTES = 64 * 1024 * 1024
 """Compressed bytes of one file that are fetched ahead of decoding them."""
@@ -35,6 +43,36 @@ def open_parquet_reader(source: Any, **options: Any) -> Any:
     reader = ParquetReader(memory_pool=decoding_pool())
     reader.open(source, **options)
     return reader
+
+
+def storage_failure(
+    error: BaseException | None, *, table: str | None = None, file: str
+) -> StorageFailure | None:
+    """The failure of the storage that came up while Arrow read a file, or None for another error.
+
+    Arrow's decoder raises the same OSError for bad bytes as Arrow's file systems raise for a failed
+    request. The operating system sets `errno`, and the S3 client has a prefix of its own.
+
+    Args:
+        error: what Arrow raised.
+        table: URI of the table, without credentials.
+        file: path of the file, relative to the table root.
+    """
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError):
+        return None
+    _, is_of_s3, request = str(error).partition("AWS Error ")
+    if is_of_s3:
+        # "NAME during OPERATION operation: …". The rest may quote the request.
+        return StorageFailure(
+            f"The storage failed or refused a read: {request.partition(':')[0]}; the file itself "
+            "may be whole: check the credentials, the region and the endpoint, then repeat the "
+            "operation",
+            table=table,
+            file=file,
+        )
+    if not error.errno:
+        return None
+    return StorageFailure.of_system(error, "A file could not be read", table=table, file=file)
 
 
 def row_group_runs(metadata: Any, leaves: Sequence[int], *, is_fetched: bool) -> list[list[int]]:

@@ -98,28 +98,39 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
     _target: str | None = None
     _temporary: str
     _fsync: bool
+    _failure: Callable[[OSError], StorageFailure]
 
     @classmethod
-    def begin(cls, target: str, *, fsync: bool) -> Any:
+    def begin(
+        cls, target: str, *, fsync: bool, failure: Callable[[OSError], StorageFailure]
+    ) -> Any:
         """A stream into a temporary file beside `target`. Parent directories are created.
 
         Args:
             target: absolute path that the file gets when it is closed.
             fsync: wait for the disk before and after that.
+            failure: what `write` and `close` raise for an error of the system.
 
         Raises:
             OSError: the file system refused or failed.
         """
         temporary = _temporary_beside(target)
-        return _in_directory(
-            temporary, lambda: cls._open(target, temporary, fsync=fsync), fsync=fsync
-        )
+        stream = _in_directory(temporary, lambda: cls._open(target, temporary), fsync=fsync)
+        stream._fsync, stream._failure = fsync, failure  # noqa: SLF001
+        return stream
 
     @classmethod
-    def _open(cls, target: str, temporary: str, *, fsync: bool) -> Any:
+    def _open(cls, target: str, temporary: str) -> Any:
         stream = cls(temporary, "wb")
-        stream._target, stream._temporary, stream._fsync = target, temporary, fsync
+        stream._target, stream._temporary = target, temporary
         return stream
+
+    def write(self, data: Any) -> int:
+        """Append bytes. Raises StorageFailure."""
+        try:
+            return int(super().write(data))
+        except OSError as error:
+            raise self._failure(error) from error
 
     def close(self) -> None:
         """Finish the file and let it appear; closing again does nothing.
@@ -139,20 +150,18 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
                 _sync_directory(target)
         except OSError as error:
             _unlink_quietly(self._temporary)
-            raise StorageFailure(
-                f"The file system could not finish a file: {error}; check permissions, space and "
-                "the mount",
-                file=target,
-            ) from error
+            raise self._failure(error) from error
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         """Close, or after an error throw away what was written: nobody asked for a part."""
-        discard = kind is not None and self._target is not None
-        if discard:
-            self._target = None
-        self.close()
-        if discard:
-            _unlink_quietly(self._temporary)
+        if kind is None or self._target is None:
+            self.close()
+            return
+        self._target = None
+        # The error that is on its way matters more.
+        with suppress(StorageFailure):
+            self.close()
+        _unlink_quietly(self._temporary)
 
 
 def _in_directory(path: str, create: Callable[[], _Created], *, fsync: bool) -> _Created:

@@ -23,6 +23,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -198,9 +199,14 @@ class LocalStore:
             raise self._missing_or_failure(cause, path) from error
 
     def open_output(self, path: str) -> Any:
-        """A `pyarrow.NativeFile`; the file appears under its name when it is closed."""
+        """A `pyarrow.NativeFile`; the file appears under its name when it is closed.
+
+        Its `write` and `close` raise StorageFailure.
+        """
         try:
-            return FileInProgress.begin(self._inside(path), fsync=self._fsync)
+            return FileInProgress.begin(
+                self._inside(path), fsync=self._fsync, failure=partial(self._failure, path=path)
+            )
         except OSError as error:
             raise self._failure(error, path) from error
 
@@ -256,11 +262,8 @@ class LocalStore:
         return self._failure(error, path)
 
     def _failure(self, error: OSError, path: str) -> StorageFailure:
-        reason = error.strerror or str(error)
-        return StorageFailure(
-            f"The file system failed: {reason}; check permissions, space and the mount",
-            table=self._root,
-            file=path,
+        return StorageFailure.of_system(
+            error, "The file system failed", table=self._root, file=path
         )
 
 

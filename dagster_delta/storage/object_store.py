@@ -92,10 +92,15 @@ class ObjectStore(Protocol):
         """Remove the objects; absent ones are fine."""
 
     def open_input(self, path: str) -> Any:
-        """The object as a random-access `pyarrow.NativeFile`. Raises as `read` does."""
+        """The object as a random-access `pyarrow.NativeFile`. Raises as `read` does.
+
+        Reading from it may raise OSError as well: see `parquet_reader.storage_failure`.
+        """
 
     def open_output(self, path: str) -> Any:
         """A `pyarrow.NativeFile` to write a new object; the object appears when it is closed.
+
+        Its `write` and `close` raise StorageFailure where the store refused or failed.
 
         Parent directories are created. Closing after an error may leave a part behind on stores
         that know no rename: data files are only referenced after they were closed.

@@ -9,7 +9,6 @@ Spec: Checkpoints; Last Checkpoint File; V2 Spec checkpoints; Sidecar Files.
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -42,6 +41,7 @@ from dagster_delta.protocol.log_paths import (
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.parquet_footer import copy_sealed, with_sealed_footer
 from dagster_delta.protocol.statistics import parse_statistics_json
+from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.log_reader import read_last_checkpoint
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _store_parts(
     store, empty = snapshot.store, _without_files(snapshot, now_ms)
     first = stack_actions([other_actions(empty, as_v2=as_v2), file_actions(empty)])
     actions = _FileActions(snapshot, empty, now_ms)
-    with tempfile.TemporaryDirectory(prefix="checkpoint-") as directory:
+    with scratch_directory("checkpoint-") as directory:
         # On disk first: a part of which the end is missing must never stand under its name.
         files = [Path(directory, str(number)) for number in range(len(paths))]
         with ExitStack() as opened:
@@ -193,7 +193,7 @@ def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) 
     """A V2 checkpoint whose file actions stand in sidecars."""
     store, empty = snapshot.store, _without_files(snapshot, now_ms)
     actions = _FileActions(snapshot, empty, now_ms)
-    with tempfile.TemporaryDirectory(prefix="checkpoint-") as directory:
+    with scratch_directory("checkpoint-") as directory:
         file = Path(directory, "sidecar")
         sidecars = _Sidecars(snapshot, file_actions(empty), now_ms, file)
         try:

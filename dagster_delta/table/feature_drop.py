@@ -13,7 +13,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Clock
-from dagster_delta.engines.parquet.source import read_footer
+from dagster_delta.engines.parquet.source import read_arrow_schema
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.feature_drop import FeatureDrop, plan_feature_drop
 from dagster_delta.protocol.actions import DeletionVectorDescriptor, RemoveFile
@@ -138,7 +138,7 @@ def _are_of_old_types(snapshot: Snapshot, files: Any) -> list[bool]:
     }
 
     def is_old(path: str) -> bool:
-        schema = read_footer(snapshot.store.open_input(decode_path(path))).schema_arrow
+        schema = read_arrow_schema(snapshot.store, decode_path(path))
         found = {each.name: each.type for each in schema}
         return any(
             name in found and list(_leaf_types(found[name])) != types

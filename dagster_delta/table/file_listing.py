@@ -137,8 +137,4 @@ def _local_paths(root: str, may_enter: Callable[[str], bool]) -> Iterator[str]:
 
 
 def _failure(error: OSError, root: str | None, path: str) -> StorageFailure:
-    return StorageFailure(
-        f"The file system failed: {error.strerror or error}; check permissions and the mount",
-        table=root,
-        file=path,
-    )
+    return StorageFailure.of_system(error, "The file system failed", table=root, file=path)

@@ -6,7 +6,6 @@ Spec: Add File and Remove File; Deletion Vectors; Add CDC File; Per-file Statist
 from __future__ import annotations
 
 import datetime as dt
-import tempfile
 import time
 from collections import Counter
 from contextlib import closing
@@ -36,6 +35,7 @@ from dagster_delta.protocol.arrow_columns import index_column
 from dagster_delta.protocol.predicates import Constant, Predicate
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.merge_outcome import MergeOutcome, MergeTimes, land_merge
 from dagster_delta.table.merge_schema_change import merged_configuration
 from dagster_delta.table.merge_scope import MergeScope, matching_predicate
@@ -81,7 +81,7 @@ def merge_rows(
     if statement.engine not in (None, "arrow", "spark"):
         raise InvalidArgument(f"engine is 'arrow' or 'spark', not {statement.engine!r}")
     is_frame = engines.is_spark_frame(statement.source)
-    with tempfile.TemporaryDirectory(prefix="merge-") as directory:
+    with scratch_directory("merge-") as directory:
         if statement.engine == "spark" or (statement.engine is None and is_frame):
             return _merge_on_spark(transaction, snapshot, statement, times, directory)
         source = MergeSource(statement.source, directory)

@@ -14,8 +14,10 @@ from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.schema import to_spark_schema
 from dagster_delta.errors import (
     ConstraintViolation,
+    DeltaError,
     InvalidArgument,
     InvalidCast,
+    InvalidTable,
     PartitionMismatch,
     SchemaMismatch,
     StorageFailure,
@@ -212,6 +214,29 @@ def test_workers_without_the_package_are_told_apart() -> None:
     text = text.replace("dagster_delta", "pyarrow")
     assert "cannot import pyarrow" in str(executor_failure(RuntimeError(text), table="t"))
     assert executor_failure(RuntimeError("No module named 'their_code'"), table="t") is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("org.apache.hadoop.fs.s3a.AWSServiceIOException: getFileStatus: 503", StorageFailure),
+        ("java.net.SocketTimeoutException: Read timed out", StorageFailure),
+        ("java.io.IOException: Input/output error", StorageFailure),
+        ("java.lang.RuntimeException: file.parquet is not a Parquet file", InvalidTable),
+    ],
+)
+def test_an_outage_while_spark_reads_a_data_file_is_no_damage(
+    cause: str, kind: type[DeltaError]
+) -> None:
+    from dagster_delta.engines.spark.errors import executor_failure
+
+    text = (
+        "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/t/a.parquet. "
+        f"SQLSTATE: KD001\n\tat org.apache.spark.Reader\nCaused by: {cause}\n\tat java.Thread"
+    )
+    failure = executor_failure(RuntimeError(text), table="t")
+    assert type(failure) is kind
+    assert failure.file == "s3a://b/t/a.parquet"
 
 
 def test_a_table_in_memory_is_out_of_reach(spark: SparkSession) -> None:

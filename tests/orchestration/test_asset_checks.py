@@ -10,12 +10,15 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import InvalidArgument, StorageFailure
 from dagster_delta.orchestration.asset_checks import delta_asset_checks
 from dagster_delta.orchestration.io_manager import DeltaIOManager
-from dagster_delta.orchestration.table_checks import check_freshness
+from dagster_delta.orchestration.table_checks import check_freshness, check_unique
 from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.orchestration.conftest import QUIET
 from tests.table.logs import add_file, encode
 
@@ -298,3 +301,11 @@ def test_a_table_that_no_io_manager_stores_is_checked_by_its_location(checked):
 def test_arguments_that_make_no_sense_are_refused_at_once(asset, options, message):
     with pytest.raises(InvalidArgument, match=message):
         delta_asset_checks(asset, **options)
+
+
+def test_an_outage_while_a_unique_check_reads_is_a_storage_failure() -> None:
+    store = MemoryStore()
+    DeltaTable("", store=store, must_exist=False).append(pa.table({"id": [1, 2]}))
+    snapshot = Snapshot.load(FaultyStore(store, [Fault("refuse", "open_input")]))
+    with pytest.raises(StorageFailure):
+        check_unique(snapshot, ["id"])

@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.parquet.file_projection import num_steps_found
-from dagster_delta.engines.parquet.source import read_footer
-from dagster_delta.errors import DataFileMissing, InvalidTable
+from dagster_delta.engines.parquet.source import read_arrow_schema
 from dagster_delta.protocol.arrow_values import every
 from dagster_delta.protocol.existing_defaults import defaulted_columns, fields_with_existing_default
 from dagster_delta.protocol.partition_values import decode_path
@@ -113,20 +111,7 @@ def _each_footer(store: ObjectStore, paths: Sequence[str], look: Callable[[Any],
     """What is found in the `pyarrow.Schema` of each file."""
 
     def open_and_look(path: str) -> _T:
-        decoded = decode_path(path)
-        try:
-            return look(read_footer(store.open_input(decoded)).schema_arrow)
-        except FileNotFoundError as error:
-            raise DataFileMissing(
-                "the log refers to a data file that is missing: restore the file, or restore the "
-                "table to an older version",
-                table=store.location.uri,
-                file=decoded,
-            ) from error
-        except pa.ArrowException as error:
-            raise InvalidTable(
-                f"the data file cannot be read: {error}", table=store.location.uri, file=decoded
-            ) from error
+        return look(read_arrow_schema(store, decode_path(path)))
 
     with ThreadPoolExecutor(_FOOTER_READERS, "delta-footer") as readers:
         return list(readers.map(open_and_look, paths))

@@ -9,7 +9,7 @@ Spec: Data Files; Partition Values; Deletion Vectors; Column Mapping.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -25,8 +25,7 @@ from dagster_delta.engines.parquet.file_projection import FileProjection
 from dagster_delta.engines.parquet.opened_file import OpenedFile
 from dagster_delta.engines.parquet.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.row_group_skipping import matching_row_groups
-from dagster_delta.engines.parquet.source import read_footer
-from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, StorageFailure
+from dagster_delta.engines.parquet.source import naming_data_file, read_footer
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
@@ -308,40 +307,9 @@ class DataFileReader:
         selected = pa.concat_arrays(masks) if masks else pa.array([], pa.bool_())
         return selected, pa.Table.from_batches(batches, self._first.schema)
 
-    @contextmanager
-    def naming(self, file: DataFile) -> Iterator[None]:
+    def naming(self, file: DataFile) -> AbstractContextManager[None]:
         """Errors from here on name the table and the data file, those of the system included."""
-        try:
-            yield
-        except DeltaError as error:
-            error.table = error.table or self._store.location.uri
-            error.file = error.file or file.path
-            raise
-        except FileNotFoundError as error:
-            raise DataFileMissing(
-                "the log refers to a data file that is missing: restore the file, or restore the "
-                "table to an older version",
-                table=self._store.location.uri,
-                file=file.path,
-            ) from error
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            raise self._unreadable(error, file) from error
-
-    def _unreadable(self, error: Exception, file: DataFile) -> DeltaError:
-        table, path = self._store.location.uri, file.path
-        # Arrow reports broken Parquet as an OSError too, but only the system sets errno.
-        if getattr(error, "errno", None):
-            return StorageFailure(
-                f"the data file cannot be read: {error}; check permissions and the connection",
-                table=table,
-                file=path,
-            )
-        return InvalidTable(
-            f"the data file cannot be read ({error}): it is cut or damaged; restore it from a "
-            "copy, or restore the table to an older version",
-            table=table,
-            file=path,
-        )
+        return naming_data_file(self._store, file.path)
 
 
 def _filter(rows: Any, mask: Any) -> tuple[Any, int]:

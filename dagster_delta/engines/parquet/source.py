@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import pyarrow as pa
+
+from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable
 from dagster_delta.protocol.parquet_footer import open_footer
-from dagster_delta.protocol.parquet_reader import open_parquet_reader
+from dagster_delta.protocol.parquet_reader import open_parquet_reader, storage_failure
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["count_file_rows", "open_parquet", "read_footer", "repetitive_columns"]
+__all__ = [
+    "count_file_rows",
+    "naming_data_file",
+    "open_parquet",
+    "read_arrow_schema",
+    "read_footer",
+    "repetitive_columns",
+]
 
 _INT96_UNIT = "us"
 """INT96 holds times far outside what nanoseconds can count."""
@@ -85,7 +96,56 @@ def count_file_rows(store: ObjectStore, path: str) -> int:
     """The rows of a data file by its footer, deleted ones counted.
 
     Raises:
-        FileNotFoundError: it is not there.
-        OSError: it is no Parquet file, or the store refused or failed.
+        DataFileMissing, InvalidTable, StorageFailure.
     """
-    return int(read_footer(store.open_input(path)).metadata.num_rows)
+    with naming_data_file(store, path):
+        return int(read_footer(store.open_input(path)).metadata.num_rows)
+
+
+def read_arrow_schema(store: ObjectStore, path: str) -> Any:
+    """The `pyarrow.Schema` of a data file by its footer.
+
+    Raises:
+        DataFileMissing, InvalidTable, StorageFailure.
+    """
+    with naming_data_file(store, path):
+        return read_footer(store.open_input(path)).schema_arrow
+
+
+@contextmanager
+def naming_data_file(store: ObjectStore, path: str) -> Iterator[None]:
+    """Errors from here on name the table and the data file, and say whether the file is missing,
+    the storage failed, or the bytes are bad.
+
+    Args:
+        store: store of the table.
+        path: of the file, decoded.
+    """
+    table = store.location.uri
+    try:
+        yield
+    except DeltaError as error:
+        error.table = error.table or table
+        error.file = error.file or path
+        raise
+    except FileNotFoundError as error:
+        raise DataFileMissing(
+            "the log refers to a data file that is missing: restore the file, or restore the "
+            "table to an older version",
+            table=table,
+            file=path,
+        ) from error
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        failure = storage_failure(error, table=table, file=path)
+        if failure is not None:
+            raise failure from error
+        if store.local_path("") is None:
+            # Over HTTP a proxy's page does not decode either. The store knows it from an object.
+            with suppress(FileNotFoundError):
+                store.read_range(path, 0, 1)
+        raise InvalidTable(
+            f"the data file cannot be read ({error}): it is cut or damaged; restore it from a "
+            "copy, or restore the table to an older version",
+            table=table,
+            file=path,
+        ) from error

@@ -39,6 +39,14 @@ _UNREADABLE_FILE = re.compile(
     r"\[FAILED_READ_FILE\.(?P<reason>\w+)\] Encountered error while reading file "
     r"(?P<file>\S+?)\.?\s"
 )
+# What Hadoop's file systems and the JVM raise where the storage does not answer or refuses.
+_OUTAGE = re.compile(
+    r"Caused by: (?:[\w.]+\.)?(?:AWS\w+Exception|Sdk\w*Exception|ApiCallTimeoutException|"
+    r"AccessDeniedException|NoAuthWithAWSException|ConnectException|ConnectTimeoutException|"
+    r"HttpHostConnectException|NoHttpResponseException|NoRouteToHostException|SocketException|"
+    r"SocketTimeoutException|UnknownHostException|SSL\w*Exception|"
+    r"IOException: Input/output error)\b"
+)
 _DAMAGES = {
     each.__name__: each
     for each in (InvalidTable, CorruptDeletionVector, CorruptLog, DataFileMissing)
@@ -69,6 +77,14 @@ def executor_failure(error: Exception, *, table: str) -> DeltaError | None:
         place = match["table"] or table
         return _DAMAGES[match["kind"]](match["message"], table=place, file=match["file"])
     if match := _UNREADABLE_FILE.search(text):
+        if _OUTAGE.search(text):
+            return StorageFailure(
+                "Spark cannot read a data file because the storage failed or refused; the file "
+                "itself may be whole: check the credentials and the connection, then repeat the "
+                "operation",
+                table=table,
+                file=match["file"],
+            )
         return _unreadable_file(match["reason"], match["file"], table=table)
     return None
 
@@ -83,8 +99,9 @@ def _unreadable_file(reason: str, file: str, *, table: str) -> DeltaError:
             file=file,
         )
     return InvalidTable(
-        f"Spark cannot read a data file (FAILED_READ_FILE.{reason}): it is cut or damaged, or the "
-        "store failed; restore it from a copy, or restore the table to an older version",
+        f"Spark cannot read a data file (FAILED_READ_FILE.{reason}): the store failed, or it is "
+        "cut or damaged; repeat the operation, and if that fails as well, restore the file from a "
+        "copy, or restore the table to an older version",
         table=table,
         file=file,
     )

@@ -1,0 +1,35 @@
+"""Temporary files of an operation that does not fit into memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dagster_delta.errors import StorageFailure
+
+__all__ = ["scratch_directory"]
+
+
+@contextmanager
+def scratch_directory(prefix: str) -> Iterator[str]:
+    """The path of a new directory, which is removed with everything in it at the end.
+
+    Args:
+        prefix: begins the name of the directory.
+
+    Raises:
+        StorageFailure: the disk is full or failed, here or inside the block.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as directory:
+            yield directory
+    except (FileNotFoundError, FileExistsError):
+        # Stores answer so, and the block handles what it expects.
+        raise
+    except OSError as error:
+        raise StorageFailure.of_system(
+            error,
+            "A temporary file, or one that the given rows come from, could not be read or written "
+            f"(temporary files are in {tempfile.gettempdir()}; the variable TMPDIR says where)",
+        ) from error
