@@ -19,6 +19,9 @@ from dagster_delta.storage.s3_options import S3Settings
 
 __all__ = ["S3Connection", "connect"]
 
+_ATTEMPTS = 5
+"""How often a request is made before its failure is reported, by either client."""
+
 
 class S3Connection:
     """The clients for one account and endpoint. Thread-safe.
@@ -58,12 +61,16 @@ class S3Connection:
 
     def _create_file_system(self, credentials: Any) -> Any:
         try:
-            from pyarrow.fs import S3FileSystem
+            from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
         except ImportError as error:
             raise StorageFailure(
                 "This build of pyarrow has no S3 support; install the full package"
             ) from error
-        arguments: dict[str, Any] = {"region": self.client.meta.region_name}
+        arguments: dict[str, Any] = {
+            "region": self.client.meta.region_name,
+            # It waits longer after each attempt, and never twice the same time.
+            "retry_strategy": AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+        }
         if credentials is None:
             arguments["anonymous"] = True
         else:
@@ -114,7 +121,7 @@ def _create_client(session: Any, settings: S3Settings) -> Any:
         or os.environ.get("AWS_ENDPOINT_URL")
     )
     config: dict[str, Any] = {
-        "retries": {"mode": "standard", "max_attempts": 5},
+        "retries": {"mode": "standard", "max_attempts": _ATTEMPTS},
         "max_pool_connections": 64,
         "connect_timeout": 10,
         "read_timeout": 60,
@@ -129,8 +136,8 @@ def _create_client(session: Any, settings: S3Settings) -> Any:
         config["response_checksum_validation"] = "when_required"
     if settings.anonymous:
         config["signature_version"] = UNSIGNED
-    region = settings.region or session.get_config_variable("region") or "us-east-1"
     try:
+        region = settings.region or session.get_config_variable("region") or "us-east-1"
         return session.create_client(
             "s3",
             region_name=region,

@@ -17,9 +17,12 @@ import random
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
+
+import pyarrow as pa
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
 from dagster_delta.storage.locations import (
@@ -31,13 +34,13 @@ from dagster_delta.storage.locations import (
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
 from dagster_delta.storage.s3_connection import connect
 from dagster_delta.storage.s3_options import parse_s3_options
+from dagster_delta.storage.s3_requests import S3Requests, error_code, error_status
 
 __all__ = ["S3Store"]
 
 _SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _DELETES_PER_REQUEST = 1000
 _CONFLICT_ATTEMPTS = 8
-_READ_ATTEMPTS = 3
 
 
 class S3Store:
@@ -62,6 +65,7 @@ class S3Store:
         self._conditional_put = settings.conditional_put
         self._connection = connect(settings)
         self._client = self._connection.client
+        self._requests = S3Requests(self._root)
 
     def __repr__(self) -> str:
         return f"S3Store({self._root!r})"
@@ -90,9 +94,13 @@ class S3Store:
     def head(self, path: str) -> ObjectMeta | None:
         """Size and time of the object, or None where it is absent."""
         bucket, key = self._find(path)
+
+        def head() -> Mapping[str, Any]:
+            answer = self._client.head_object(Bucket=bucket, Key=key)
+            return self._requests.signed(answer, "LastModified")
+
         try:
-            with self._requests(path):
-                found = self._client.head_object(Bucket=bucket, Key=key)
+            found = self._requests.ask(path, head)
         except FileNotFoundError:
             return None
         return ObjectMeta(path, found["ContentLength"], _milliseconds(found["LastModified"]))
@@ -139,18 +147,14 @@ class S3Store:
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace the object."""
-        with self._requests(path):
-            self._client.put_object(Bucket=self._bucket, Key=self._key(path), Body=data)
+        self._requests.ask(path, partial(self._put, self._key(path), data))
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove the objects, a thousand a request; absent ones are fine."""
         keys = [self._key(path) for path in paths]
         for first in range(0, len(keys), _DELETES_PER_REQUEST):
             batch = [{"Key": key} for key in keys[first : first + _DELETES_PER_REQUEST]]
-            with self._requests(""):
-                answer = self._client.delete_objects(
-                    Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True}
-                )
+            answer = self._requests.ask("", partial(self._delete, batch))
             for refused in answer.get("Errors", ()):
                 raise StorageFailure(
                     f"The storage refused to delete an object: {refused.get('Code')}",
@@ -161,24 +165,20 @@ class S3Store:
     def open_input(self, path: str) -> Any:
         """The object as a `pyarrow.NativeFile` that fetches the ranges it is asked for."""
         bucket, key = self._find(path)
-        try:
+        with self._requests.naming_failures(path):
             return self._connection.file_system().open_input_file(f"{bucket}/{key}")
-        except FileNotFoundError:
-            raise self._missing(path) from None
-        except OSError as error:
-            raise self._failure(_arrow_reason(error), path) from error
 
     def open_output(self, path: str) -> Any:
-        """A `pyarrow.NativeFile`; the object appears when it is closed, errors included.
+        """A binary stream to write; the object appears when it is closed, errors included. Its
+        `write` and `close` raise StorageFailure.
 
         Raises:
-            StorageFailure: the storage refused; it may do so as late as in `close`, as OSError.
+            StorageFailure: the storage refused.
         """
-        try:
+        with self._requests.naming_failures(path):
             file_system = self._connection.file_system()
-            return file_system.open_output_stream(f"{self._bucket}/{self._key(path)}")
-        except OSError as error:
-            raise self._failure(_arrow_reason(error), path) from error
+            stream = file_system.open_output_stream(f"{self._bucket}/{self._key(path)}")
+            return pa.PythonFile(_Upload(stream, path, self._requests), mode="w")
 
     def copy_object(self, source: ObjectStore, path: str, target: str) -> bool:
         """Have the storage copy an object; False where it is reached in another way than this
@@ -187,22 +187,21 @@ class S3Store:
         Raises:
             FileNotFoundError: there is no such object.
         """
-        from botocore.exceptions import BotoCoreError, ClientError
-
         if not isinstance(source, S3Store) or source.location.options != self._location.options:
             return False
         bucket, key = _split(source.resolve_uri(path))
-        try:
-            self._client.copy_object(
+
+        def copy() -> Mapping[str, Any]:
+            answer = self._client.copy_object(
                 Bucket=self._bucket,
                 Key=self._key(target),
                 CopySource={"Bucket": bucket, "Key": key},
             )
-        except ClientError as error:
-            if _code(error) in {"NoSuchKey", "404"}:
-                raise self._missing(source.resolve_uri(path)) from None
-            return False
-        except BotoCoreError:
+            return self._requests.signed(answer, "CopyObjectResult")
+
+        try:
+            self._requests.ask(source.resolve_uri(path), copy)
+        except StorageFailure:
             return False
         return True
 
@@ -229,60 +228,70 @@ class S3Store:
         return _split(path)
 
     def _get(self, path: str, headers: Mapping[str, str]) -> bytes:
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import ClientError
 
         bucket, key = self._find(path)
-        with self._requests(path):
-            for attempt in range(1, _READ_ATTEMPTS + 1):
-                try:
-                    body = self._client.get_object(Bucket=bucket, Key=key, **headers)["Body"]
-                    # Not `with`: that would give the raw stream, which checks no length and
-                    # raises errors of its own.
-                    with closing(body):
-                        return bytes(body.read())
-                except ClientError as error:
-                    if _status(error) == 416:  # the range starts at or after the end
-                        return b""
-                    raise
-                except BotoCoreError:
-                    # The client retries requests by itself, but not a body that broke off.
-                    if attempt == _READ_ATTEMPTS:
-                        raise
-        raise AssertionError
+
+        def get() -> bytes:
+            try:
+                answer = self._client.get_object(Bucket=bucket, Key=key, **headers)
+            except ClientError as error:
+                if error_status(error) == 416:  # the range starts at or after the end
+                    return b""
+                raise
+            return self._requests.body(answer)
+
+        return self._requests.ask(path, get)
 
     def _list(self, folder: str, request: Mapping[str, str]) -> Iterator[ObjectMeta]:
-        pages = self._client.get_paginator("list_objects_v2").paginate(
+        token: dict[str, str] = {}
+        while True:
+            page = self._requests.ask(folder, partial(self._page, folder, {**request, **token}))
+            for found in page.get("Contents", ()):
+                key = found["Key"]
+                # Consoles mark an empty "directory" by an object with its name.
+                if not key.endswith("/"):
+                    path, modified_ms = key[len(self._prefix) :], found["LastModified"]
+                    yield ObjectMeta(path, found["Size"], _milliseconds(modified_ms))
+            if not page.get("IsTruncated"):
+                return
+            token = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def _page(self, folder: str, request: Mapping[str, str]) -> Mapping[str, Any]:
+        answer = self._client.list_objects_v2(
             Bucket=self._bucket, Prefix=self._prefix + folder, **request
         )
-        with self._requests(folder):
-            for page in pages:
-                for found in page.get("Contents", ()):
-                    key = found["Key"]
-                    # Consoles mark an empty "directory" by an object with its name.
-                    if not key.endswith("/"):
-                        yield ObjectMeta(
-                            key[len(self._prefix) :],
-                            found["Size"],
-                            _milliseconds(found["LastModified"]),
-                        )
+        return self._requests.signed(answer, "Name", "KeyCount", "IsTruncated")
+
+    def _put(self, key: str, data: bytes, **conditions: str) -> int:
+        answer = self._client.put_object(Bucket=self._bucket, Key=key, Body=data, **conditions)
+        self._requests.signed(answer, "ETag")
+        return 200
+
+    def _delete(self, batch: list[dict[str, str]]) -> Mapping[str, Any]:
+        answer = self._client.delete_objects(
+            Bucket=self._bucket, Delete={"Objects": batch, "Quiet": True}
+        )
+        return self._requests.done(answer)
 
     def _put_conditionally(self, key: str, path: str, data: bytes) -> int:
         """200 where the object was created, 412 where one was there, 409 where that is open."""
         from botocore.exceptions import ClientError, ParamValidationError
 
-        with self._requests(path):
+        def put() -> int:
             try:
-                self._client.put_object(Bucket=self._bucket, Key=key, Body=data, IfNoneMatch="*")
+                return self._put(key, data, IfNoneMatch="*")
             except ParamValidationError:
                 raise self._unsupported("The installed botocore is too old for it") from None
             except ClientError as error:
-                if _status(error) in {409, 412}:
-                    return _status(error)
-                if _status(error) == 501 or _code(error) == "NotImplemented":
+                if error_status(error) in {409, 412}:
+                    return error_status(error)
+                if error_status(error) == 501 or error_code(error) == "NotImplemented":
                     self._connection.buckets_probed[self._bucket] = False
                     raise self._unsupported("The provider refuses it") from None
                 raise
-        return 200
+
+        return self._requests.ask(path, put)
 
     def _require_conditional_puts(self) -> None:
         if self._conditional_put == "disabled":
@@ -303,33 +312,9 @@ class S3Store:
             self._put_conditionally(key, path, b"")
             return self._put_conditionally(key, path, b"") in {409, 412}
         finally:
-            with suppress(StorageFailure), self._requests(path):
-                self._client.delete_object(Bucket=self._bucket, Key=key)
-
-    @contextmanager
-    def _requests(self, path: str) -> Iterator[None]:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            yield
-        except ClientError as error:
-            if _code(error) in {"NoSuchKey", "404"}:
-                raise self._missing(path) from None
-            raise self._failure(f"{_code(error)} (HTTP {_status(error)})", path) from error
-        except BotoCoreError as error:
-            # Only its name: the text of some holds the endpoint, which may hold credentials.
-            raise self._failure(type(error).__name__, path) from None
-
-    def _missing(self, path: str) -> FileNotFoundError:
-        return FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path)
-
-    def _failure(self, reason: str, path: str) -> StorageFailure:
-        return StorageFailure(
-            f"The storage failed or refused: {reason}; check the bucket, the credentials, the "
-            "region and the endpoint",
-            table=self._root,
-            file=path,
-        )
+            with suppress(StorageFailure):
+                delete = self._client.delete_object
+                self._requests.ask(path, partial(delete, Bucket=self._bucket, Key=key))
 
     def _unsupported(self, reason: str) -> ConditionalPutUnsupported:
         return ConditionalPutUnsupported(
@@ -339,6 +324,34 @@ class S3Store:
         )
 
 
+class _Upload:
+    """An object that is being written, as a file object for `pyarrow.PythonFile`."""
+
+    def __init__(self, stream: Any, path: str, requests: S3Requests) -> None:
+        self._stream = stream
+        self._path = path
+        self._requests = requests
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def write(self, data: Any) -> int:
+        with self._requests.naming_failures(self._path):
+            return int(self._stream.write(data))
+
+    def flush(self) -> None:
+        with self._requests.naming_failures(self._path):
+            self._stream.flush()
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def close(self) -> None:
+        with self._requests.naming_failures(self._path):
+            self._stream.close()
+
+
 def _split(location: str) -> tuple[str, str]:
     bucket, _, key = location.partition("://")[2].partition("/")
     if not bucket:
@@ -346,19 +359,5 @@ def _split(location: str) -> tuple[str, str]:
     return bucket, key.strip("/")
 
 
-def _status(error: Any) -> int:
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-
-def _code(error: Any) -> str:
-    return str(error.response.get("Error", {}).get("Code", "unknown"))
-
-
 def _milliseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
-
-
-def _arrow_reason(error: OSError) -> str:
-    # "When …: AWS Error NAME during OPERATION operation: …": the rest may quote the request.
-    text = str(error)
-    return text.partition("AWS Error ")[2].partition(":")[0] or type(error).__name__
