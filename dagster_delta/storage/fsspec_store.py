@@ -8,10 +8,13 @@ Azure), it will be used once it was proved against the real service.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NoReturn
+
+import pyarrow as pa
 
 from dagster_delta.errors import ConditionalPutUnsupported, InvalidArgument, StorageFailure
 from dagster_delta.storage.locations import (
@@ -124,11 +127,13 @@ class FsspecStore:
 
     def open_input(self, path: str) -> Any:
         """The object as a random-access `pyarrow.NativeFile`. Raises as `read` does."""
-        from pyarrow.fs import FSSpecHandler, PyFileSystem
-
         with self._requests(path):
-            files = PyFileSystem(FSSpecHandler(self._file_system))
-            return files.open_input_file(self._find(path))
+            found = self._find(path)
+            # Opening alone is no request in every file system.
+            if self._file_system.info(found)["type"] == "directory":
+                raise IsADirectoryError
+            opened = self._file_system.open(found, "rb")
+        return pa.PythonFile(_OpenedObject(opened, partial(self._requests, path)), mode="r")
 
     def open_output(self, path: str) -> Any:
         """Refused. Raises ConditionalPutUnsupported."""
@@ -184,6 +189,36 @@ class FsspecStore:
         )
 
 
+class _OpenedObject:
+    """A file of fsspec as a file object for `pyarrow.PythonFile`, whose failures name the object.
+
+    What it raises comes out of Arrow's decoder as it is.
+    """
+
+    def __init__(self, file: Any, requests: Callable[[], AbstractContextManager[None]]) -> None:
+        self._file = file
+        self._requests = requests
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._file.closed)
+
+    def read(self, size: int = -1) -> Any:
+        with self._requests():
+            return self._file.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        with self._requests():
+            return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        with self._requests():
+            self._file.close()
+
+
 def _open_file_system(scheme: str, location: str, options: Mapping[str, Any]) -> Any:
     import fsspec
 
@@ -199,6 +234,14 @@ def _open_file_system(scheme: str, location: str, options: Mapping[str, Any]) ->
         raise InvalidArgument(
             f"fsspec does not accept the location or its storage options "
             f"({type(error).__name__}); check the scheme {scheme}:// and the option names",
+            table=location,
+        ) from None
+    except Exception as error:  # noqa: BLE001
+        # Some ask for credentials at once, and each raises kinds of its own. Only the name of the
+        # kind is told: the text may hold a key.
+        raise StorageFailure(
+            f"The storage cannot be reached: {type(error).__name__}; check the credentials and the "
+            "storage options",
             table=location,
         ) from None
 
