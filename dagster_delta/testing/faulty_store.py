@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
+
+import pyarrow as pa
 
 from dagster_delta.errors import StorageFailure
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
@@ -24,7 +27,10 @@ Operation = Literal[
     "delete",
     "open_input",
     "open_output",
+    "read_opened",
+    "write_opened",
 ]
+"""Methods of the port, and the reads and writes of files that were opened."""
 _T = TypeVar("_T")
 
 
@@ -40,7 +46,8 @@ class Fault:
     """`crash_*`: the process dies before or after the call takes effect. `lose_reply`: the call
     takes effect and `StorageFailure` is raised. `refuse`: it has no effect and that is raised."""
     operation: Operation
-    """The method it strikes."""
+    """The method it strikes. A read of an opened file raises OSError instead of StorageFailure, as
+    those of Arrow's file systems do."""
     path_contains: str = ""
     """Only calls whose (first) path contains this count."""
     occurrence: int = 1
@@ -55,6 +62,8 @@ class FaultyStore:
         faults: what goes wrong; each strikes once.
         before_call: called with the operation and its path before each call, while nothing is
             locked: the place to let another writer run, so that two interleave without threads.
+        inside_files: whether reads and writes of opened files count and may fail. Such files hand
+            their bytes out through Python, which is slower.
     """
 
     def __init__(
@@ -63,8 +72,10 @@ class FaultyStore:
         faults: Iterable[Fault] = (),
         *,
         before_call: Callable[[Operation, str], None] | None = None,
+        inside_files: bool = False,
     ) -> None:
         self.inner = inner
+        self._inside_files = inside_files
         self.calls: Counter[str] = Counter()
         """How often each method was called."""
         self.crashed = False
@@ -94,50 +105,56 @@ class FaultyStore:
 
     def read(self, path: str) -> bytes:
         """As the port says, unless a fault strikes."""
-        return self._run("read", path, lambda: self.inner.read(path))
+        return self.run("read", path, lambda: self.inner.read(path))
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         """As the port says, unless a fault strikes."""
-        return self._run("read_range", path, lambda: self.inner.read_range(path, offset, length))
+        return self.run("read_range", path, lambda: self.inner.read_range(path, offset, length))
 
     def head(self, path: str) -> ObjectMeta | None:
         """As the port says, unless a fault strikes."""
-        return self._run("head", path, lambda: self.inner.head(path))
+        return self.run("head", path, lambda: self.inner.head(path))
 
     def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
         """As the port says, unless a fault strikes; the whole listing is of the moment of call."""
-        found = self._run(
+        found = self.run(
             "list_from", directory, lambda: list(self.inner.list_from(directory, start))
         )
         return iter(found)
 
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
         """As the port says, unless a fault strikes; the whole listing is of the moment of call."""
-        found = self._run(
+        found = self.run(
             "list_recursive", directory, lambda: list(self.inner.list_recursive(directory))
         )
         return iter(found)
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         """As the port says, unless a fault strikes."""
-        self._run("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
+        self.run("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
 
     def put(self, path: str, data: bytes) -> None:
         """As the port says, unless a fault strikes."""
-        self._run("put", path, lambda: self.inner.put(path, data))
+        self.run("put", path, lambda: self.inner.put(path, data))
 
     def delete(self, paths: Iterable[str]) -> None:
         """As the port says, unless a fault strikes."""
         paths = list(paths)
-        self._run("delete", paths[0] if paths else "", lambda: self.inner.delete(paths))
+        self.run("delete", paths[0] if paths else "", lambda: self.inner.delete(paths))
 
     def open_input(self, path: str) -> Any:
-        """As the port says, unless a fault strikes at the opening."""
-        return self._run("open_input", path, lambda: self.inner.open_input(path))
+        """As the port says, unless a fault strikes at the opening or, where asked for, later."""
+        opened = self.run("open_input", path, lambda: self.inner.open_input(path))
+        if not self._inside_files:
+            return opened
+        return pa.PythonFile(_WatchedFile(self, opened, path, "read_opened"), mode="r")
 
     def open_output(self, path: str) -> Any:
-        """As the port says, unless a fault strikes at the opening."""
-        return self._run("open_output", path, lambda: self.inner.open_output(path))
+        """As the port says, unless a fault strikes at the opening or, where asked for, later."""
+        opened = self.run("open_output", path, lambda: self.inner.open_output(path))
+        if not self._inside_files:
+            return opened
+        return pa.PythonFile(_WatchedFile(self, opened, path, "write_opened"), mode="w")
 
     def local_path(self, path: str) -> None:
         """None, so that no reader goes around this store."""
@@ -146,7 +163,8 @@ class FaultyStore:
         """As the inner store."""
         return self.inner.resolve_uri(path)
 
-    def _run(self, operation: Operation, path: str, call: Callable[[], _T]) -> _T:
+    def run(self, operation: Operation, path: str, call: Callable[[], _T]) -> _T:
+        """The result of a call that counts, and that a fault may strike."""
         if self.crashed:
             raise SimulatedCrash
         if self._before_call is not None:
@@ -156,7 +174,7 @@ class FaultyStore:
             self.crashed = True
             raise SimulatedCrash
         if kind == "refuse":
-            raise StorageFailure("Simulated: the store refused", file=path)
+            raise _refusal(operation, path)
         result = call()
         if kind == "crash_after":
             self.crashed = True
@@ -177,3 +195,47 @@ class FaultyStore:
                     del self._pending[fault]
                     struck = struck or fault.kind
         return struck
+
+
+class _WatchedFile:
+    """An opened file whose reads or writes are calls of the store."""
+
+    def __init__(self, store: FaultyStore, file: Any, path: str, operation: Operation) -> None:
+        self._store = store
+        self._file = file
+        self._path = path
+        self._operation: Operation = operation
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._file.closed)
+
+    def read(self, size: int = -1) -> Any:
+        return self._run(lambda: self._file.read(size if size >= 0 else None))
+
+    def write(self, data: Any) -> Any:
+        return self._run(lambda: self._file.write(data))
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._operation == "write_opened" and not self.closed:
+            self._run(self._file.close)
+        else:
+            self._file.close()
+
+    def _run(self, call: Callable[[], _T]) -> _T:
+        return self._store.run(self._operation, self._path, call)
+
+
+def _refusal(operation: Operation, path: str) -> Exception:
+    if operation == "read_opened":
+        return OSError(errno.EIO, "Simulated: the store refused")
+    return StorageFailure("Simulated: the store refused", file=path)
