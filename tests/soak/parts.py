@@ -1,0 +1,17 @@
+"""The parts of the soak run, in the order in which they run."""
+
+from __future__ import annotations
+
+from tests.soak.crash_workload import play_crash_round
+from tests.soak.part import Part
+from tests.soak.same_statement import play_race_round
+
+__all__ = ["PARTS"]
+
+PARTS = {
+    part.name: part
+    for part in (
+        Part("races", "interleavings", play_race_round),
+        Part("crash", "kills", play_crash_round),
+    )
+}
