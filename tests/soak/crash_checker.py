@@ -93,7 +93,7 @@ def _read_journals(directory: Path) -> dict[str, Attempt]:
 
 def _read_log(archive: Path) -> list[Commit]:
     """Commits from 0 up to the first gap, read without the library."""
-    commits = []
+    commits: list[Commit] = []
     while (path := archive / "_delta_log" / f"{len(commits):020}.json").exists():
         commit = Commit(None)
         for line in path.read_text().splitlines():
@@ -125,11 +125,11 @@ def _check_answers(checked: _Round) -> None:
         where = f"{attempt.step}\nanswers {attempt.outcomes}\ncommits {found}"
         if kind not in MULTI_COMMIT and len(found) > 1:
             checked.fail(f"{kind} was committed twice", where)
-        for outcome, version, detail in attempt.outcomes:
+        for outcome, answered, detail in attempt.outcomes:
             if outcome == "done":
-                if version is not None and version not in found:
+                if answered is not None and answered not in found:
                     checked.fail(f"an acknowledged {kind} is not in the log", where)
-                if version is None and kind == "idempotent_append" and not found:
+                if answered is None and kind == "idempotent_append" and not found:
                     checked.fail("an append was skipped that is not in the log", where)
             elif not _is_allowed(kind, outcome):
                 checked.fail(f"{kind} on a sound table: {outcome}", f"{detail}\n{where}")

@@ -193,7 +193,7 @@ def perform(table: DeltaTable, step: Step) -> int | None:
     Raises:
         DeltaError: as the operation does.
     """
-    info = {OPERATION_ID: step.id}
+    info: dict[str, object] = {OPERATION_ID: step.id}
     match step.kind:
         case "append":
             return table.append(_frame(table, step, step.new_ids), commit_info=info).version

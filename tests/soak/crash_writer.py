@@ -131,7 +131,7 @@ class _Suicide:
         """Survive until the next step."""
         self._calls_left = 0
 
-    def before_call(self, operation: Operation, path: str) -> None:
+    def before_call(self, _operation: Operation, _path: str) -> None:
         """Count a call, and die at the chosen one."""
         if self._calls_left:
             self._calls_left -= 1

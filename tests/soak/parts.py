@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.soak.crash_workload import play_crash_round
+from tests.soak.hostile_tables import play_hostile_round
 from tests.soak.part import Part
 from tests.soak.same_statement import play_race_round
 
@@ -12,6 +13,7 @@ PARTS = {
     part.name: part
     for part in (
         Part("races", "interleavings", play_race_round),
+        Part("hostile", "tables", play_hostile_round, max_rounds=1),
         Part("crash", "kills", play_crash_round),
     )
 }

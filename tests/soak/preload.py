@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 import duckdb  # noqa: F401
-import pandas  # noqa: F401
+import pandas as pd  # noqa: F401
 import pyarrow.fs
 import pyarrow.parquet  # noqa: F401
 

@@ -40,6 +40,11 @@ class Place:
     store: ObjectStore | None = None
     storage_options: Mapping[str, Any] | None = None
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments with which the table there is opened."""
+        return {"store": self.store, "storage_options": self.storage_options}
+
 
 @dataclass(frozen=True)
 class PublicOperation:
@@ -124,7 +129,7 @@ def _cancelled(table: DeltaTable) -> object:
 
 def _clone(deep: bool) -> Callable[[DeltaTable, Place], object]:
     def run(table: DeltaTable, place: Place) -> object:
-        options = {"store": place.store, "storage_options": place.storage_options}
+        options: dict[str, Any] = place.options
         table.clone(place.uri, deep=deep, **options)
         return rows_of(DeltaTable(place.uri, **options))
 
@@ -132,7 +137,7 @@ def _clone(deep: bool) -> Callable[[DeltaTable, Place], object]:
 
 
 def _created(table: DeltaTable, place: Place) -> object:
-    options = {"store": place.store, "storage_options": place.storage_options}
+    options: dict[str, Any] = place.options
     made = DeltaTable.create(place.uri, _frame(0, 1).schema, partition_by=["day"], **options)
     made.append(_frame(0, 3))
     return rows_of(DeltaTable(place.uri, **options))

@@ -44,6 +44,7 @@ class _Race:
 
     def outcomes(self, acknowledged: tuple[bool, bool]) -> list[Rows]:
         """The rows that may be there after these acknowledgements."""
+        orders: list[tuple[PublicOperation, ...]]
         match acknowledged:
             case (True, True):
                 orders = [(self.first, self.second), (self.second, self.first)]
@@ -60,7 +61,7 @@ class _Race:
         key = tuple(operation.name for operation in order)
         if key not in self.serial:
             store = memory_copy(self.template)
-            done = all([_run(operation, store) is None for operation in order])
+            done = all(_run(operation, store) is None for operation in order)
             self.serial[key] = rows_of(DeltaTable(URI, store=store)) if done else None
         return self.serial[key]
 

@@ -51,9 +51,11 @@ def describe_failures(results: Iterable[PartResult]) -> str:
         blocks.append(f"{result.part}: {kinds or 'nothing'}")
     for is_new in (False, True):
         for result in results:
-            for failure in result.failures:
-                if (failure.known is None) is is_new:
-                    blocks.append(_describe(result, failure))
+            blocks += [
+                _describe(result, failure)
+                for failure in result.failures
+                if (failure.known is None) is is_new
+            ]
     return "\n".join(blocks)
 
 
@@ -63,5 +65,5 @@ def _describe(result: PartResult, failure: Failure) -> str:
     lines = [f"{kind} in {result.part}: {failure.title}", f"  repeat: {repeat}"]
     if failure.known is not None:
         lines.append(f"  known: {failure.known}")
-    lines += [f"  {line}" for line in failure.detail.splitlines()[:40]]
+    lines += [f"  {line}" for line in failure.detail.splitlines()[:25]]
     return "\n".join(lines)
