@@ -6,6 +6,8 @@ from tests.soak.crash_workload import play_crash_round
 from tests.soak.hostile_tables import play_hostile_round
 from tests.soak.part import Part
 from tests.soak.same_statement import play_race_round
+from tests.soak.store_faults import play_store_round
+from tests.soak.system_faults import play_system_round
 
 __all__ = ["PARTS"]
 
@@ -13,6 +15,8 @@ PARTS = {
     part.name: part
     for part in (
         Part("races", "interleavings", play_race_round),
+        Part("store", "faults", play_store_round, max_rounds=1),
+        Part("system", "faults", play_system_round),
         Part("hostile", "tables", play_hostile_round, max_rounds=1),
         Part("crash", "kills", play_crash_round),
     )
