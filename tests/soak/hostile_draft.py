@@ -6,7 +6,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def add(path: object = "a.parquet", **more: object) -> dict[str, Any]:
 
 
 def dv_bytes(
-    positions: object = (1,), *, magic: int = 1681511377, data: bytes | None = None
+    positions: Iterable[int] = (1,), *, magic: int = 1681511377, data: bytes | None = None
 ) -> bytes:
     """A deletion vector as it is stored: size, magic and bitmap, checksum; all big or little endian
     as the specification says.
@@ -132,6 +132,11 @@ class Draft:
     def fifo(self, path: str) -> None:
         """Make a FIFO, at which an ordinary open waits for ever."""
         os.mkfifo(self.root / path)
+
+    def steps(self, *acts: Callable[[Draft], object]) -> None:
+        """Do several things."""
+        for act in acts:
+            act(self)
 
     def link(self, path: str, target: str) -> None:
         """Make a symbolic link."""

@@ -29,7 +29,7 @@ from tests.soak.known import KNOWN
 from tests.soak.part import Round
 from tests.soak.processes import preloaded_processes
 
-__all__ = ["hostile_tables", "play_hostile_round"]
+__all__ = ["hostile_tables", "limit_resources", "play_hostile_round"]
 
 MEMORY_BYTES = 3 << 30
 CPU_S = 20
@@ -70,7 +70,7 @@ ACTIONS: dict[str, Callable[[DeltaTable], object]] = {
 def visit(root: str, report: str) -> None:
     """Do everything to one table, and write what happened line by line; runs in its own process."""
     logging.disable(logging.CRITICAL)
-    _limit_resources()
+    limit_resources()
     with open(report, "w", buffering=1, errors="backslashreplace") as lines:
 
         def attempt(name: str, act: Callable[[], object]) -> DeltaError | None:
@@ -97,11 +97,12 @@ def visit(root: str, report: str) -> None:
         lines.write("begin end\n")
 
 
-def _limit_resources() -> None:
+def limit_resources(cpu_s: int = CPU_S) -> None:
+    """Limit the memory, processor time and file size of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
     # Reading a terminal or another input would hang.

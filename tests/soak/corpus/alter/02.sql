@@ -1,0 +1,1 @@
+RENAME COLUMN a.b TO c

@@ -1,0 +1,1 @@
+SET TBLPROPERTIES ('delta.appendOnly' = 'true', 'k' = 'v')

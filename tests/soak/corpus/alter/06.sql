@@ -1,0 +1,1 @@
+ADD CONSTRAINT c CHECK (id > 0 AND v < 'x')

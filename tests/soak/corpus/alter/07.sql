@@ -1,0 +1,1 @@
+CLUSTER BY (a, b)

@@ -1,0 +1,1 @@
+DROP FEATURE deletionVectors TRUNCATE HISTORY

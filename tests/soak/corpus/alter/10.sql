@@ -1,0 +1,1 @@
+ALTER COLUMN m.value DROP NOT NULL

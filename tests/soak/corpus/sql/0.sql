@@ -1,0 +1,1 @@
+id > 5 AND c_string LIKE 'a%' OR NOT c_boolean

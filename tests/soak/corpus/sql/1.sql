@@ -1,0 +1,1 @@
+CASE WHEN id IN (1, 2, NULL) THEN 'a' ELSE c_string END = 'b'

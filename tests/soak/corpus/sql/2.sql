@@ -1,0 +1,1 @@
+CAST(c_decimal AS DOUBLE) * 1.5 >= 10BD AND c_date BETWEEN DATE '2020-01-01' AND current_date()

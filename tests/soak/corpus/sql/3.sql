@@ -1,0 +1,1 @@
+s.a IS NOT NULL AND l[0] = 'x' AND m['k'] <=> 3

@@ -1,0 +1,1 @@
+c_timestamp > TIMESTAMP '2020-01-01 00:00:00' - INTERVAL 3 DAYS

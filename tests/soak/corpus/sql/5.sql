@@ -1,0 +1,1 @@
+concat(c_string, upper(substring(c_string, 1, 2)), `c_string`) || 'x' <> ''

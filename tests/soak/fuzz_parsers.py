@@ -1,0 +1,61 @@
+"""Part `fuzz`: mutated inputs for every parser; only DeltaErrors may leave it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from pathlib import Path
+
+from tests.soak.fuzz_targets import TARGETS
+from tests.soak.fuzzer import Fuzzer, minimise
+from tests.soak.hostile_tables import limit_resources
+from tests.soak.part import Round
+from tests.soak.processes import preloaded_processes
+
+__all__ = ["play_fuzz_round"]
+
+INPUTS = 3000
+SHORT_INPUTS = 150
+WALL_S = 300.0
+
+
+def play_fuzz_round(round_: Round) -> None:
+    """Give each parser some thousand inputs, in a process of its own."""
+    inputs = SHORT_INPUTS if round_.short else INPUTS
+    for name in TARGETS:
+        current, report = round_.scratch / f"{name}.input", round_.scratch / f"{name}.report"
+        arguments = (name, round_.random.randrange(1 << 30), inputs, str(current), str(report))
+        process = preloaded_processes().Process(target=fuzz, args=arguments)
+        process.start()
+        process.join(WALL_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        if report.exists():
+            found = json.loads(report.read_text())
+            round_.result.operations += found["inputs"]
+            round_.fault(f"inputs of {name} ({found['lines']} lines reached)", found["inputs"])
+            for kind, place, message, data in found["findings"]:
+                title = f"{name}: {kind} in {place}" if place else f"{name}: {kind}"
+                shown = bytes.fromhex(data)
+                round_.fail(title, f"{message}\n{shown[:300]!r}", save=shown)
+        else:
+            round_.fail(f"{name}: ended by {process.exitcode}", save=current)
+
+
+def fuzz(name: str, seed: int, inputs: int, current: str, report: str) -> None:
+    """Fuzz one parser; runs in its own process."""
+    logging.disable(logging.CRITICAL)
+    limit_resources(cpu_s=600)
+    target = TARGETS[name]
+    last = Path(current)
+    fuzzer = Fuzzer(
+        target.parse, target.seeds(), target.words, random.Random(seed), last.write_bytes
+    )
+    fuzzer.run(inputs)
+    shortest = [minimise(target.parse, finding) for finding in fuzzer.findings.values()]
+    findings = [(found.kind, found.place, found.message, found.data.hex()) for found in shortest]
+    Path(report).write_text(
+        json.dumps({"inputs": inputs, "lines": len(fuzzer.lines), "findings": findings})
+    )
