@@ -48,7 +48,7 @@ class Fuzzer:
     seeds: list[bytes]
     words: tuple[bytes, ...]
     chance: random.Random
-    before_input: Callable[[bytes], None]
+    before_input: Callable[[bytes], object]
     """Called with each input before it is parsed, which may crash the process."""
     lines: set[tuple[CodeType, int]] = field(default_factory=set)
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)

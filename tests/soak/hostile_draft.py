@@ -15,9 +15,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-__all__ = ["Draft", "HostileTable", "add", "dv_bytes", "field", "metadata", "protocol", "schema"]
+__all__ = [
+    "Build",
+    "Draft",
+    "HostileTable",
+    "add",
+    "after_start",
+    "dv_bytes",
+    "field",
+    "metadata",
+    "protocol",
+    "schema",
+    "started",
+]
 
 Action = dict[str, Any] | str
+Build = Callable[["Draft"], object]
 
 
 @dataclass(frozen=True)
@@ -25,7 +38,7 @@ class HostileTable:
     """A table that breaks the protocol, or that is meant to do harm."""
 
     name: str
-    build: Callable[[Draft], None]
+    build: Build
 
 
 def field(name: object, type_: object = "long", **metadata_: object) -> dict[str, object]:
@@ -133,11 +146,21 @@ class Draft:
         """Make a FIFO, at which an ordinary open waits for ever."""
         os.mkfifo(self.root / path)
 
-    def steps(self, *acts: Callable[[Draft], object]) -> None:
-        """Do several things."""
-        for act in acts:
-            act(self)
-
     def link(self, path: str, target: str) -> None:
         """Make a symbolic link."""
         (self.root / path).symlink_to(target)
+
+
+def started(*actions: Action) -> Build:
+    """Builds a sound table whose second commit holds the actions."""
+    return lambda draft: draft.start(*actions)
+
+
+def after_start(act: Callable[..., object], *arguments: object) -> Build:
+    """Builds a sound table, to which `act(draft, *arguments)` is then done."""
+
+    def build(draft: Draft) -> None:
+        draft.start()
+        act(draft, *arguments)
+
+    return build

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,19 +13,22 @@ import pyarrow.parquet as pq
 
 from dagster_delta.protocol.deletion_vectors import encode_z85
 from tests.soak.hostile_draft import (
+    Build,
     Draft,
     HostileTable,
     add,
+    after_start,
     dv_bytes,
     field,
     metadata,
     protocol,
     schema,
+    started,
 )
 
 __all__ = ["hostile_files"]
 
-Case = tuple[str, Callable[[Draft], None]]
+Case = tuple[str, Build]
 
 
 def hostile_files() -> list[HostileTable]:
@@ -67,20 +71,14 @@ def _paths() -> Iterator[Case]:
         "terminal": "/dev/tty",
     }
     for name, path in paths.items():
-        yield f"path: {name}", lambda draft, path=path: draft.start(add(path))  # type: ignore[misc]
+        yield f"path: {name}", started(add(path))
         if "parent" in name:
             removed = {"path": path, "dataChange": True, "deletionTimestamp": 1}
-            yield (
-                f"removed path: {name}",
-                lambda draft, action=removed: draft.start({"remove": action}),
-            )  # type: ignore[misc]
+            yield f"removed path: {name}", started({"remove": removed})
             cdc = {"path": path, "partitionValues": {}, "size": 1, "dataChange": False}
-            yield (
-                f"change data path: {name}",
-                lambda draft, cdc=cdc: draft.start(add(), {"cdc": cdc}),
-            )  # type: ignore[misc]
+            yield f"change data path: {name}", started(add(), {"cdc": cdc})
 
-    def absolute(scheme: str) -> Callable[[Draft], None]:
+    def absolute(scheme: str) -> Build:
         return lambda draft: draft.start(add(f"{scheme}{draft.outside}/victim.parquet"))
 
     yield "path: absolute", absolute("")
@@ -88,48 +86,34 @@ def _paths() -> Iterator[Case]:
     yield "path: URI with one slash", absolute("file:")
 
     def removed_absolute(draft: Draft) -> None:
-        draft.start(
-            {
-                "remove": {
-                    "path": f"{draft.outside}/victim.txt",
-                    "dataChange": True,
-                    "deletionTimestamp": 1,
-                }
-            }
-        )
+        path = f"{draft.outside}/victim.txt"
+        draft.start({"remove": {"path": path, "dataChange": True, "deletionTimestamp": 1}})
 
     yield "removed path: absolute", removed_absolute
 
 
 def _special_files() -> Iterator[Case]:
-    def at(path: str, make: Callable[[Draft], object]) -> Callable[[Draft], None]:
+    def at(path: str, make: Callable[..., object], *arguments: object) -> Build:
         def build(draft: Draft) -> None:
-            make(draft)
+            make(draft, *arguments)
             draft.start(add(path))
 
         return build
 
-    yield "data file is a FIFO", at("f.parquet", lambda draft: draft.fifo("f.parquet"))
+    yield "data file is a FIFO", at("f.parquet", Draft.fifo, "f.parquet")
     yield "data file is a directory", at("d", lambda draft: (draft.root / "d").mkdir())
-    for device in ("/dev/zero", "/dev/null", "/dev/full", "/dev/stdin", "/proc/kmsg"):
-        yield f"data file links to {device}", at("l", lambda draft, to=device: draft.link("l", to))  # type: ignore[misc]
-    yield (
-        "data file links outside",
-        at("l", lambda draft: draft.link("l", "../outside/victim.parquet")),
-    )
-    yield "data file links to itself", at("l", lambda draft: draft.link("l", "l"))
-    yield (
-        "directory links outside",
-        at("d/victim.parquet", lambda draft: draft.link("d", "../outside")),
-    )
-    yield "directory links to the table", at("d/a.parquet", lambda draft: draft.link("d", "."))
+    for target in ("/dev/zero", "/dev/null", "/dev/full", "/dev/stdin", "/proc/kmsg", "l",
+                   "../outside/victim.parquet"):  # fmt: skip
+        yield f"data file links to {target}", at("l", Draft.link, "l", target)
+    yield "directory links outside", at("d/victim.parquet", Draft.link, "d", "../outside")
+    yield "directory links to the table", at("d/a.parquet", Draft.link, "d", ".")
 
 
 def _data_files() -> Iterator[Case]:
     def bytes_of(draft: Draft) -> bytes:
         return (draft.root / "a.parquet").read_bytes()
 
-    def damaged(change: Callable[[bytes], bytes]) -> Callable[[Draft], None]:
+    def damaged(change: Callable[[bytes], bytes]) -> Build:
         def build(draft: Draft) -> None:
             content = change(bytes_of(draft))
             draft.file("b.parquet", content)
@@ -147,15 +131,12 @@ def _data_files() -> Iterator[Case]:
         "negative footer": lambda data: data[:-8] + b"\xff\xff\xff\xffPAR1",
         "encrypted": lambda data: data[:-4] + b"PARE",
         "text": lambda _: b"id\n1\n2\n",
-        "missing": lambda data: data,
     }
     for name, change in changes.items():
         yield f"data file: {name}", damaged(change)
     for seed in range(14):
-        yield (
-            f"data file: flipped bits {seed}",
-            damaged(lambda data, seed=seed: _flipped(data, seed)),
-        )  # type: ignore[misc]
+        yield f"data file: flipped bits {seed}", damaged(partial(_flipped, seed=seed))
+    yield "data file: missing", started(add("missing.parquet"))
     tables = {
         "text for numbers": pa.table({"id": ["a", "b"]}),
         "struct for numbers": pa.table({"id": [{"a": 1}]}),
@@ -171,8 +152,12 @@ def _data_files() -> Iterator[Case]:
         "timestamps for numbers": pa.table({"id": pa.array([1], pa.timestamp("us"))}),
     }
     for name, table in tables.items():
-        yield f"data file with {name}", lambda draft, table=table: (  # type: ignore[misc]
-            draft.data("b.parquet", table), draft.start(add("b.parquet", stats='{"numRecords":3}')))  # fmt: skip
+        yield f"data file with {name}", partial(_with_table, table=table)
+
+
+def _with_table(draft: Draft, table: pa.Table) -> None:
+    draft.data("b.parquet", table)
+    draft.start(add("b.parquet", stats='{"numRecords":3}'))
 
 
 def _flipped(data: bytes, seed: int) -> bytes:
@@ -186,7 +171,7 @@ def _flipped(data: bytes, seed: int) -> bytes:
 def _bombs() -> Iterator[Case]:
     """Small files that are large in memory; scaled down to what the limit of a case tells apart."""
 
-    def bomb(table: Callable[[], pa.Table], schema_: str) -> Callable[[Draft], None]:
+    def bomb(table: Callable[[], pa.Table], schema_: str) -> Build:
         def build(draft: Draft) -> None:
             size = draft.data("b.parquet", table(), compression="zstd", write_statistics=False,
                               row_group_size=10_000_000)  # fmt: skip
@@ -220,7 +205,7 @@ def _vector(**more: object) -> dict[str, object]:
     } | more
 
 
-def _with_vector(vector: object, **more: Any) -> Callable[[Draft], None]:
+def _with_vector(vector: object, **more: Any) -> Build:
     def build(draft: Draft) -> None:
         draft.commit(0, protocol(3, 7, "deletionVectors"), metadata(), add())
         draft.commit(1, add(deletionVector=vector, stats='{"numRecords":3}', **more))
@@ -254,7 +239,7 @@ def _inline_vectors() -> Iterator[Case]:
 
 
 def _vector_files() -> Iterator[Case]:
-    def stored(content: bytes, **more: object) -> Callable[[Draft], None]:
+    def stored(content: bytes, **more: object) -> Build:
         def build(draft: Draft) -> None:
             draft.file("v.bin", content)
             vector = _vector(
@@ -303,7 +288,7 @@ def _vector_files() -> Iterator[Case]:
 def _checkpoints() -> Iterator[Case]:
     name = f"{1:020}.checkpoint.parquet"
 
-    def replaced(content: Callable[[Draft], bytes], file: str = name) -> Callable[[Draft], None]:
+    def replaced(content: Callable[[Draft], bytes], file: str = name) -> Build:
         def build(draft: Draft) -> None:
             draft.start(add("a.parquet"))
             draft.raw(file, content(draft))
@@ -323,6 +308,13 @@ def _checkpoints() -> Iterator[Case]:
     sound: list[dict[str, object]] = [{"protocol": protocol()["protocol"]}, {"metaData": {
         "id": "x", "format": {"provider": "parquet"}, "schemaString": schema(field("id")),
         "partitionColumns": []}}]  # fmt: skip
+
+    def given(content: bytes, _: Draft) -> bytes:
+        return content
+
+    def flipped(seed: int, draft: Draft) -> bytes:
+        return _flipped(parquet(sound)(draft), seed)
+
     yield "checkpoint: empty", replaced(lambda _: b"")
     yield "checkpoint: text", replaced(lambda _: b"PAR1 text PAR1")
     yield "checkpoint: a data file", replaced(lambda draft: (draft.root / "a.parquet").read_bytes())
@@ -338,27 +330,21 @@ def _checkpoints() -> Iterator[Case]:
         replaced(parquet([*sound, {"add": {"path": "a.parquet", "size": "x"}}])),
     )
     for seed in range(8):
-        yield (
-            f"checkpoint: flipped bits {seed}",
-            replaced(lambda draft, seed=seed: _flipped(parquet(sound)(draft), seed)),
-        )  # type: ignore[misc]
+        yield f"checkpoint: flipped bits {seed}", replaced(partial(flipped, seed))
     yield "checkpoint: one part of a million", replaced(
         lambda _: b"", f"{1:020}.checkpoint.{1:010}.{1_000_000:010}.parquet")  # fmt: skip
     yield (
         "checkpoint: part 2 of 1",
         replaced(parquet(sound), f"{1:020}.checkpoint.{2:010}.{1:010}.parquet"),
     )
-    yield (
-        "checkpoint is a FIFO",
-        lambda draft: (draft.start(add()), draft.fifo(f"_delta_log/{name}")),
-    )  # type: ignore[func-returns-value]
+    yield "checkpoint is a FIFO", after_start(Draft.fifo, f"_delta_log/{name}")
     for label, path in {"parent": "../../outside/victim.parquet", "absolute device": "/dev/zero",
                         "missing": "nothing.parquet", "itself": f"../{name}", "empty": ""}.items():  # fmt: skip
         manifest = [protocol(3, 7, "v2Checkpoint"), sound[1], {"checkpointMetadata": {"version": 1}},
                     {"sidecar": {"path": path, "sizeInBytes": 10, "modificationTime": 1}}]  # fmt: skip
         text = "\n".join(json.dumps(action) for action in manifest).encode()
         file = f"{1:020}.checkpoint.1b5b0c5e-0000-4000-8000-000000000000.json"
-        yield f"sidecar: {label}", replaced(lambda _, text=text: text, file)  # type: ignore[misc]
+        yield f"sidecar: {label}", replaced(partial(given, text), file)
 
 
 def _last_checkpoints() -> Iterator[Case]:
@@ -376,11 +362,7 @@ def _last_checkpoints() -> Iterator[Case]:
         "not UTF-8": b'{"version":0,"tags":{"\xff":"x"}}',
     }
     for name, content in contents.items():
-        yield f"_last_checkpoint: {name}", lambda draft, content=content: (  # type: ignore[misc]
-            draft.start(add()), draft.raw("_last_checkpoint", content))  # fmt: skip
-    yield (
-        "_last_checkpoint is a FIFO",
-        lambda draft: (draft.start(), draft.fifo("_delta_log/_last_checkpoint")),
-    )  # type: ignore[func-returns-value]
-    yield "_last_checkpoint is /dev/zero", lambda draft: (  # type: ignore[func-returns-value]
-        draft.start(), draft.link("_delta_log/_last_checkpoint", "/dev/zero"))  # fmt: skip
+        yield f"_last_checkpoint: {name}", after_start(Draft.raw, "_last_checkpoint", content)
+    path = "_delta_log/_last_checkpoint"
+    yield "_last_checkpoint is a FIFO", after_start(Draft.fifo, path)
+    yield "_last_checkpoint is /dev/zero", after_start(Draft.link, path, "/dev/zero")

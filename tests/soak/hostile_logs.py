@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from tests.soak.hostile_draft import Draft, HostileTable, add, field, metadata, protocol, schema
+from tests.soak.hostile_draft import (
+    Build,
+    Draft,
+    HostileTable,
+    add,
+    after_start,
+    field,
+    metadata,
+    protocol,
+    schema,
+    started,
+)
 
 __all__ = ["hostile_logs"]
 
@@ -21,12 +32,12 @@ def hostile_logs() -> list[HostileTable]:
     return [HostileTable(name, build) for group in groups for name, build in group]
 
 
-Case = tuple[str, Callable[[Draft], None]]
+Case = tuple[str, Build]
 
 
 def _second(name: str, *actions: dict[str, Any] | str) -> Case:
     """A table whose second commit is hostile."""
-    return name, lambda draft: draft.start(*actions)
+    return name, started(*actions)
 
 
 def _first(name: str, *actions: dict[str, Any] | str) -> Case:
@@ -55,6 +66,8 @@ def _numbers() -> Iterator[Case]:
 
 
 def _types() -> Iterator[Case]:
+    wrong: tuple[object, ...] = (None, 7, [1], {"a": {}})
+    value: object
     places = [
         ("add", add, name)
         for name in ("path", "partitionValues", "size", "stats", "dataChange", "tags",
@@ -64,7 +77,7 @@ def _types() -> Iterator[Case]:
         for name in ("id", "format", "schemaString", "partitionColumns", "configuration")
     ]  # fmt: skip
     for kind, make, name in places:
-        for value in (None, 7, [1], {"a": {}}):
+        for value in wrong:
             action = make()
             action[kind][name] = value
             yield _second(f"{kind} {name} is {value}", action)
@@ -102,7 +115,7 @@ def _raw_commits() -> Iterator[Case]:
         "random bytes": bytes((number * 151 + 7) % 256 for number in range(3000)),
     }
     for name, content in contents.items():
-        yield f"commit: {name}", _raw_commit(content)
+        yield f"commit: {name}", after_start(Draft.raw, f"{1:020}.json", content)
     yield _second("two protocols", protocol(), protocol(1, 3))
     yield _second("two metadata", metadata(), metadata(schema(field("b"))))
     yield _second("added twice", add(), add())
@@ -112,40 +125,19 @@ def _raw_commits() -> Iterator[Case]:
     yield _first("no metadata", protocol(), add())
 
 
-def _raw_commit(content: bytes) -> Callable[[Draft], None]:
-    def build(draft: Draft) -> None:
-        draft.start()
-        draft.raw(f"{1:020}.json", content)
-
-    return build
-
-
 def _log_files() -> Iterator[Case]:
-    def steps(*acts: Callable[[Draft], object]) -> Callable[[Draft], None]:
-        def build(draft: Draft) -> None:
-            draft.start()
-            for act in acts:
-                act(draft)
-
-        return build
-
     commit_1 = f"_delta_log/{1:020}.json"
     yield "empty log", lambda _: None
-    yield "gap", steps(lambda draft: draft.commit(2, add()))
-    yield "commit is a directory", steps(lambda draft: (draft.root / commit_1).mkdir())
-    yield "commit is a FIFO", steps(lambda draft: draft.fifo(commit_1))
-    yield "commit is /dev/zero", steps(lambda draft: draft.link(commit_1, "/dev/zero"))
-    yield "commit is /dev/full", steps(lambda draft: draft.link(commit_1, "/dev/full"))
-    yield "commit links to itself", steps(lambda draft: draft.link(commit_1, commit_1[11:]))
-    yield "commit links to nothing", steps(lambda draft: draft.link(commit_1, "nothing"))
+    yield "gap", after_start(Draft.commit, 2, add())
+    yield "commit is a directory", after_start(lambda draft: (draft.root / commit_1).mkdir())
+    yield "commit is a FIFO", after_start(Draft.fifo, commit_1)
+    for target in ("/dev/zero", "/dev/full", "nothing", commit_1[11:]):
+        yield f"commit links to {target}", after_start(Draft.link, commit_1, target)
     for number in ("9" * 20, f"{2**63 - 1:020}", f"{2**63:020}"):
-        yield (
-            f"version {number}",
-            steps(lambda draft, name=number: draft.raw(f"{name}.json", b"{}")),
-        )  # type: ignore[misc]
+        yield f"version {number}", after_start(Draft.raw, f"{number}.json", b"{}")
     for name in (f"{-1:020}.json", f"{1:019}.json", f"{1:020}.JSON", f"{1:020}.json.tmp",
                  f"{2:020}.{1:020}.compacted.json", f"{0:020}.{9:020}.compacted.json"):  # fmt: skip
-        yield f"log file {name}", steps(lambda draft, name=name: draft.raw(name, b"{"))  # type: ignore[misc]
+        yield f"log file {name}", after_start(Draft.raw, name, b"{")
     checksums = {
         "empty": b"",
         "cut": b'{"numFiles":',
@@ -155,13 +147,8 @@ def _log_files() -> Iterator[Case]:
         "of other types": b'{"numFiles":"x","metadata":[],"protocol":7,"allFiles":{}}',
     }
     for name, content in checksums.items():
-        yield (
-            f"checksum file: {name}",
-            steps(
-                lambda draft, content=content: draft.raw(f"{0:020}.crc", content)  # type: ignore[misc]
-            ),
-        )
-    yield "checksum file is a FIFO", steps(lambda draft: draft.fifo(f"_delta_log/{0:020}.crc"))
+        yield f"checksum file: {name}", after_start(Draft.raw, f"{0:020}.crc", content)
+    yield "checksum file is a FIFO", after_start(Draft.fifo, f"_delta_log/{0:020}.crc")
 
 
 def _protocols() -> Iterator[Case]:
@@ -264,7 +251,7 @@ def _columns() -> Iterator[Case]:
             metadata(fields, configuration=mapping),
             add(),
         )
-    rules = {
+    rules: dict[str, dict[str, object]] = {
         "generated by nonsense": {"delta.generationExpression": "((("},
         "generated deeply": {"delta.generationExpression": "(" * 5000 + "id" + ")" * 5000},
         "generated by itself": {"delta.generationExpression": "x"},

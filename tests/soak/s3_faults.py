@@ -8,9 +8,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
-from typing import Any
 
 import pyarrow as pa
 
@@ -213,19 +213,19 @@ def _racer(
     won: list[int] = []
     versions: list[int] = []
 
-    def attempt(act: Callable[[], Any]) -> Any:
+    def attempt(act: Callable[[], object]) -> bool:
         barrier.wait(120)
         try:
-            return act()
+            act()
         except (FileExistsError, DeltaError):
-            return None
+            return False
+        return True
 
     for number in range(rounds):
         name = f"_soak/{number:020}.json"
-        if attempt(lambda name=name: store.put_if_absent(name, b"%d" % racer) or True):  # type: ignore[misc]
+        if attempt(partial(store.put_if_absent, name, b"%d" % racer)):
             won.append(number)
         row = pa.table({"id": pa.array([racer * 1000 + number], pa.int64())})
-        result = attempt(lambda row=row: table.append(row))  # type: ignore[misc]
-        if result is not None:
-            versions.append(result.version)
+        if attempt(partial(table.append, row)):
+            versions.append(table.version())
     answers.put((racer, won, versions))
