@@ -4,13 +4,20 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PYTEST := $(BIN)/pytest
 WORKERS ?= 2
+# Of `make soak`: minutes for all parts together, parts (all if empty), and what to repeat.
+MINUTES ?= 60
+PARTS ?=
+SEED ?=
+ROUND ?=
 CONNECT := SPARK_SESSION=connect $(PYTEST) -n $(WORKERS) --dist worksteal -m "spark and not delta_spark"
 
-.PHONY: help install demo test test-spark test-connect lint format bench ui docs screenshots lock clean check-python check-java
+.PHONY: help install demo test test-all soak test-spark test-connect lint format bench ui docs screenshots lock clean check-python check-java
 
 help:
 	@echo "make demo         run the demo pipeline on real data, on local Spark"
-	@echo "make test         run every test"
+	@echo "make test         run every test but the short soak run"
+	@echo "make test-all     run every test"
+	@echo "make soak         attack tables for an hour: MINUTES=5, PARTS=crash,s3, SEED=7, ROUND=0"
 	@echo "make test-spark   run only the tests that need Spark"
 	@echo "make test-connect run those again with all sessions of Spark Connect"
 	@echo "make lint         style, types and layers"
@@ -42,7 +49,14 @@ demo: $(STAMP) check-java
 
 # What fails on Connect must not hide what fails elsewhere, and the summary of all tests comes last.
 test: $(STAMP) check-java
+	$(CONNECT); on_connect=$$?; $(PYTEST) -n $(WORKERS) --dist worksteal -m "not soak" && exit $$on_connect
+
+test-all: $(STAMP) check-java
 	$(CONNECT); on_connect=$$?; $(PYTEST) -n $(WORKERS) --dist worksteal && exit $$on_connect
+
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --parts "$(PARTS)" \
+		$(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND))
 
 test-spark: $(STAMP) check-java
 	$(PYTEST) -m spark
@@ -81,4 +95,4 @@ lock:
 		--no-emit-find-links --no-header --no-annotate --quiet --upgrade -o requirements-dev.lock
 
 clean:
-	rm -rf .venv .cache .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .cache .demo .soak .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

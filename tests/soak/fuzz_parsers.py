@@ -15,8 +15,9 @@ from tests.soak.processes import preloaded_processes
 
 __all__ = ["play_fuzz_round"]
 
-INPUTS = 3000
+INPUTS = 1500
 SHORT_INPUTS = 150
+PARSER_S = 60.0
 WALL_S = 300.0
 
 
@@ -53,7 +54,7 @@ def fuzz(name: str, seed: int, inputs: int, current: str, report: str) -> None:
     fuzzer = Fuzzer(
         target.parse, target.seeds(), target.words, random.Random(seed), last.write_bytes
     )
-    fuzzer.run(inputs)
+    inputs = fuzzer.run(inputs, PARSER_S)
     shortest = [minimise(target.parse, finding) for finding in fuzzer.findings.values()]
     findings = [(found.kind, found.place, found.message, found.data.hex()) for found in shortest]
     Path(report).write_text(

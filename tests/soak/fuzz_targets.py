@@ -70,7 +70,7 @@ def _vector(data: bytes) -> None:
     line, _, content = data.partition(b"\n")
     try:
         descriptor = msgspec.json.decode(line, type=DeletionVectorDescriptor)
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return
     if descriptor.storage_type == "i":
         parse_inline(descriptor)

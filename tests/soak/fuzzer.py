@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -53,14 +54,18 @@ class Fuzzer:
     lines: set[tuple[CodeType, int]] = field(default_factory=set)
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
 
-    def run(self, inputs: int) -> None:
-        """Parse the seeds and so many mutants."""
+    def run(self, inputs: int, seconds: float = 3600.0) -> int:
+        """Parse the seeds and up to so many mutants; how many there was time for."""
+        deadline = time.monotonic() + seconds
         for seed in list(self.seeds):
             self._try(seed)
-        for _ in range(inputs):
+        for count in range(inputs):
+            if time.monotonic() > deadline:
+                return count
             mutant = self._mutate(self.chance.choice(self.seeds))
             if self._try(mutant):
                 self.seeds.append(mutant)
+        return inputs
 
     def _try(self, data: bytes) -> bool:
         """Whether the input reached new lines."""

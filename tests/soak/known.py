@@ -45,6 +45,8 @@ _HOSTILE = {
 _FUZZ = {
     "(commit|schema|sql|alter|last_checkpoint|checksum): RecursionError": "deep input",
     "schema: (OverflowError|ValueError) in to_arrow_type": "precisions of decimals",
+    "commit: OverflowError in integer_column": "integers beyond 64 bits",
+    "alter: ValueError in integer": "integers of more than 4,300 digits",
 }
 """Failures of parsers: title → why."""
 

@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -42,6 +42,9 @@ class S3Proxy:
         self.upstream_port = upstream_port
         self.small_pages = False
         """Whether each listing comes in pages of two keys."""
+        self.one_put_at_a_time = False
+        """Whether puts wait for each other, for servers that check and store in two steps."""
+        self.put_lock = threading.Lock()
         self.requests = 0
         """Requests since `strike` was called."""
         self._strike: Strike | None = None
@@ -98,7 +101,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, body: bytes, fault: FaultKind | None) -> None:
         """Let the request take effect, and spoil the reply."""
-        status, headers, answer, length = self._ask_upstream(body)
+        waits = self.proxy.one_put_at_a_time and self.command == "PUT"
+        with self.proxy.put_lock if waits else nullcontext():
+            status, headers, answer, length = self._ask_upstream(body)
         if fault == "lost reply":
             self._reset()
         elif fault == "lost 500":

@@ -80,7 +80,7 @@ def s3mock_server(directory: Path) -> Iterator[int]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     options = ["-XX:TieredStopAtLevel=1", "-Xshare:auto", f"-Djava.io.tmpdir={directory}"]
-    arguments = ["--server.address=127.0.0.1", f"--server.port={port}"]
+    arguments = ["--server.address=127.0.0.1", "--server.port=0", f"--http.port={port}"]
     with (directory / "s3mock.log").open("wb") as log:
         process = subprocess.Popen(
             [java, *options, "-jar", str(jar), *arguments], stdout=log, stderr=log
