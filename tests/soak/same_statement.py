@@ -89,7 +89,7 @@ def play_race_round(round_: Round) -> None:
 
 
 def _calls(round_: Round, race: _Race) -> list[int]:
-    """The store calls to interrupt: all, or a sample with all that may commit."""
+    """The store calls to interrupt: all, or the first that may commit."""
     calls: list[Operation] = []
     store = FaultyStore(
         memory_copy(race.template), before_call=lambda operation, _: calls.append(operation)
@@ -98,7 +98,7 @@ def _calls(round_: Round, race: _Race) -> list[int]:
     if not round_.short:
         return list(range(1, len(calls) + 1))
     commits = [number for number, call in enumerate(calls, 1) if call == "put_if_absent"]
-    return sorted({round_.random.randint(1, len(calls)), *commits[:2]})
+    return commits[:2]
 
 
 def _interrupt(round_: Round, race: _Race, call: int) -> None:

@@ -76,7 +76,7 @@ class Worker:
         for operation in OPERATIONS:
             after, value, faults = self._undisturbed(operation)
             if self.short:
-                faults = self.chance.sample(faults, min(3, len(faults)))
+                faults = self.chance.sample(faults, min(2, len(faults)))
             for fault in faults:
                 problem = self._strike(operation, fault, after, value)
                 _print(fault=f"{fault.call} {fault.error}", problem=problem, about=repr(fault))
@@ -91,7 +91,8 @@ class Worker:
 
     def _undisturbed(self, operation: PublicOperation) -> tuple[Rows, object, list[_Fault]]:
         faults = []
-        for call, errors in ERRORS.items():
+        kinds = self.chance.sample(list(ERRORS.items()), 2 if self.short else len(ERRORS))
+        for call, errors in kinds:
             table, place = self._fresh()
             self.injector.arm(_Fault(call, "", 0, False, 0))
             value = operation.run(table, place)
