@@ -92,7 +92,14 @@ def run_writer(task: WriterTask) -> None:
         first = ((task.writer * 1000 + task.incarnation) * 1000 + count) * 20
         new_ids = tuple(range(first, first + chance.randint(2, 10)))
         step_id = f"w{task.writer}-{task.incarnation}-{count}"
-        step = choose_step(table, chance, step_id, new_ids, f"app-{task.writer}")
+        try:
+            step = choose_step(table, chance, step_id, new_ids, f"app-{task.writer}")
+        except DeltaError as error:
+            # Nothing that others do may stop a reader; and nothing more can be chosen here.
+            reading = Step(step_id, "read")
+            journal.begin(reading)
+            journal.end(reading, type(error).__name__, error.version, str(error))
+            return
         suicide.arm()
         _make(table, journal, step)
         suicide.disarm()
