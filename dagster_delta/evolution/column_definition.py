@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.engines.sql.moments import at_moment
 from dagster_delta.engines.sql.repeatability import unsteady_functions
+from dagster_delta.engines.sql.table_expressions import check_table_expression
 from dagster_delta.engines.sql.types import sql_type_name
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.evolution.type_spelling import parse_type
@@ -168,6 +169,8 @@ def _check_identity(field: StructField, schema: StructType) -> None:  # noqa: AR
 
 def _check_default(field: StructField, schema: StructType) -> None:  # noqa: ARG001
     _parse(field, DEFAULT_KEY, StructType(()), "has no columns to look at")
+    sql, what = str(field.metadata[DEFAULT_KEY]), f"the default of column {field.name}"
+    check_table_expression(sql, StructType(()), what, is_default=True)
 
 
 def _check_generated(field: StructField, schema: StructType) -> None:
@@ -189,6 +192,8 @@ def _check_generated(field: StructField, schema: StructType) -> None:
             "nondeterministic: use a default instead",
             column=field.name,
         )
+    what = f"generated column {field.name}"
+    check_table_expression(str(field.metadata[GENERATION_KEY]), bases, what)
 
 
 def _parse(field: StructField, key: str, scope: StructType, explained: str) -> SqlExpression:

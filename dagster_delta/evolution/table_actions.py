@@ -10,6 +10,7 @@ import re
 import msgspec
 
 from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.engines.sql.table_expressions import check_table_expression
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
@@ -49,6 +50,7 @@ def add_constraint(draft: SchemaDraft, action: AddConstraint) -> None:
     Raises:
         InvalidArgument: the name is taken or odd, or the expression is no condition.
         SchemaMismatch: it names a column that is not there.
+        UnsupportedExpression: it holds what no writer would evaluate.
     """
     name = action.name.lower()
     properties = dict(draft.configuration.metadata.configuration)
@@ -63,6 +65,7 @@ def add_constraint(draft: SchemaDraft, action: AddConstraint) -> None:
         )
     expression = parse_expression(action.expression, draft.schema)
     expression.check_filter()
+    check_table_expression(action.expression, draft.schema, f"CHECK {name}")
     draft.set_raw_properties({**properties, f"{CONSTRAINT_PREFIX}{name}": action.expression})
     draft.configuration = TableConfiguration(
         upgrade_protocol(draft.configuration.protocol, ["checkConstraints"]),

@@ -86,7 +86,7 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
         InvalidTable, StorageFailure: of the log.
     """
     if small_file_bytes is None:
-        spec = write_spec(snapshot.configuration, snapshot.store.location)
+        spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
         small_file_bytes = int(spec.target_file_size_bytes * MIN_SIZE_SHARE)
     totals = add_up_files(snapshot)
     partitions = _partitions(snapshot, small_file_bytes)

@@ -164,7 +164,9 @@ def optimize_table(
 def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
     target = options.target_file_size_bytes
     if target is None:
-        return write_spec(snapshot.configuration, snapshot.store.location).target_file_size_bytes
+        return write_spec(
+            snapshot.configuration, snapshot.store.location, check_rows=False
+        ).target_file_size_bytes
     if target < 1:
         raise InvalidArgument(f"target_file_size is a number of bytes from 1 on, not {target}")
     return target

@@ -23,6 +23,7 @@ from dagster_delta.evolution.type_promotion import records_versions
 from dagster_delta.protocol.column_values import (
     NO_VALUES,
     ColumnValues,
+    column_defaults,
     filled_columns,
     generated_columns,
 )
@@ -290,8 +291,11 @@ def write_spec(
 
     Raises:
         InvalidArgument: rows cannot be sorted by one of the columns.
+        UnsupportedExpression: SQL of the table's metadata does more than compute.
     """
     own = table_constraints(configuration) if check_rows else ()
+    if check_rows:
+        _check_own_expressions(configuration, location.uri)
     constraints = (*constraints, *_stored_as_given(configuration, (*own, *constraints)))
     own = (*own, *(_text_limits(configuration) if check_rows else ()))
     if values.verified:
@@ -307,6 +311,24 @@ def write_spec(
         or _DEFAULT_FILE_SIZE_BYTES,
         sort_by=_sort_columns(configuration, sort_by),
     )
+
+
+def _check_own_expressions(configuration: TableConfiguration, table: str) -> None:
+    """Refuse what the table would have evaluated besides plain computations, before any engine sees
+    it.
+    """
+    from dagster_delta.engines.sql.table_expressions import check_table_expression
+
+    schema = configuration.schema
+    for each in _declared_constraints(configuration):
+        check_table_expression(each.sql, schema, each.name, table=table)
+    for column in generated_columns(configuration):
+        what = f"generated column {column.column}"
+        check_table_expression(column.sql, schema, what, table=table)
+    for column in column_defaults(configuration):
+        what = f"the default of column {column.column}"
+        nothing = StructType(())
+        check_table_expression(column.sql, nothing, what, table=table, is_default=True)
 
 
 def _text_limits(configuration: TableConfiguration) -> Iterator[Constraint]:
@@ -366,12 +388,16 @@ def table_constraints(configuration: TableConfiguration) -> tuple[Constraint, ..
         Constraint(f"NOT NULL {'.'.join(path)}", not_null_sql(path))
         for path in configuration.not_null_columns
     )
-    invariants = (
-        Constraint(f"invariant {column}", sql) for column, sql in configuration.invariants
-    )
+    return (*not_null, *_declared_constraints(configuration))
+
+
+def _declared_constraints(configuration: TableConfiguration) -> Iterator[Constraint]:
+    """The conditions that are written down in the metadata as SQL."""
+    for column, sql in configuration.invariants:
+        yield Constraint(f"invariant {column}", sql)
     # Spec: CHECK constraints bind where the protocol supports them.
     checks = (
         configuration.properties.constraints if configuration.supports("checkConstraints") else {}
     )
-    named = (Constraint(f"CHECK {name}", sql) for name, sql in checks.items())
-    return (*not_null, *invariants, *named)
+    for name, sql in checks.items():
+        yield Constraint(f"CHECK {name}", sql)

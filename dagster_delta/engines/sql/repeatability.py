@@ -12,27 +12,29 @@ from dagster_delta.engines.sql.expressions import SqlExpression
 from dagster_delta.engines.sql.tokens import tokenize
 from dagster_delta.errors import InvalidArgument
 
-__all__ = ["check_repeatable", "unsteady_functions"]
+__all__ = ["OF_THE_SESSION", "RANDOM", "check_repeatable", "unsteady_functions"]
 
-_RANDOM = frozenset(
+RANDOM = frozenset(
     {
         "input_file_name", "monotonically_increasing_id", "rand", "randn", "random", "randstr",
         "shuffle", "spark_partition_id", "uniform", "uuid",
     }
 )  # fmt: skip
+"""Functions of chance, or of the place where Spark happens to compute a row."""
 
-_OF_THE_SESSION = frozenset(
+OF_THE_SESSION = frozenset(
     {
         "curdate", "current_catalog", "current_database", "current_date", "current_schema",
         "current_timestamp", "current_timezone", "current_user", "localtimestamp", "now",
         "session_user", "user",
     }
 )  # fmt: skip
+"""Functions of the clock and the session: one value for all rows of a statement."""
 
 
 def unsteady_functions(expression: SqlExpression) -> list[str]:
     """Names in an expression of functions that hang on chance, the clock or the session, sorted."""
-    return _named(expression, _RANDOM | _OF_THE_SESSION)
+    return _named(expression, RANDOM | OF_THE_SESSION)
 
 
 def check_repeatable(expression: SqlExpression, what: str) -> None:
@@ -45,7 +47,7 @@ def check_repeatable(expression: SqlExpression, what: str) -> None:
     Raises:
         InvalidArgument: it holds a function of chance.
     """
-    found = _named(expression, _RANDOM)
+    found = _named(expression, RANDOM)
     if found:
         raise InvalidArgument(
             f"{what} holds {', '.join(found)}, which gives another answer each time it is asked: "

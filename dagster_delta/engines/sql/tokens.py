@@ -50,8 +50,8 @@ class Token:
 
 _LEXEMES = re.compile(
     r"""
-      (?P<space>   \s+ | --[^\r\n]* | /\*(?!\+).*?\*/ )
-    | (?P<string>  (?P<raw>[rR])? (?: '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" ) )
+      (?P<space>   \s+ | --(?:\\\n|[^\r\n])* | /\*(?!\+)(?:(?!/\*).)*?\*/ )
+    | (?P<string>  [rR](?: '[^']*' | "[^"]*" ) | '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" )
     | (?P<quoted>  `(?:[^`]|``)*` )
     | (?P<number>  (?: \d+\.\d* | \.\d+ | \d+ ) (?: [eE][+-]?\d+ )? (?: BD | [LSYFD] )? (?!\w) )
     | (?P<word>    [^\W\d]\w* )
@@ -85,9 +85,11 @@ def tokenize(sql: str) -> list[Token]:
     position = 0
     while position < len(sql):
         match = _LEXEMES.match(sql, position)
-        if match is None:
-            syntax_error(sql, position, f"cannot read {sql[position]!r}")
-        kind = match.lastgroup if match.lastgroup != "raw" else "string"
+        # Spark nests comments: what follows the first end could be text to one reader and not to
+        # another.
+        if match is None or sql.startswith("/*", position) and match["space"] is None:
+            syntax_error(sql, position, f"cannot read {sql[position : position + 2].strip()!r}")
+        kind = match.lastgroup
         text = match[0]
         if kind == "string":
             tokens.append(Token("string", _checked(sql, position, unescape_string(text)), position))

@@ -1,0 +1,203 @@
+"""Which SQL of a table's metadata may be evaluated: CHECK constraints, generated columns, defaults.
+
+Whoever wrote the table wrote these texts, so they are untrusted input, and Spark would run whatever
+they hold: Java methods by reflection, subqueries that read files, functions of the session. Every
+lexeme must be known here: a column of the table, a word or an operator of the expression grammar,
+or a built-in function that computes its result from its arguments alone.
+
+Spec: CHECK Constraints; Column Invariants; Generated Columns; Default Columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.engines.sql.intervals import INTERVAL_UNITS
+from dagster_delta.engines.sql.repeatability import OF_THE_SESSION
+from dagster_delta.engines.sql.tokens import Token, tokenize
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.protocol.schema import StructType
+
+__all__ = ["check_table_expression"]
+
+_FUNCTIONS = frozenset(
+    """
+    abs acos acosh add_months aes_decrypt aes_encrypt aggregate array array_append array_compact
+    array_contains array_distinct array_except array_insert array_intersect array_join array_max
+    array_min array_position array_prepend array_remove array_repeat array_size array_sort
+    array_union arrays_overlap arrays_zip ascii asin asinh atan atan2 atanh base64 between bigint
+    bin binary bit_count bit_get bit_length boolean bround btrim cardinality cast cbrt ceil ceiling
+    char char_length character_length chr coalesce collate collation concat concat_ws contains conv
+    convert_timezone cos cosh cot crc32 csc date date_add date_diff date_format date_from_unix_date
+    date_part date_sub date_trunc dateadd datediff datepart day dayname dayofmonth dayofweek
+    dayofyear decimal decode degrees div double e element_at elt encode endswith ends_with
+    equal_null exists exp expm1 extract factorial filter find_in_set flatten float floor forall
+    format_number format_string from_csv from_json from_unixtime from_utc_timestamp get
+    get_json_object getbit greatest hash hex hour hypot if ifnull ilike initcap instr int
+    is_valid_utf8 is_valid_variant is_variant_null isnan isnotnull isnull json_array_length
+    json_object_keys last_day lcase least left len length levenshtein like ln locate log log10 log1p
+    log2 lower lpad ltrim luhn_check make_date make_dt_interval make_interval make_time
+    make_timestamp make_timestamp_ltz make_timestamp_ntz make_valid_utf8 make_ym_interval map
+    map_concat map_contains_key map_entries map_filter map_from_arrays map_from_entries map_keys
+    map_values map_zip_with mask md5 minute mod month monthname months_between named_struct nanvl
+    negative next_day nullif nullifzero nvl nvl2 octet_length overlay parse_json parse_url pi pmod
+    position positive pow power printf quarter quote radians reduce regexp regexp_count
+    regexp_extract regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr repeat
+    replace reverse right rint rlike round rpad rtrim sec second sequence sha sha1 sha2 shiftleft
+    shiftright shiftrightunsigned sign signum sin sinh size slice smallint sort_array soundex space
+    split split_part sqrt startswith starts_with str_to_map string struct substr substring
+    substring_index tan tanh timestamp timestampadd timestampdiff timestamp_micros timestamp_millis
+    timestamp_ntz timestamp_seconds tinyint to_binary to_char to_csv to_date to_json to_number
+    to_timestamp to_timestamp_ltz to_timestamp_ntz to_unix_timestamp to_utc_timestamp to_varchar
+    to_variant_object transform transform_keys transform_values translate trim trunc try_add
+    try_aes_decrypt try_cast try_divide try_element_at try_make_interval try_make_timestamp
+    try_make_timestamp_ltz try_make_timestamp_ntz try_mod try_multiply try_parse_json try_parse_url
+    try_subtract try_to_binary try_to_date try_to_number try_to_timestamp try_url_decode
+    try_validate_utf8 try_variant_get typeof ucase unbase64 unhex unix_date unix_micros unix_millis
+    unix_seconds unix_timestamp upper url_decode url_encode validate_utf8 variant_get weekday
+    weekofyear width_bucket xxhash64 year zeroifnull zip_with
+    """.split()
+)
+
+_WORDS = frozenset(
+    """
+    all and any array as between bigint binary boolean both byte case cast char character collate
+    date day dayofweek dec decimal distinct div double else end escape exists false float for from
+    hour ilike in int integer interval is leading like long map minute month not null numeric or
+    quarter real regexp rlike second short smallint some string struct then timestamp timestamp_ltz
+    timestamp_ntz tinyint to trailing true unknown utf8_binary utf8_lcase unicode unicode_ci varchar
+    variant void week when x year
+    """.split()
+) | frozenset(INTERVAL_UNITS)
+
+# No subquery is without one of them, even where the table has columns of these names.
+_WORDS_OF_QUERIES = frozenset(
+    {"except", "intersect", "lateral", "minus", "over", "select", "table", "union", "using"}
+    | {"values", "with"}
+)
+
+_OPERATORS = frozenset(
+    "<=> <> != == <= >= !< !> || :: -> - + * / % < > = ! ( ) [ ] , . & | ^ ~".split()
+)
+
+
+_CHANCE = frozenset({"rand", "randn", "random", "randstr", "uniform", "uuid"})
+
+_MAX_NESTING = 100
+"""Brackets within brackets, also where only Spark knows the construct around them."""
+
+
+def check_table_expression(
+    sql: str, schema: StructType, what: str, *, table: str | None = None, is_default: bool = False
+) -> None:
+    """Make sure that an expression out of a table's metadata does nothing but compute.
+
+    Args:
+        sql: the text as the log has it.
+        schema: the columns that it may name.
+        what: to call it by: "CHECK positive".
+        table: URI of the table, for errors; None where there is none yet.
+        is_default: whether it is a default, which may be made by chance: `uuid()`.
+
+    Raises:
+        UnsupportedExpression: it holds something that is not known to be harmless; the message
+            names it.
+        SchemaMismatch: it names a column that is not there.
+    """
+    try:
+        tokens = tokenize(sql)
+        niladic = OF_THE_SESSION | _CHANCE if is_default else OF_THE_SESSION
+        refused = _first_unknown(tokens, schema, niladic)
+        if refused is None:
+            parse_expression(sql, schema)
+            return
+    except InvalidArgument as error:
+        raise _refusal(what, sql, f"cannot be read: {error.message}", table) from None
+    raise _refusal(what, sql, f"holds {refused}", table)
+
+
+def _refusal(what: str, sql: str, problem: str, table: str | None) -> UnsupportedExpression:
+    shown = sql if len(sql) <= 200 else f"{sql[:200]}…"
+    return UnsupportedExpression(
+        f"{what} ({shown}) {problem}. Expressions that a table brings along are evaluated only "
+        "where they consist of columns, operators and deterministic built-in functions: drop or "
+        "replace it with ALTER TABLE",
+        table=table,
+    )
+
+
+def _first_unknown(
+    tokens: Sequence[Token], schema: StructType, niladic: frozenset[str]
+) -> str | None:
+    """What to call the first lexeme that is not known to be harmless; None where all are."""
+    names = {field.name.casefold() for field in schema} | _lambda_variables(tokens)
+    before: Token | None = None
+    nesting = 0
+    for token, following in pairwise(tokens):
+        problem = None
+        nesting += token.is_operator("(", "[") - token.is_operator(")", "]")
+        if nesting > _MAX_NESTING:
+            problem = f"more than {_MAX_NESTING} brackets within each other"
+        elif token.kind == "operator":
+            problem = _unknown_operator(token, following)
+        elif token.kind == "string" and following.is_operator("("):
+            problem = f"a call of {token.text!r}"
+        elif token.kind in ("word", "quoted"):
+            is_field = before is not None and before.is_operator(".")
+            problem = _unknown_word(token, before, following, is_field, names, niladic)
+        if problem is not None:
+            return problem
+        before = token
+    return None
+
+
+def _unknown_operator(token: Token, following: Token) -> str | None:
+    if token.text not in _OPERATORS:
+        return f"the character {token.text!r}"
+    # `IDENTIFIER('name')(…)` calls a function by a text.
+    if token.text in (")", "]") and following.is_operator("("):
+        return "a call of a computed name"
+    return None
+
+
+def _unknown_word(
+    token: Token,
+    before: Token | None,
+    following: Token,
+    is_field: bool,
+    names: set[str],
+    niladic: frozenset[str],
+) -> str | None:
+    word = token.text.casefold()
+    is_word = token.kind == "word"
+    if following.is_operator("("):
+        is_known = word in _FUNCTIONS or word in niladic or (is_word and word in _WORDS)
+        return None if is_known and not is_field else f"the function {token.text}"
+    if is_field:
+        return None
+    if is_word and word in _WORDS_OF_QUERIES:
+        return f"the word {token.text} (a column of that name needs backticks)"
+    if is_word and word == "from" and before is not None and before.is_operator("("):
+        return "a subquery"
+    if word in names or (is_word and (word in _WORDS or word in niladic)):
+        return None
+    # A name of a type or of a literal, such as X'00', is a word before a text.
+    return f"the name {token.text}, which is not a column here"
+
+
+def _lambda_variables(tokens: Sequence[Token]) -> set[str]:
+    """The variables of `x -> …` and `(x, y) -> …`."""
+    found = set()
+    for index, token in enumerate(tokens):
+        if not token.is_operator("->") or not index:
+            continue
+        start = index - 1
+        if tokens[start].is_operator(")"):
+            while start and not tokens[start].is_operator("("):
+                start -= 1
+        found |= {
+            each.text.casefold() for each in tokens[start:index] if each.kind in ("word", "quoted")
+        }
+    return found
