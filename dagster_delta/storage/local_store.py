@@ -175,8 +175,19 @@ class LocalStore:
         self._publish(path, data, os.replace)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove the files; absent ones are fine."""
+        """Remove the files; absent ones are fine.
+
+        Raises:
+            StorageFailure: the file system refused, or a directory on the way is a link out of the
+                table.
+        """
+        inside: dict[str, bool] = {}
         for path in paths:
+            directory = path.rpartition("/")[0]
+            if directory not in inside:
+                inside[directory] = self._is_inside(directory)
+            if not inside[directory]:
+                raise self._failure(OSError("a link leads out of the table"), path)
             try:
                 os.unlink(self._inside(path))
             except (FileNotFoundError, NotADirectoryError):
@@ -221,6 +232,13 @@ class LocalStore:
     def _inside(self, path: str) -> str:
         check_relative_path(path)
         return f"{self._root}/{path}" if path else self._root
+
+    def _is_inside(self, directory: str) -> bool:
+        """Whether a directory is below the root with all links followed."""
+        if not directory:
+            return True
+        root = os.path.realpath(self._root)
+        return os.path.commonpath([root, os.path.realpath(self._inside(directory))]) == root
 
     def _readable(self, path: str) -> str:
         scheme = scheme_of(path)

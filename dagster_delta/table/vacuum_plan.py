@@ -91,8 +91,8 @@ class ReferencedFiles:
     """The files that a table still needs, under every spelling that may reach them.
 
     A relative path protects the file of that path. An absolute one (`/p`, `file:/p`, `s3://b/k`)
-    may lead into the table through a link, a mount or another name of the bucket, so it protects
-    every file of its name.
+    may lead into the table through a link, a mount or another name of the bucket, and one that
+    climbs (`../t/p`) through the directory around it, so they protect every file of their name.
 
     It takes eight bytes a file: of a path its 64-bit hash is known, and a file whose hash is that
     of another one stays, too.
@@ -138,7 +138,10 @@ class ReferencedFiles:
             return
         self._paths.add(path)
         if "./" in path or "//" in path:
-            self._paths.add(posixpath.normpath(path))
+            normal = posixpath.normpath(path)
+            self._paths.add(normal)
+            if normal.startswith("../"):
+                self._names.add(normal.rpartition("/")[2])
 
 
 class _HashedTexts:
