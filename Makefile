@@ -11,7 +11,7 @@ SEED ?=
 ROUND ?=
 CONNECT := SPARK_SESSION=connect $(PYTEST) -n $(WORKERS) --dist worksteal -m "spark and not delta_spark"
 
-.PHONY: help install demo test test-all soak test-spark test-connect lint format bench ui docs screenshots lock clean check-python check-java
+.PHONY: help install demo test test-all soak test-spark test-connect lint format audit bench ui docs screenshots lock clean check-python check-java
 
 help:
 	@echo "make demo         run the demo pipeline on real data, on local Spark"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-spark   run only the tests that need Spark"
 	@echo "make test-connect run those again with all sessions of Spark Connect"
 	@echo "make lint         style, types and layers"
+	@echo "make audit        known vulnerabilities of the locked dependencies"
 	@echo "make bench        benchmarks, side by side with their peers"
 	@echo "make ui           open the demo in the Dagster UI"
 	@echo "make docs         regenerate docs/features.md and docs/reference.md"
@@ -73,6 +74,9 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+audit: $(STAMP)
+	$(BIN)/python .ci/audit.py
 
 bench: $(STAMP) check-java
 	$(BIN)/python -m benchmarks

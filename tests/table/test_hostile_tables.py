@@ -60,7 +60,11 @@ def _spoiled(line: str, where: str, sql: str) -> str:
 def test_the_table_of_these_tests_can_be_written_while_it_is_benign(tmp_path: Path) -> None:
     table = hostile_table(tmp_path, "check", "a > 0")
     table.append(pa.table({"a": [2]}))
-    assert table.snapshot().scan().to_arrow().sort_by("a").to_pylist()[1] == {"a": 2, "g": "g2", "d": "d"}
+    assert table.snapshot().scan().to_arrow().sort_by("a").to_pylist()[1] == {
+        "a": 2,
+        "g": "g2",
+        "d": "d",
+    }
 
 
 ATTACKS = [
@@ -108,9 +112,7 @@ def test_spark_evaluates_none_of_it(
         lambda: table.append(frame),
         lambda: table.overwrite(frame),
         lambda: table.update({"a": "a + 1"}, "a = 1", engine="spark"),
-        lambda: (
-            table.merge(merged, "t.a = s.a").when_not_matched_insert({"a": "s.a"}).execute()
-        ),
+        lambda: table.merge(merged, "t.a = s.a").when_not_matched_insert({"a": "s.a"}).execute(),
     ]
     for write in writes:
         assert_refused(table, where, write)

@@ -22,8 +22,7 @@ from dagster_delta.protocol.schema import StructType
 
 __all__ = ["check_table_expression"]
 
-_FUNCTIONS = frozenset(
-    """
+_FUNCTION_NAMES = """
     abs acos acosh add_months aes_decrypt aes_encrypt aggregate array array_append array_compact
     array_contains array_distinct array_except array_insert array_intersect array_join array_max
     array_min array_position array_prepend array_remove array_repeat array_size array_sort
@@ -58,19 +57,18 @@ _FUNCTIONS = frozenset(
     try_validate_utf8 try_variant_get typeof ucase unbase64 unhex unix_date unix_micros unix_millis
     unix_seconds unix_timestamp upper url_decode url_encode validate_utf8 variant_get weekday
     weekofyear width_bucket xxhash64 year zeroifnull zip_with
-    """.split()
-)
+"""
+_FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 
-_WORDS = frozenset(
-    """
+_KEYWORDS = """
     all and any array as between bigint binary boolean both byte case cast char character collate
     date day dayofweek dec decimal distinct div double else end escape exists false float for from
     hour ilike in int integer interval is leading like long map minute month not null numeric or
     quarter real regexp rlike second short smallint some string struct then timestamp timestamp_ltz
     timestamp_ntz tinyint to trailing true unknown utf8_binary utf8_lcase unicode unicode_ci varchar
     variant void week when x year
-    """.split()
-) | frozenset(INTERVAL_UNITS)
+"""
+_WORDS = frozenset(_KEYWORDS.split()) | INTERVAL_UNITS
 
 # No subquery is without one of them, even where the table has columns of these names.
 _WORDS_OF_QUERIES = frozenset(
@@ -79,8 +77,11 @@ _WORDS_OF_QUERIES = frozenset(
 )
 
 _OPERATORS = frozenset(
-    "<=> <> != == <= >= !< !> || :: -> - + * / % < > = ! ( ) [ ] , . & | ^ ~".split()
-)
+    {
+        "<=>", "<>", "!=", "==", "<=", ">=", "!<", "!>", "||", "::", "->", "-", "+", "*", "/", "%",
+        "<", ">", "=", "!", "(", ")", "[", "]", ",", ".", "&", "|", "^", "~",
+    }
+)  # fmt: skip
 
 
 _CHANCE = frozenset({"rand", "randn", "random", "randstr", "uniform", "uuid"})

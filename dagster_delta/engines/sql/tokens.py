@@ -87,7 +87,7 @@ def tokenize(sql: str) -> list[Token]:
         match = _LEXEMES.match(sql, position)
         # Spark nests comments: what follows the first end could be text to one reader and not to
         # another.
-        if match is None or sql.startswith("/*", position) and match["space"] is None:
+        if match is None or (sql.startswith("/*", position) and match["space"] is None):
             syntax_error(sql, position, f"cannot read {sql[position : position + 2].strip()!r}")
         kind = match.lastgroup
         text = match[0]
