@@ -44,6 +44,7 @@ Each carries its facts as attributes beside the message, and no message carries 
 from __future__ import annotations
 
 import errno
+import re
 
 __all__ = [
     "CatalogRequired",
@@ -86,6 +87,19 @@ __all__ = [
 ]
 
 
+# Logs of other writers name files by URIs that hold credentials now and then.
+_USER = re.compile(r"(?<=://)[^/@]*:[^@]*(?=@)")
+_SIGNATURE = re.compile(
+    r"(?i)([?&][^=&]*(?:sig|signature|token|secret|password|credential|key)[^=&]*=)[^&]*"
+)
+
+
+def _without_secrets(uri: str) -> str:
+    if "://" not in uri:
+        return uri
+    return _SIGNATURE.sub(r"\1***", _USER.sub("***", uri))
+
+
 class DeltaError(Exception):
     """Base class of all errors that the library raises.
 
@@ -115,6 +129,12 @@ class DeltaError(Exception):
         self.file = file
         self.column = column
         self.examples = examples
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Some learn their table and file only on the way up.
+        if name in ("table", "file") and isinstance(value, str):
+            value = _without_secrets(value)
+        super().__setattr__(name, value)
 
     def __str__(self) -> str:
         facts = {

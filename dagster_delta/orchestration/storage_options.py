@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from dagster import Config, EnvVar
@@ -174,14 +175,33 @@ class GcsStorageOptions(StorageOptions):
         default=None, description="Path of the application default credentials."
     )
     project: str | None = Field(default=None, description="Project to bill.")
-    endpoint: str | None = Field(default=None, description="Endpoint URL, if not Google's.")
+    endpoint: str | None = Field(
+        default=None, repr=False, description="Endpoint URL, if not Google's."
+    )
 
     def to_options(self) -> dict[str, Any]:
-        """The storage options that `DeltaTable` takes. They hold the secrets in plain text."""
+        """The storage options that `DeltaTable` takes. They hold the secrets in plain text.
+
+        Raises:
+            InvalidArgument: the key is not JSON, or the mask of the Launchpad.
+        """
         options = super().to_options()
         if self.service_account_key is not None:
-            options["token"] = json.loads(self.service_account_key)
+            options["token"] = _parse_key(self.service_account_key)
         return options
+
+
+def _parse_key(text: str) -> dict[str, Any]:
+    key = None
+    with suppress(json.JSONDecodeError):
+        key = json.loads(text)
+    # Outside of the handler: the error of the parser holds the whole text.
+    if not isinstance(key, dict):
+        raise InvalidArgument(
+            "service_account_key is not the JSON of a key: pass the content of the key file, or "
+            "its path as service_account"
+        )
+    return key
 
 
 class AzureStorageOptions(StorageOptions):

@@ -24,7 +24,7 @@ def open_store(
 
     Raises:
         InvalidArgument: the URI or an option makes no sense for its kind of storage, or the URI
-            holds a password.
+            holds a password or a signature.
         StorageFailure: the package that serves this kind of storage is not installed.
     """
     # A store is imported when it is first opened: the cloud ones cost more than all the rest.
@@ -34,8 +34,8 @@ def open_store(
     if holds_password(location):
         # Locations are shown: in messages, in logs and in the metadata of runs.
         raise InvalidArgument(
-            f"the {scheme_of(location)}: URI of a table holds a password, and would show it: take "
-            "it out, and pass it among the storage options"
+            f"the {scheme_of(location)}: URI of a table holds a password or a signature, and would "
+            "show it: take it out, and pass it among the storage options"
         )
     match scheme_of(location):
         case None | "file":

@@ -26,7 +26,13 @@ __all__ = [
 # Two characters at least, so that a Windows drive is a path; the slash, so that a file name with a
 # colon in it is one too.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://[^/@]*:[^/]*@")
+_URI = r"[A-Za-z][A-Za-z0-9+.-]+://"
+# A key may hold slashes; a port is no key. On the web, a user is a token.
+_PASSWORD = re.compile(rf"{_URI}[^/@]*:(?!\d+(?:/|$))[^@]*@|https?://[^/]*@", re.IGNORECASE)
+_SIGNED = re.compile(
+    rf"{_URI}.*[?&][^=&]*(?:sig|signature|token|secret|password|credential|accesskey|key)[^=&]*=",
+    re.IGNORECASE,
+)
 
 
 def scheme_of(location: str) -> str | None:
@@ -36,8 +42,10 @@ def scheme_of(location: str) -> str | None:
 
 
 def holds_password(location: str) -> bool:
-    """Whether a URI names a user with a password: `ftp://user:password@host`. A path does not."""
-    return _PASSWORD.match(location) is not None
+    """Whether a URI names a user with a password (`ftp://user:password@host`) or carries one or a
+    signature as a parameter (`https://host/table?sig=…`). A path does not.
+    """
+    return _PASSWORD.match(location) is not None or _SIGNED.match(location) is not None
 
 
 def check_relative_path(path: str) -> str:

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
 
 __all__ = ["register_delta_log"]
 
+_REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
+_SPARK_DEFAULT = "(?i)url"
+_STORAGE_OPTIONS = r"storage\."
+
 
 def register_delta_log(spark: SparkSession) -> None:
     """Register `format("delta_log")` with a session, for reading and writing in Python and SQL.
@@ -43,3 +47,14 @@ def register_delta_log(spark: SparkSession) -> None:
     from dagster_delta.table.streaming.data_source import DeltaLogSource
 
     spark.dataSource.register(DeltaLogSource)
+    _hide_storage_options(spark)
+
+
+def _hide_storage_options(spark: SparkSession) -> None:
+    """Have Spark hide the storage options of views in its plans, its UI and its event logs.
+
+    By itself it hides `secret` and `token`, but not `account_key` or `connection_string`.
+    """
+    known = spark.conf.get(_REDACTED_OPTIONS, _SPARK_DEFAULT) or _SPARK_DEFAULT
+    if _STORAGE_OPTIONS not in known:
+        spark.conf.set(_REDACTED_OPTIONS, f"{known}|{_STORAGE_OPTIONS}")
