@@ -22,11 +22,17 @@ pytestmark = [
 
 # Runs in every Python worker when it starts.
 SITE = """
-import os, sys, time
+import os, signal, sys, time
 
 here = os.path.dirname(__file__)
 sys.path[:] = [each for each in sys.path if not os.path.isdir(f"{each}/dagster_delta")]
 replace = os.replace
+
+
+def executor():
+    # The JVM is the parent of the daemon that forked this worker.
+    with open(f"/proc/{os.getppid()}/stat") as status:
+        return int(status.read().rpartition(")")[2].split()[1])
 
 
 def slowly_at_first(source, target, **directories):
@@ -36,6 +42,14 @@ def slowly_at_first(source, target, **directories):
     task = TaskContext.get()
     if not str(target).endswith(".parquet") or task is None:
         return
+    for victim in ("worker", "executor"):
+        try:
+            os.unlink(f"{here}/kill-{victim}")
+        except FileNotFoundError:
+            continue
+        # The file is there, and what reports it is gone.
+        os.kill(os.getpid() if victim == "worker" else executor(), signal.SIGKILL)
+        time.sleep(60)
     open(f"{here}/marks/{task.stageId()}-{task.partitionId()}-{task.attemptNumber()}", "w").close()
     if task.attemptNumber():
         return
@@ -137,6 +151,26 @@ step("delete", table, lambda: table.delete("id % 4 = 0", engine="spark"))
 table.append(spark.range(4000, 5000, 1, 2).selectExpr("id", "id % 3 AS p"))
 step("compacted", table, lambda: table.optimize(engine="spark"))
 
+def killing(victim, run):
+    mark = Path(root, "site", f"kill-{victim}")
+    mark.touch()
+    run()
+    seen["killed"] = seen.get("killed", 0) + (not mark.exists())
+
+
+for victim in ("worker", "executor"):
+    lost = DeltaTable(f"{root}/{victim}", must_exist=False)
+    step(f"{victim} append", lost, lambda: killing(victim, lambda: lost.append(rows)))
+    source = spark.range(2000, 6000, 1, 2).selectExpr("id", "id % 3 AS p")
+    merge = lost.merge(source, "t.id = s.id").when_matched_update_all()
+    merge = merge.when_not_matched_insert_all()
+    step(f"{victim} merge", lost, lambda: killing(victim, merge.execute))
+    step(
+        f"{victim} compact",
+        lost,
+        lambda: killing(victim, lambda: lost.optimize(engine="spark")),
+    )
+
 failed = DeltaTable(f"{root}/failed", must_exist=False)
 many = spark.range(0, 200_000, 1, 2).mapInArrow(failing_at_the_end, "id bigint")
 step("failed", failed, lambda: failed.append(many))
@@ -167,7 +201,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
         env={**os.environ, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -192,6 +226,15 @@ def test_a_task_that_ran_twice_at_once_is_in_the_commit_once(
 ) -> None:
     assert seen["rows"][step] == [rows, rows, rows]
     assert seen["twice"][step]
+
+
+@pytest.mark.parametrize("victim", ["worker", "executor"])
+@pytest.mark.parametrize(("step", "rows"), [("append", 4000), ("merge", 6000), ("compact", 6000)])
+def test_what_is_killed_beside_its_finished_file_costs_and_doubles_no_row(
+    victim: str, step: str, rows: int, seen: Any
+) -> None:
+    assert seen["killed"] == 6
+    assert seen["rows"][f"{victim} {step}"] == [rows, rows, rows]
 
 
 def test_rows_of_a_failed_attempt_are_not_in_the_commit(seen: Any) -> None:
