@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dagster_delta.engines.sql.table_expressions import check_table_expression
+from dagster_delta.engines.sql.tokens import without_variables
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, PrimitiveType, StructField, StructType
 
@@ -109,3 +110,24 @@ def test_a_default_may_be_made_by_chance_and_by_the_session() -> None:
     for sql in ("input_file_name()", "java_method('a', 'b')", "(SELECT 1)", "a"):
         with pytest.raises(UnsupportedExpression, match="the default of a"):
             check_table_expression(sql, StructType(()), "the default of a", is_default=True)
+
+
+@pytest.mark.parametrize(
+    ("sql", "spelled"),
+    [
+        ("a = 'x'", "a = 'x'"),
+        ("s = '${env:HOME}'", "s = '$' '{env:HOME}'"),
+        ('s = "a${x}b${y}"', 's = "a$" "{x}b$" "{y}"'),
+        ("s = r'\\${x}'", "s = r'\\$' r'{x}'"),
+        ("s = 'it''s $${x}'", "s = 'it''s $$' '{x}'"),
+        ("a > 0 /* ${x} */ -- ${y}", "a > 0 /* $ {x} */ -- $ {y}"),
+        ("a > ${x}", "a > $ {x}"),
+    ],
+)
+def test_no_variable_is_left_for_spark_to_replace(sql: str, spelled: str) -> None:
+    assert without_variables(sql) == spelled
+
+
+def test_a_name_that_looks_like_a_variable_is_refused_for_spark() -> None:
+    with pytest.raises(UnsupportedExpression, match="rename"):
+        without_variables("`${env:HOME}` IS NOT NULL")

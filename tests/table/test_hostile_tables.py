@@ -133,3 +133,53 @@ def test_a_constraint_that_no_writer_would_evaluate_is_not_added(tmp_path: Path)
         table.add_constraint("c", f"{ATTACK} IS NULL")
     with pytest.raises(UnsupportedExpression, match="input_file_name"):
         table.add_column("b", "STRING", default="input_file_name()")
+
+
+VARIABLE = "${env:DAGSTER_DELTA_TEST_SECRET}"
+PROPERTY_VARIABLE = "${system:user.home}"
+
+
+@pytest.mark.parametrize("where", ["generated", "default"])
+def test_nothing_of_the_environment_gets_into_the_rows(
+    spark: SparkSession, tmp_path: Path, where: str
+) -> None:
+    text = f"{VARIABLE}{PROPERTY_VARIABLE}"
+    table = hostile_table(tmp_path, where, f"'{text}'")
+    table.append(spark.range(2, 3).selectExpr("id AS a"))
+    (row,) = table.snapshot().scan(where="a = 2").to_arrow().to_pylist()
+    assert row["g" if where == "generated" else "d"] == text
+
+
+def test_data_that_look_like_variables_stay_what_they_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = DeltaTable(tmp_path / "t", must_exist=False)
+    rows = pa.table({"p": [PROPERTY_VARIABLE, "x"], "n": [1, 2]})
+    table.append(rows, partition_by=["p"])
+    where = f"p = '{PROPERTY_VARIABLE}'"
+    found = table.snapshot().scan(where=where).to_spark(spark).collect()
+    assert [row["n"] for row in found] == [1]
+    table.update({"n": f"length('{PROPERTY_VARIABLE}')"}, where, engine="spark")
+    frame = spark.createDataFrame(pa.table({"p": [PROPERTY_VARIABLE], "n": [7]}).to_pandas())
+    table.overwrite(frame, where=where)
+    table.merge(frame, f"t.p = s.p AND s.p = '{PROPERTY_VARIABLE}'").when_matched_update(
+        {"n": "s.n + 1"}
+    ).execute()
+    found = table.snapshot().scan().to_arrow().sort_by("n").to_pylist()
+    assert found == [{"p": "x", "n": 2}, {"p": PROPERTY_VARIABLE, "n": 8}]
+
+
+def test_a_column_that_is_named_like_a_variable_shows_nothing_of_the_environment(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    name = PROPERTY_VARIABLE
+    table = DeltaTable.create(
+        tmp_path / "t",
+        [Column(name, "BIGINT", nullable=False)],
+        properties={"delta.columnMapping.mode": "name"},
+    )
+    with pytest.raises(UnsupportedExpression) as caught:
+        table.append(spark.range(1).withColumnRenamed("id", name))
+    assert str(Path.home()) not in str(caught.value).replace(str(tmp_path), "")
+    table.append(pa.table({name: [1]}))
+    assert [row[0] for row in table.snapshot().scan().to_spark(spark).collect()] == [1]

@@ -32,6 +32,7 @@ from dagster_delta.engines.spark.change_tasks import (
     WrittenChanges,
     decode_changes,
 )
+from dagster_delta.engines.spark.columns import sql_column
 from dagster_delta.engines.spark.copy_tasks import CopyTask
 from dagster_delta.engines.spark.errors import spark_failures
 from dagster_delta.engines.spark.identity import identity_value
@@ -109,7 +110,7 @@ class ChangingRows:
             for index, change in enumerate(self.changes)
             for path, sql in _assigned(change)
         ]
-        columns = [self._functions.expr(sql) for *_, sql in texts]
+        columns = [sql_column(sql, self._functions) for *_, sql in texts]
         typed = self.frame.select(*[each.alias(f"_{i}") for i, each in enumerate(columns)])
         types = from_spark_schema(typed.schema)
         values: list[dict[tuple[str, ...], tuple[Column, DataType]]] = [{} for _ in self.changes]
@@ -223,7 +224,7 @@ class ChangingRows:
         if own:
             assert isinstance(field.data_type, StructType)  # noqa: S101  paths lead through structs
             sources = {
-                path[1:]: self._functions.expr(sql)
+                path[1:]: sql_column(sql, self._functions)
                 for path, sql in (change.structs or {}).items()
                 if path[0] == field.name
             }
@@ -270,7 +271,9 @@ class ChangingRows:
         computed = {}
         for column, sql in sorted(generated):
             position = names.index(column)
-            value = functions.expr(sql).try_cast(to_spark_type(self._fields[position].data_type))
+            value = sql_column(sql, functions).try_cast(
+                to_spark_type(self._fields[position].data_type)
+            )
             indexes = self._indexes(
                 lambda change, column=column: (
                     column  # type: ignore[misc]
@@ -290,7 +293,8 @@ class ChangingRows:
         functions = self._functions
         checks = [
             functions.when(
-                functions.col(_ACTION).isin(*indexes), functions.expr(each.sql).cast("boolean")
+                functions.col(_ACTION).isin(*indexes),
+                sql_column(each.sql, functions).cast("boolean"),
             )
             .otherwise(functions.lit(True))
             .alias(f"__check_{index}")

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from dagster_delta.engines.spark.schema import to_spark_type
+from dagster_delta.engines.sql.tokens import without_variables
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.column_mapping import field_id, physical_name
 from dagster_delta.protocol.schema import (
@@ -37,6 +38,7 @@ __all__ = [
     "physical_read_schema",
     "quote",
     "read_name",
+    "sql_column",
 ]
 
 VOID = PrimitiveType("void")
@@ -49,6 +51,16 @@ def quote(name: str) -> str:
     """A name as one identifier of Spark SQL."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
+
+
+def sql_column(sql: str, functions: ModuleType) -> Column:
+    """A Spark SQL expression as a column, in which no variable of the session is replaced.
+
+    Raises:
+        UnsupportedExpression: the name of a column looks like a variable.
+    """
+    column: Column = functions.expr(without_variables(sql))
+    return column
 
 
 def is_void(field: StructField) -> bool:

@@ -28,7 +28,7 @@ from dagster_delta.engines.row_changes.merge_clauses import (
 )
 from dagster_delta.engines.spark.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changed_rows import ChangingRows, RowChange, write_changes
-from dagster_delta.engines.spark.columns import quote
+from dagster_delta.engines.spark.columns import quote, sql_column
 from dagster_delta.engines.spark.errors import spark_failures
 from dagster_delta.engines.spark.merge_source import ROW_NUMBER, SparkMergeSource
 from dagster_delta.engines.spark.reader import FILE_KEY, ROW_INDEX, read_frame
@@ -203,7 +203,7 @@ class FrameMerge:
         target = rows.alias(self.names.alias(TARGET))
         source = self.source.frame.alias(self.names.alias(SOURCE))
         lacking = any(each.text.kind == "not_matched_by_source" for _, each in self._changing)
-        condition = self._functions.expr(self.names.qualified(self.on, "matched"))
+        condition = sql_column(self.names.qualified(self.on, "matched"), self._functions)
         return target.join(source, condition, "left" if lacking else "inner")
 
     def _changes(self) -> list[RowChange]:
@@ -218,7 +218,7 @@ class FrameMerge:
         conditions = [] if applies is None else [applies]
         if clause.text.condition is not None:
             sql = self.names.qualified(clause.text.condition, kind)
-            conditions.append(self._functions.expr(sql))
+            conditions.append(sql_column(sql, self._functions))
         both = conditions[0] if conditions else None
         for each in conditions[1:]:
             both = each if both is None else both & each

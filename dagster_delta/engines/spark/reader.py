@@ -26,6 +26,7 @@ from dagster_delta.engines.spark.columns import (
     physical_read_schema,
     quote,
     read_name,
+    sql_column,
 )
 from dagster_delta.engines.spark.defaulted_files import FileGroup, groups_by_columns
 from dagster_delta.engines.spark.deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
@@ -150,7 +151,7 @@ class _FrameReader:
     def result(self, rows: DataFrame) -> DataFrame:
         """The rows that the filter leaves, with the columns asked for."""
         if self.plan.where is not None:
-            rows = rows.where(self.plan.where.sql)
+            rows = rows.where(sql_column(self.plan.where.sql, functions_of(rows)))
         results = [self._result_column(each) for each in self.plan.schema]
         return rows.select(*results, *self._position_names)
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.spark.columns import sql_column
 from dagster_delta.engines.spark.identity import identity_value
 from dagster_delta.engines.spark.schema import from_spark_schema, to_spark_type
 from dagster_delta.engines.spark.session import functions_of
@@ -70,7 +71,7 @@ class WrittenRows:
             return self.frame
         functions = functions_of(self.frame)
         checks = [
-            functions.expr(constraint.sql).cast("boolean").alias(f"__check_{index}")
+            sql_column(constraint.sql, functions).cast("boolean").alias(f"__check_{index}")
             for index, constraint in enumerate(self.spec.constraints)
         ]
         return _named(self).select(*_sources(self), *checks)
@@ -97,7 +98,7 @@ def _computed(rows: WrittenRows, columns: Sequence[ColumnExpression]) -> Written
     if not columns:
         return rows
     functions = functions_of(rows.frame)
-    values = [functions.expr(each.sql) for each in columns]
+    values = [sql_column(each.sql, functions) for each in columns]
     return _extended(rows, _named(rows), [each.column for each in columns], values)
 
 

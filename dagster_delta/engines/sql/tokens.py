@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NoReturn, TypeAlias
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 
 __all__ = [
     "GrammarUnknown",
@@ -15,6 +15,7 @@ __all__ = [
     "syntax_error",
     "tokenize",
     "unescape_string",
+    "without_variables",
 ]
 
 TokenKind: TypeAlias = Literal["word", "quoted", "string", "number", "operator", "end"]
@@ -84,11 +85,7 @@ def tokenize(sql: str) -> list[Token]:
     tokens = []
     position = 0
     while position < len(sql):
-        match = _LEXEMES.match(sql, position)
-        # Spark nests comments: what follows the first end could be text to one reader and not to
-        # another.
-        if match is None or (sql.startswith("/*", position) and match["space"] is None):
-            syntax_error(sql, position, f"cannot read {sql[position : position + 2].strip()!r}")
+        match = _lexeme(sql, position)
         kind = match.lastgroup
         text = match[0]
         if kind == "string":
@@ -100,6 +97,45 @@ def tokenize(sql: str) -> list[Token]:
         position = match.end()
     tokens.append(Token("end", "", len(sql)))
     return tokens
+
+
+def without_variables(sql: str) -> str:
+    """The same expression in a spelling in which Spark finds no `${variable}` to replace.
+
+    Spark puts values of the environment, of the JVM and of its settings even into string literals
+    (`'${env:HOME}'`). Data and the metadata of tables must not get at them, and the embedded engine
+    does not know them.
+
+    Raises:
+        UnsupportedExpression: a name in backticks would be replaced, and has no other spelling.
+        InvalidArgument: a character starts no lexeme.
+    """
+    if "${" not in sql:
+        return sql
+    parts, position = [], 0
+    while position < len(sql):
+        text = _lexeme(sql, position)[0]
+        position += len(text)
+        if text[0] == "`" and "${" in text:
+            raise UnsupportedExpression(
+                f"Spark would replace the variable in the column name {text}: rename the column, "
+                'or pass engine="arrow"'
+            )
+        prefix = text[0] if text[0] in "rR" and text[1:2] in ("'", '"') else ""
+        quote = text[len(prefix)]
+        # Adjacent literals are one; elsewhere a space changes nothing.
+        apart = f"${quote} {prefix}{quote}{{" if quote in ("'", '"') else "$ {"
+        parts.append(" {" if text == "{" else text.replace("${", apart))
+    return "".join(parts)
+
+
+def _lexeme(sql: str, position: int) -> re.Match[str]:
+    match = _LEXEMES.match(sql, position)
+    # Spark nests comments: what follows the first end could be text to one reader and not to
+    # another.
+    if match is None or (sql.startswith("/*", position) and match["space"] is None):
+        syntax_error(sql, position, f"cannot read {sql[position : position + 2].strip()!r}")
+    return match
 
 
 def _checked(sql: str, position: int, text: str) -> str:
