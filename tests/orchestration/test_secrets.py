@@ -7,7 +7,7 @@ import logging
 import pickle
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -44,7 +44,7 @@ from tests.orchestration.conftest import QUIET
 
 SECRET = "hush-hush"
 
-STORES = MappingProxyType(
+STORES: Mapping[str, Any] = MappingProxyType(
     {
         "s3://bucket/lake": S3StorageOptions(
             access_key_id=SECRET,
@@ -70,7 +70,7 @@ STORES = MappingProxyType(
 )
 
 
-class TalkativeFileSystem(MemoryFileSystem):
+class TalkativeFileSystem(MemoryFileSystem):  # type: ignore[misc]
     """Fails with all it knows, as clients of storage do."""
 
     protocol = ("gs", "az", "talkative")
@@ -121,7 +121,8 @@ def test_a_run_that_fails_shows_none(root: str, caplog: pytest.LogCaptureFixture
 
     manager = DeltaIOManager(root_uri=root, storage_options=STORES[root])
     with dg.DagsterInstance.ephemeral() as instance:
-        for selected in ([events], [reader, dg.AssetSpec("events")]):
+        runs: list[list[Any]] = [[events], [reader, dg.AssetSpec("events")]]
+        for selected in runs:
             result = dg.materialize(
                 selected,
                 instance=instance,
