@@ -17,7 +17,7 @@ Spec: Delta Log Entries (writers must never overwrite an entry).
 
 from __future__ import annotations
 
-# ruff: noqa: PTH108, PTH112, PTH116, PTH208
+# ruff: noqa: PTH108, PTH116, PTH208
 # os rather than pathlib: these calls are most of a small commit, and Path objects slow them down.
 import errno
 import os
@@ -48,7 +48,8 @@ from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
 
 __all__ = ["LocalStore"]
 
-_READ_ONLY = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+# To open a FIFO would wait for somebody who writes to it.
+_READ_ONLY = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class LocalStore:
@@ -88,7 +89,9 @@ class LocalStore:
         try:
             descriptor = os.open(self._readable(path), _READ_ONLY)
             try:
-                return _read_up_to(descriptor, os.fstat(descriptor).st_size)
+                status = os.fstat(descriptor)
+                self._check_regular(status, path)
+                return _read_up_to(descriptor, status.st_size)
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -99,6 +102,7 @@ class LocalStore:
         try:
             descriptor = os.open(self._readable(path), _READ_ONLY)
             try:
+                self._check_regular(os.fstat(descriptor), path)
                 os.lseek(descriptor, offset, os.SEEK_SET)
                 return _read_up_to(descriptor, length)
             finally:
@@ -203,11 +207,10 @@ class LocalStore:
         """
         target = self._readable(path)
         try:
+            self._check_regular(os.stat(target), path)
             return pa.OSFile(target, "rb")
         except OSError as error:
-            # pyarrow does not tell a directory by the kind of the error.
-            cause = IsADirectoryError() if os.path.isdir(target) else error
-            raise self._missing_or_failure(cause, path) from error
+            raise self._missing_or_failure(error, path) from error
 
     def open_output(self, path: str) -> Any:
         """A `pyarrow.NativeFile`; the file appears under its name when it is closed.
@@ -273,6 +276,23 @@ class LocalStore:
             ) from None
         except OSError as error:
             raise self._failure(error, path) from error
+
+    def _check_regular(self, status: os.stat_result, path: str) -> None:
+        """Refuse what may never end, or never begin: only files are read.
+
+        Raises:
+            IsADirectoryError, StorageFailure.
+        """
+        if stat.S_ISREG(status.st_mode):
+            return
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError
+        raise StorageFailure(
+            "This is no regular file but a device, a named pipe or a socket, and is not read; put "
+            "the file back from a copy, or restore the table to an older version",
+            table=self._root,
+            file=path,
+        )
 
     def _missing_or_failure(self, error: OSError, path: str) -> Exception:
         if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
