@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 from dagster_delta.errors import CorruptDeletionVector, DataFileMissing
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.deletion_vectors import (
+    check_rows_in_file,
     deletion_vector_path,
     deletion_vector_range,
     parse_inline,
@@ -41,21 +42,26 @@ class DeletionVectorLoader:
         counts = Counter(deletion_vector_path(each) for each in stored)
         self._shared = {path: _SharedFile(uses) for path, uses in counts.items() if uses > 1}
 
-    def load(self, descriptor: DeletionVectorDescriptor, *, data_file: str) -> BitMap64:
+    def load(
+        self, descriptor: DeletionVectorDescriptor, *, data_file: str, num_rows: int | None = None
+    ) -> BitMap64:
         """The indexes of the rows that are deleted from a data file.
 
         Args:
             descriptor: the vector.
             data_file: path of the data file, for errors.
+            num_rows: of the data file, deleted ones counted; None where it is not known.
 
         Raises:
-            CorruptDeletionVector: the vector fails its checks.
+            CorruptDeletionVector: the vector fails its checks, or removes rows that the data file
+                does not have.
             DataFileMissing: the file of vectors is not there.
         """
         try:
-            if descriptor.storage_type == "i":
-                return parse_inline(descriptor)
-            return self._load_stored(descriptor)
+            is_inline = descriptor.storage_type == "i"
+            found = parse_inline(descriptor) if is_inline else self._load_stored(descriptor)
+            if num_rows is not None:
+                check_rows_in_file(found, num_rows)
         except CorruptDeletionVector as error:
             error.table = error.table or self._store.location.uri
             error.file = error.file or data_file
@@ -64,6 +70,7 @@ class DeletionVectorLoader:
                 "table to an older version"
             )
             raise
+        return found
 
     def _load_stored(self, descriptor: DeletionVectorDescriptor) -> BitMap64:
         path = deletion_vector_path(descriptor)

@@ -22,6 +22,7 @@ from dagster_delta.protocol.arrow_columns import boolean_column
 from dagster_delta.protocol.partition_values import decode_path
 
 __all__ = [
+    "check_rows_in_file",
     "decode_deletion_vector",
     "decode_z85",
     "deleted_row_mask",
@@ -252,6 +253,23 @@ def _check_cardinality(bitmap: BitMap64, descriptor: DeletionVectorDescriptor) -
             f"{descriptor.cardinality}"
         )
     return bitmap
+
+
+def check_rows_in_file(bitmap: BitMap64, num_rows: int) -> None:
+    """Refuse a vector that removes rows which its data file does not have.
+
+    Args:
+        bitmap: the vector.
+        num_rows: of the data file, deleted ones counted.
+
+    Raises:
+        CorruptDeletionVector: a row lies beyond the end of the file.
+    """
+    if bitmap and bitmap.max() >= num_rows:
+        raise CorruptDeletionVector(
+            f"a deletion vector removes row {bitmap.max()}, counted from 0, of a data file that "
+            f"has {num_rows} rows"
+        )
 
 
 def encode_deletion_vector_file(

@@ -5,14 +5,18 @@ Spec: Action Reconciliation; Per-file Statistics.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.arrow_values import integer_scalar
 from dagster_delta.protocol.file_skipping import skip_files, skipping_columns
+from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.protocol.predicates import Predicate
 
 if TYPE_CHECKING:
@@ -57,8 +61,9 @@ def count_records(snapshot: Snapshot) -> int | None:
         InvalidTable, StorageFailure: of the log.
     """
     total = 0
-    for batch in snapshot.file_batches(["deletion_vector"], ()):
-        records = live_records(batch.statistics(())["num_records"], batch.files["deletion_vector"])
+    for batch in snapshot.file_batches(["path", "deletion_vector"], ()):
+        counts, paths = batch.statistics(())["num_records"], partial(batch.files.column, "path")
+        records = live_records(snapshot, counts, batch.files["deletion_vector"], paths)
         if records.null_count:
             return None
         total += _sum(records)
@@ -78,31 +83,53 @@ def count_matching_records(snapshot: Snapshot, predicate: Predicate) -> int | No
     configuration = snapshot.configuration
     columns = list(skipping_columns(predicate, configuration).values())
     total = 0
-    for batch in snapshot.file_batches(["partition_values", "deletion_vector"], columns):
+    names = ["path", "partition_values", "deletion_vector"]
+    for batch in snapshot.file_batches(names, columns):
         values = batch.files["partition_values"]
         skipped = skip_files(predicate, configuration, values, batch.statistics)
         if not skipped.is_decided:
             return None
         if not pc.any(skipped.may_match).as_py():
             continue
-        counts = batch.statistics(())["num_records"]
-        records = live_records(counts, batch.files["deletion_vector"]).filter(skipped.may_match)
+        counts, paths = batch.statistics(())["num_records"], partial(batch.files.column, "path")
+        live = live_records(snapshot, counts, batch.files["deletion_vector"], paths)
+        records = live.filter(skipped.may_match)
         if records.null_count:
             return None
         total += _sum(records)
     return total
 
 
-def live_records(num_records: Any, vectors: Any) -> Any:
+def live_records(
+    snapshot: Snapshot, num_records: Any, vectors: Any, paths: Callable[[], Any]
+) -> Any:
     """Rows of files, what their deletion vectors hide subtracted; null where unknown.
 
     Args:
+        snapshot: the version, for errors.
         num_records: rows of the data files.
         vectors: as DELETION_VECTOR_TYPE, row for row.
+        paths: gives the paths of the files, for errors.
+
+    Raises:
+        CorruptLog: a file is said to have less than no rows.
     """
-    if vectors.null_count == len(vectors):
-        return num_records
-    return pc.subtract(num_records, pc.fill_null(_cardinality(vectors), integer_scalar(0)))
+    live = num_records
+    if vectors.null_count < len(vectors):
+        hidden = pc.fill_null(_cardinality(vectors), integer_scalar(0))
+        live = pc.subtract(num_records, hidden)
+    if (pc.min(live).as_py() or 0) < 0:
+        place = pc.index_in(pc.min(live), live).as_py()
+        rows, deleted = num_records[place].as_py(), _cardinality(vectors)[place].as_py()
+        raise CorruptLog(
+            f"the log says that a data file has {rows} rows, and that {deleted or 0} of them are "
+            "deleted: its statistics or its deletion vector are wrong; restore the table to an "
+            "older version",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+            file=decode_path(paths()[place].as_py()),
+        )
+    return live
 
 
 def _cardinality(vectors: Any) -> Any:

@@ -14,7 +14,7 @@ from dagster_delta.engines.engine import ReadPlan
 from dagster_delta.engines.parquet.data_file_reader import ROW_ID_COLUMNS
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.arrow_values import every, integer_scalar
+from dagster_delta.protocol.arrow_values import every
 from dagster_delta.protocol.file_skipping import SkippedFiles, skip_files
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.predicates import Constant, Predicate
@@ -217,10 +217,7 @@ class Scan(RowFrames):
             return count_matching_records(self.snapshot, self._derived(self.where.to_predicate()))
         if not self._skipped.is_decided:
             return None
-        counts = self.snapshot.statistics([])["num_records"]
-        vectors = self.snapshot.live_files(["deletion_vector"])["deletion_vector"]
-        deleted = pc.fill_null(pc.struct_field(vectors, "cardinality"), integer_scalar(0))
-        rows = pc.subtract(counts, deleted).filter(self._skipped.may_match)
+        rows = self.snapshot.record_counts().filter(self._skipped.may_match)
         total = pc.sum(rows, skip_nulls=False, min_count=0).as_py()
         return None if total is None else int(total)
 

@@ -216,16 +216,22 @@ class Snapshot:
         """Rows of the table, from statistics alone; None where a file has no statistics."""
         if self.is_large_and_unread:
             return count_records(self)
-        total = pc.sum(self._record_counts(), skip_nulls=False, min_count=0).as_py()
+        total = pc.sum(self.record_counts(), skip_nulls=False, min_count=0).as_py()
         return None if total is None else int(total)
 
     @cached_property
     def _streamed_totals(self) -> FileTotals:
         return add_up_files(self)
 
-    def _record_counts(self) -> Any:
-        counts = self.statistics([]).column("num_records")
-        return live_records(counts, self.live_files(["deletion_vector"]).column("deletion_vector"))
+    def record_counts(self) -> Any:
+        """Live rows of each file, row for row with `live_files`; null where it has no statistics.
+
+        Raises:
+            CorruptLog: the log is damaged, or says that a file has less than no rows.
+        """
+        vectors = self.live_files(["deletion_vector"])["deletion_vector"]
+        counts = self.statistics([])["num_records"]
+        return live_records(self, counts, vectors, lambda: self.live_files(["path"])["path"])
 
     def live_files(self, columns: Sequence[str] | None = None) -> Any:
         """The live files, a `pa.Table` with the columns of LIVE_FILE_SCHEMA in a stable row order.
@@ -352,7 +358,7 @@ class Snapshot:
             "path": found["path"],
             "size_bytes": found["size_bytes"],
             "partition_values": with_logical_keys(found["partition_values"], self.configuration),
-            "num_records": self._record_counts(),
+            "num_records": self.record_counts(),
             "modification_time_ms": found["modification_time_ms"],
             "has_deletion_vector": pc.is_valid(found["deletion_vector"]),
             "stats": found["stats"],

@@ -197,7 +197,9 @@ class DataFileReader:
             )
             vector = file.deletion_vector
             if vector is not None:
-                opened.left_out = self._vectors.load(vector, data_file=file.path)
+                opened.left_out = self._vectors.load(
+                    vector, data_file=file.path, num_rows=opened.footer.num_rows
+                )
             if file.hidden:
                 opened.left_out = (opened.left_out or BitMap64()) | file.hidden
         return opened

@@ -49,12 +49,13 @@ class ChunkTable:
     """Position in the scan of the file that each chunk belongs to."""
 
 
-def load_bitmaps(files: Any, store: ObjectStore) -> list[BitMap64]:
+def load_bitmaps(files: Any, store: ObjectStore, num_rows: Sequence[int]) -> list[BitMap64]:
     """The deletion vector of each file.
 
     Args:
         files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`, all with a deletion vector.
         store: store of the table.
+        num_rows: physical number of rows of each file.
 
     Raises:
         CorruptDeletionVector, DataFileMissing, StorageFailure.
@@ -62,10 +63,12 @@ def load_bitmaps(files: Any, store: ObjectStore) -> list[BitMap64]:
     vectors = [DeletionVectorDescriptor(**each) for each in files["deletion_vector"].to_pylist()]
     paths = [decode_path(each) for each in files["path"].to_pylist()]
     loader = DeletionVectorLoader(store, vectors)
+
+    def load(vector: DeletionVectorDescriptor, path: str, rows: int) -> BitMap64:
+        return loader.load(vector, data_file=path, num_rows=rows)
+
     with ThreadPoolExecutor(_LOADING_THREADS) as pool:
-        return list(
-            pool.map(lambda vector, path: loader.load(vector, data_file=path), vectors, paths)
-        )
+        return list(pool.map(load, vectors, paths, num_rows))
 
 
 def chunk_table(

@@ -338,7 +338,7 @@ class _FrameReader:
             metadata.getField("file_path"), functions.shiftright(row_index, CHUNK_BITS)
         )
         path_keys = file_keys([spark_metadata_path(each) for each in files.vector_paths])
-        bitmaps = load_bitmaps(files.with_vectors, self.plan.store)
+        bitmaps = load_bitmaps(files.with_vectors, self.plan.store, files.vector_rows)
         chunks = chunk_table(bitmaps, files.vector_rows, path_keys)
         constants = pa.table({self._own_name("words"): chunks.words})
         if partitions.joined is not None:
