@@ -16,7 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
+from dagster_delta.errors import (
+    DeltaError,
+    InvalidArgument,
+    SchemaMismatch,
+    UnsupportedExpression,
+)
 from dagster_delta.protocol.arrow_schema import from_arrow_schema
 from dagster_delta.protocol.predicates import (
     And,
@@ -480,3 +485,31 @@ check()
         [sys.executable, "-c", script], stdout=nowhere, stderr=nowhere, timeout=60
     )
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "LIKE(s) is null",
+        "LIKE() is null",
+        "ilike(s) is null",
+        "dec .1.5BD < 2",
+        "map( X'f'",
+        "s :: Xunhex(",
+        "date_trunc( + when bin( / distinct current_user",
+        "l = " + "1" * 5000,
+        "l = " + "1" * 5000 + "L",
+        "dec = 1e99999999999999999999BD",
+        "s = 'a\ud800'",
+        "NOT " * 5000 + "b",
+        "(" * 5000,
+        "-" * 500 + "1",
+    ],
+)
+def test_a_text_that_no_parser_takes_is_refused(sql: str) -> None:
+    def parse() -> None:
+        parse_expression(sql, SCHEMA).check_embeddable()
+
+    with pytest.raises(DeltaError) as caught:
+        parse()
+    str(caught.value).encode()

@@ -240,6 +240,17 @@ def _parse(sql: str) -> Syntax:
         return _parse_for_spark(sql, unknown)
 
 
+# What sqlglot raises over text that is no SQL, besides its own errors.
+_FAILURES_OF_PARSER = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
 def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
     """The whole text as one opaque part, if a full parser of Spark SQL takes it.
 
@@ -250,7 +261,7 @@ def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
 
     try:
         sqlglot.parse_one(sql, read="spark")
-    except sqlglot.errors.SqlglotError:
+    except (sqlglot.errors.SqlglotError, *_FAILURES_OF_PARSER):
         syntax_error(sql, unknown.position, unknown.problem)
     names = (Name((each.text,)) for each in tokenize(sql) if each.kind in ("word", "quoted"))
     return Opaque(f"a construct outside its grammar ({unknown.problem})", tuple(names))

@@ -7,7 +7,7 @@ import math
 import re
 import struct
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 from dagster_delta.engines.sql.syntax import LiteralSyntax, Opaque
 from dagster_delta.engines.sql.tokens import GrammarUnknown, Token, syntax_error
@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _INTEGER_SUFFIXES = {"Y": ("byte", 7), "S": ("short", 15), "L": ("long", 63)}
+_TOO_MANY_DIGITS = 100
 _NUMBER = re.compile(r"(.*?)(BD|[LSYFD])?", re.IGNORECASE)
 
 _DATE = r"\s*(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
@@ -97,7 +98,8 @@ def number_literal(sql: str, token: Token, *, negative: bool) -> LiteralSyntax:
     match = _NUMBER.fullmatch(token.text)
     digits, suffix = (match[1], (match[2] or "").upper()) if match else (token.text, "")
     text = f"-{digits}" if negative else digits
-    is_whole = digits.isdecimal()
+    # Python reads no integers of thousands of digits, and no type here has room for a hundred.
+    is_whole = digits.isdecimal() and len(digits) < _TOO_MANY_DIGITS
     if suffix in _INTEGER_SUFFIXES:
         name, bits = _INTEGER_SUFFIXES[suffix]
         if not is_whole or not -(2**bits) <= int(text) < 2**bits:
@@ -114,9 +116,11 @@ def number_literal(sql: str, token: Token, *, negative: bool) -> LiteralSyntax:
         for name, bits in (("integer", 31), ("long", 63)):
             if -(2**bits) <= int(text) < 2**bits:
                 return LiteralSyntax(int(text), PrimitiveType(name))
-    decimal = Decimal(text)
     try:
+        decimal = Decimal(text)
         return LiteralSyntax(decimal, decimal_literal_type(decimal))
+    except InvalidOperation:
+        syntax_error(sql, token.position, f"{text} does not fit a decimal")
     except BeyondPython as error:
         syntax_error(sql, token.position, str(error))
 

@@ -65,7 +65,7 @@ class _Parser:
 
     @property
     def _token(self) -> Token:
-        return self._tokens[self._index]
+        return self._tokens[min(self._index, len(self._tokens) - 1)]
 
     def _peek(self, ahead: int = 1) -> Token:
         return self._tokens[min(self._index + ahead, len(self._tokens) - 1)]

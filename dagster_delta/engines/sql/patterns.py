@@ -62,6 +62,8 @@ def resolve_like(name: str, arguments: tuple[Typed, ...]) -> Typed:
     Raises:
         Refusal: the pattern is not a constant, or the operand is not text.
     """
+    if not 2 <= len(arguments) <= 3:
+        raise Refusal(f"{name.upper()} with {len(arguments)} arguments")
     if types_of(arguments)[0] != STRING:
         raise Refusal(f"LIKE of {sql_type_name(types_of(arguments)[0])}")
     pattern = literal_of("LIKE", arguments[1], str)

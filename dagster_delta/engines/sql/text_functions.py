@@ -130,6 +130,7 @@ def _sql_octets(call: Call, operands: Sequence[str]) -> str:
 
 
 def _resolve_ilike(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    _arguments(name, arguments, 2, 3)
     pattern = literal_of("ILIKE", arguments[1], str)
     if not isinstance(pattern, str) or not pattern.isascii():
         raise Refusal("ILIKE with letters outside ASCII")

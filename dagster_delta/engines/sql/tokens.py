@@ -82,6 +82,7 @@ def tokenize(sql: str) -> list[Token]:
     Raises:
         InvalidArgument: a character starts no lexeme; the message shows where.
     """
+    _refuse_surrogates(sql)
     tokens = []
     position = 0
     while position < len(sql):
@@ -136,6 +137,15 @@ def _lexeme(sql: str, position: int) -> re.Match[str]:
     if match is None or (sql.startswith("/*", position) and match["space"] is None):
         syntax_error(sql, position, f"cannot read {sql[position : position + 2].strip()!r}")
     return match
+
+
+def _refuse_surrogates(sql: str) -> None:
+    try:
+        sql.encode()
+    except UnicodeEncodeError as error:
+        # In the message they would be no text either.
+        shown = sql.encode(errors="replace").decode()
+        syntax_error(shown, error.start, "half of a surrogate pair is not a character")
 
 
 def _checked(sql: str, position: int, text: str) -> str:
