@@ -10,16 +10,24 @@ from collections.abc import Sequence
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import (
+    MAX_NESTING,
     ArrayType,
     DataType,
     MapType,
     PrimitiveType,
     StructType,
+    nesting_of,
     walk_fields,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 
-__all__ = ["check_column_names", "check_column_types", "resolve_partition_columns"]
+__all__ = [
+    "check_column_names",
+    "check_column_types",
+    "check_fields_of_structs",
+    "check_nesting",
+    "resolve_partition_columns",
+]
 
 # Files of unmapped tables carry the logical names, and Parquet readers of Spark refuse these.
 _UNMAPPED_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
@@ -36,6 +44,7 @@ def check_column_types(schema: StructType) -> None:
             "a table has at least one column, and the schema has none: data without rows have to "
             "bring their columns all the same"
         )
+    check_fields_of_structs(schema)
     for path, field in walk_fields(schema):
         if _holds_void(field.data_type):
             column = ".".join(path)
@@ -43,6 +52,57 @@ def check_column_types(schema: StructType) -> None:
                 f"column {column} contains only nulls and has no type; give it a type",
                 column=column,
             )
+
+
+def check_fields_of_structs(schema: StructType) -> None:
+    """Refuse a struct without fields, at any depth.
+
+    Raises:
+        InvalidArgument: the message names the column.
+    """
+    for path, field in walk_fields(schema):
+        if _is_without_fields(field.data_type):
+            column = ".".join(path)
+            raise InvalidArgument(
+                f"column {column} is a struct without fields, which data files cannot hold; give "
+                "it a field, or drop the column",
+                column=column,
+            )
+
+
+def check_nesting(schema: StructType, *, known: StructType | None = None) -> None:
+    """Refuse a column whose type is nested so deeply that its data files could not be read.
+
+    Args:
+        schema: logical schema.
+        known: schema whose columns stand in the table already and pass.
+
+    Raises:
+        InvalidArgument: the message names the column.
+    """
+    for field in schema:
+        if nesting_of(field.data_type) <= MAX_NESTING:
+            continue
+        before = None if known is None else known.get(field.name)
+        if before is None or before.data_type != field.data_type:
+            raise InvalidArgument(
+                f"column {field.name} is nested more than {MAX_NESTING} levels deep (an array or "
+                "a map takes two), and files of such columns cannot be read; flatten it, or store "
+                "it as JSON text",
+                column=field.name,
+            )
+
+
+def _is_without_fields(data_type: DataType) -> bool:
+    match data_type:
+        case StructType(fields):
+            return not fields
+        case ArrayType(element_type):
+            return _is_without_fields(element_type)
+        case MapType(key_type, value_type):
+            return _is_without_fields(key_type) or _is_without_fields(value_type)
+        case _:
+            return False
 
 
 def _holds_void(data_type: DataType) -> bool:

@@ -18,6 +18,7 @@ from dagster_delta.protocol.column_mapping import physical_name
 from dagster_delta.protocol.column_values import GENERATION_KEY, IDENTITY_PREFIX
 from dagster_delta.protocol.schema import StructType, walk_fields
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 __all__ = [
     "CLUSTERING_DOMAIN",
@@ -184,7 +185,7 @@ def clustering_columns(
         return ()
     try:
         decoded = msgspec.json.decode(text, type=_Clustering)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except DECODING_ERRORS as error:
         raise InvalidTable(
             f"the metadata domain {CLUSTERING_DOMAIN} cannot be parsed ({error}); restore an older "
             "version of the table"

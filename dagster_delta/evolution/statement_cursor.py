@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from dagster_delta.engines.sql.tokens import Token, tokenize
@@ -32,6 +34,7 @@ class StatementCursor:
             problem = error.message.partition(": ")[2]
             raise InvalidArgument(f"this is not {what}: {problem}") from None
         self._index = 0
+        self._nesting = 0
 
     @property
     def token(self) -> Token:
@@ -53,6 +56,19 @@ class StatementCursor:
         if token.kind != "end":
             self._index += 1
         return token
+
+    @contextmanager
+    def one_level_deeper(self, deepest: int) -> Iterator[None]:
+        """Read what stands inside of something else of its kind.
+
+        Raises:
+            InvalidArgument: there are more levels than `deepest`.
+        """
+        if self._nesting == deepest:
+            self.fail("nested too deeply")
+        self._nesting += 1
+        yield
+        self._nesting -= 1
 
     def is_word(self, *words: str) -> bool:
         """Whether the next lexeme is one of the (upper-case) words, without quotes."""

@@ -15,6 +15,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.column_rules import (
     check_column_names,
     check_column_types,
+    check_nesting,
     resolve_partition_columns,
 )
 from dagster_delta.evolution.property_names import normalize_properties
@@ -108,6 +109,7 @@ def define_table(
         InvalidArgument: a column name, a partition column or a property makes no sense.
     """
     properties = _with_implied(normalize_properties(definition.properties or {}))
+    check_nesting(definition.schema)
     schema = _clean(definition.schema)
     check_column_types(schema)
     if required_features(schema, {}) & COLUMN_VALUE_FEATURES:
@@ -178,6 +180,7 @@ def with_schema(
     mode = configuration.column_mapping_mode
     metadata = configuration.metadata
     properties = dict(metadata.configuration)
+    check_nesting(schema, known=configuration.schema)
     check_column_types(schema)
     check_column_names(schema, mode, known=configuration.schema)
     if mode != "none":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dagster_delta.evolution.statement_cursor import StatementCursor
 from dagster_delta.protocol.schema import (
+    MAX_NESTING,
     ArrayType,
     DataType,
     DecimalType,
@@ -77,9 +78,11 @@ def read_type(cursor: StatementCursor) -> DataType:
     """Take the type that comes next.
 
     Raises:
-        InvalidArgument: none does, or one that Delta tables do not have.
+        InvalidArgument: none does, or one that Delta tables do not have, or that is nested too
+            deeply.
     """
-    data_type = _element(cursor)
+    with cursor.one_level_deeper(MAX_NESTING + 1):
+        data_type = _element(cursor)
     while cursor.take_operator("["):
         if not cursor.take_operator("]"):
             cursor.fail("expected ]; Delta's arrays have no fixed length")

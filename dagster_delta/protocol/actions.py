@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dagster_delta.protocol.wire_values import Count, Int64, SmallCount
+
 __all__ = [
     "AddCDCFile",
     "AddFile",
@@ -39,13 +41,13 @@ class DeletionVectorDescriptor(_Wire, frozen=True, kw_only=True):
     """`u` relative path, `i` inline, `p` absolute path."""
     path_or_inline_dv: str
     """Z85 text (`u`: random prefix + UUID; `i`: the vector itself) or an absolute path (`p`)."""
-    offset: int | None = None
+    offset: SmallCount | None = None
     """Byte offset of the vector's `dataSize` field in its file; None when inline."""
-    size_in_bytes: int
+    size_in_bytes: SmallCount
     """Serialised size of the vector (magic included, size and checksum not)."""
-    cardinality: int
+    cardinality: Count
     """Number of rows the vector removes."""
-    max_row_index: int | None = None
+    max_row_index: Int64 | None = None
     """Largest row index in the vector, where the writer recorded it."""
 
     @property
@@ -69,9 +71,9 @@ class AddFile(_Wire, frozen=True, kw_only=True):
     """URI of the data file, percent-encoded, relative to the table root or absolute."""
     partition_values: dict[str, str | None]
     """Serialised partition values by physical column name; null is None or ''."""
-    size_bytes: int = msgspec.field(name="size")
+    size_bytes: Int64 = msgspec.field(name="size")
     """Size of the data file in bytes."""
-    modification_time_ms: int = msgspec.field(name="modificationTime")
+    modification_time_ms: Int64 = msgspec.field(name="modificationTime")
     """Creation time of the file in milliseconds since the epoch."""
     data_change: bool
     """False when the rows were already in the table under other files."""
@@ -81,9 +83,9 @@ class AddFile(_Wire, frozen=True, kw_only=True):
     """Free-form metadata about the file."""
     deletion_vector: DeletionVectorDescriptor | None = None
     """Rows of the file that are not part of the table."""
-    base_row_id: int | None = None
+    base_row_id: Int64 | None = None
     """Row id of the file's first row, under row tracking."""
-    default_row_commit_version: int | None = None
+    default_row_commit_version: Int64 | None = None
     """Commit version of rows that carry none of their own, under row tracking."""
     clustering_provider: str | None = None
     """Name of the clustering implementation that wrote the file."""
@@ -94,7 +96,7 @@ class RemoveFile(_Wire, frozen=True, kw_only=True):
 
     path: str
     """URI exactly as the add spelled it."""
-    deletion_timestamp_ms: int | None = msgspec.field(name="deletionTimestamp", default=None)
+    deletion_timestamp_ms: Int64 | None = msgspec.field(name="deletionTimestamp", default=None)
     """Time of the removal in milliseconds since the epoch."""
     data_change: bool
     """False when the rows stay in the table under other files."""
@@ -102,7 +104,7 @@ class RemoveFile(_Wire, frozen=True, kw_only=True):
     """True when partitionValues, size and tags are present."""
     partition_values: dict[str, str | None] | None = None
     """Serialised partition values of the removed file."""
-    size_bytes: int | None = msgspec.field(name="size", default=None)
+    size_bytes: Int64 | None = msgspec.field(name="size", default=None)
     """Size of the removed file in bytes."""
     stats: str | None = None
     """Statistics carried over from the add, where the writer kept them."""
@@ -110,9 +112,9 @@ class RemoveFile(_Wire, frozen=True, kw_only=True):
     """Tags of the removed file."""
     deletion_vector: DeletionVectorDescriptor | None = None
     """Deletion vector of the removed logical file."""
-    base_row_id: int | None = None
+    base_row_id: Int64 | None = None
     """Row id of the file's first row, under row tracking."""
-    default_row_commit_version: int | None = None
+    default_row_commit_version: Int64 | None = None
     """Default commit version of the file's rows, under row tracking."""
 
 
@@ -123,7 +125,7 @@ class AddCDCFile(_Wire, frozen=True, kw_only=True):
     """URI of the change data file, under `_change_data`."""
     partition_values: dict[str, str | None]
     """Serialised partition values by physical column name."""
-    size_bytes: int = msgspec.field(name="size")
+    size_bytes: Int64 = msgspec.field(name="size")
     """Size of the file in bytes."""
     # The specification asks for it to be written; a plain default would be left out.
     data_change: bool = msgspec.field(default_factory=bool)
@@ -157,7 +159,7 @@ class Metadata(_Wire, frozen=True, kw_only=True, omit_defaults=False):
     Format."""
     partition_columns: tuple[str, ...]
     """Logical names of the partition columns, in directory order."""
-    created_time_ms: int | None = msgspec.field(name="createdTime", default=None)
+    created_time_ms: Int64 | None = msgspec.field(name="createdTime", default=None)
     """Creation time in milliseconds since the epoch."""
     configuration: dict[str, str]
     """Table properties."""
@@ -181,9 +183,9 @@ class SetTransaction(_Wire, frozen=True, kw_only=True):
 
     app_id: str
     """Unique id of the application."""
-    version: int
+    version: Int64
     """The application's own, growing, version."""
-    last_updated_ms: int | None = msgspec.field(name="lastUpdated", default=None)
+    last_updated_ms: Int64 | None = msgspec.field(name="lastUpdated", default=None)
     """Time of the commit in milliseconds since the epoch."""
 
 
@@ -212,9 +214,9 @@ class SidecarFile(_Wire, frozen=True, kw_only=True):
 
     path: str
     """Name of the file, or an absolute URI."""
-    size_in_bytes: int
+    size_in_bytes: Int64
     """Size of the file in bytes."""
-    modification_time_ms: int = msgspec.field(name="modificationTime")
+    modification_time_ms: Int64 = msgspec.field(name="modificationTime")
     """Creation time in milliseconds since the epoch."""
     tags: dict[str, str | None] | None = None
     """Free-form metadata about the file."""

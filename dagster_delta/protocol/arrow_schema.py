@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.protocol.schema import (
+    MAX_DECIMAL_PRECISION,
+    MAX_NESTING,
     ArrayType,
     DataType,
     DecimalType,
@@ -68,8 +70,6 @@ _ARROW_TYPES = {
     "void": pa.null(),
 }
 
-_MAX_DECIMAL_PRECISION = 38
-
 
 def to_arrow_type(data_type: DataType) -> Any:
     """The pyarrow.DataType that holds values of a Delta type."""
@@ -79,11 +79,12 @@ def to_arrow_type(data_type: DataType) -> Any:
         case DecimalType(precision, scale):
             return pa.decimal128(precision, scale)
         case ArrayType(element_type, contains_null):
-            return pa.list_(pa.field("element", to_arrow_type(element_type), contains_null))
+            element = StructField("element", element_type, contains_null)
+            return pa.list_(to_arrow_field(element))
         case MapType(key_type, value_type, value_contains_null):
             return pa.map_(
                 pa.field("key", to_arrow_type(key_type), nullable=False),
-                pa.field("value", to_arrow_type(value_type), value_contains_null),
+                to_arrow_field(StructField("value", value_type, value_contains_null)),
             )
         case StructType(fields):
             return pa.struct([to_arrow_field(each) for each in fields])
@@ -92,7 +93,9 @@ def to_arrow_type(data_type: DataType) -> Any:
 def to_arrow_field(field: StructField) -> Any:
     """The pyarrow.Field of a Delta field, under its logical name and with its comment."""
     metadata = None if field.comment is None else {COMMENT_KEY: field.comment.encode()}
-    return pa.field(field.name, to_arrow_type(field.data_type), field.nullable, metadata)
+    # Arrow has no column of nothing but nulls that must not be null.
+    nullable = field.nullable or field.data_type == PrimitiveType("void")
+    return pa.field(field.name, to_arrow_type(field.data_type), nullable, metadata)
 
 
 def to_arrow_schema(schema: StructType) -> Any:
@@ -144,6 +147,12 @@ def from_arrow_type(arrow_type: Any, path: tuple[str, ...] = ()) -> DataType:
     """
     if name := _PRIMITIVES.get(arrow_type):
         return PrimitiveType(name)
+    if len(path) > MAX_NESTING:
+        raise SchemaMismatch(
+            f"column {path[0]} is nested more than {MAX_NESTING} levels deep, and files of such "
+            "columns cannot be read; flatten it, or store it as JSON text",
+            column=path[0],
+        )
     for matches, convert in _PARAMETRIC:
         if matches(arrow_type) and (data_type := convert(arrow_type, path)) is not None:
             return data_type
@@ -199,7 +208,7 @@ _VARIANT_EXTENSIONS = frozenset({"arrow.parquet.variant", "parquet.variant"})
 
 def _from_decimal(arrow_type: Any, _path: tuple[str, ...]) -> DataType | None:
     precision, scale = arrow_type.precision, arrow_type.scale
-    if precision <= _MAX_DECIMAL_PRECISION and 0 <= scale <= precision:
+    if precision <= MAX_DECIMAL_PRECISION and 0 <= scale <= precision:
         return DecimalType(precision, scale)
     return None
 

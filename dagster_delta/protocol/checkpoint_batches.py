@@ -12,7 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.protocol.checkpoint_reader import ADD_SOURCES, CheckpointPart, conform
+from dagster_delta.protocol.checkpoint_columns import conform, corruption_named, required
+from dagster_delta.protocol.checkpoint_reader import (
+    ADD_SOURCES,
+    REQUIRED_ADD_COLUMNS,
+    CheckpointPart,
+)
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, HiddenFiles
 from dagster_delta.protocol.log_statistics import (
     checkpoint_statistics,
@@ -78,15 +83,16 @@ def batches_of_part(
     if not part.has("add", "path"):
         return
     start = 0
-    for rows in part.batches(_leaves(part, names, statistics), _BATCH_ROWS):
-        batch = _AddBatch(rows)
-        adds = pc.is_valid(pc.struct_field(rows.column("add"), "path"))
-        if live is not None:
-            adds = live.slice(start, len(rows))
-        start += len(rows)
-        keep = _left_alone(batch, adds, hidden)
-        if keep.true_count:
-            yield FileBatch(_columns(batch, names, keep), _statistics_of_batch(batch, keep))
+    with corruption_named(part.path):
+        for rows in part.batches(_leaves(part, names, statistics), _BATCH_ROWS):
+            batch = _AddBatch(rows, part.path)
+            adds = pc.is_valid(pc.struct_field(rows.column("add"), "path"))
+            if live is not None:
+                adds = live.slice(start, len(rows))
+            start += len(rows)
+            keep = _left_alone(batch, adds, hidden)
+            if keep.true_count:
+                yield FileBatch(_columns(batch, names, keep), _statistics_of_batch(batch, keep))
 
 
 def _leaves(
@@ -130,14 +136,19 @@ def _columns(batch: _AddBatch, names: Sequence[str], keep: Any) -> Any:
 def _statistics_of_batch(
     batch: _AddBatch, keep: Any
 ) -> Callable[[Sequence[StatisticsColumn]], Any]:
-    return lambda columns: checkpoint_statistics(batch, keep, columns)
+    def statistics(columns: Sequence[StatisticsColumn]) -> Any:
+        with corruption_named(batch.path):
+            return checkpoint_statistics(batch, keep, columns)
+
+    return statistics
 
 
 class _AddBatch:
     """Some consecutive rows of a file of a checkpoint, which are read like the file itself."""
 
-    def __init__(self, rows: Any) -> None:
+    def __init__(self, rows: Any, path: str) -> None:
         self._adds = rows.column("add")
+        self.path = path
 
     def has(self, *path: str) -> bool:
         """Whether the batch has a column at this path of names, the first of which is `add`."""
@@ -151,11 +162,12 @@ class _AddBatch:
     def column(self, name: str, keep: Any) -> Any:
         """A column of LIVE_FILE_SCHEMA in the chosen rows, as a `pa.Array`; null where it lacks."""
         data_type = LIVE_FILE_SCHEMA.field(name).type
-        if not self.has("add", ADD_SOURCES[name]):
-            return pa.nulls(keep.true_count, data_type)
-        values = pc.struct_field(self._adds, ADD_SOURCES[name])
-        chosen = values if keep.true_count == len(keep) else values.filter(keep)
-        return conform(chosen, data_type)
+        found = pa.nulls(keep.true_count, data_type)
+        if self.has("add", ADD_SOURCES[name]):
+            values = pc.struct_field(self._adds, ADD_SOURCES[name])
+            chosen = values if keep.true_count == len(keep) else values.filter(keep)
+            found = conform(chosen, data_type)
+        return required(found, ADD_SOURCES[name]) if name in REQUIRED_ADD_COLUMNS else found
 
     def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
         """As `CheckpointPart.read_adds`."""

@@ -18,7 +18,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.actions import (
     DomainMetadata,
     Metadata,
@@ -27,17 +26,20 @@ from dagster_delta.protocol.actions import (
     SidecarFile,
 )
 from dagster_delta.protocol.arrow_columns import chunks_where
+from dagster_delta.protocol.checkpoint_columns import conform, corruption_named, required
 from dagster_delta.protocol.commit_file import LenientDomainMetadata, LenientMetadata
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.parquet_footer import open_footer
-from dagster_delta.protocol.parquet_reader import (
-    open_parquet_reader,
-    row_group_runs,
-    storage_failure,
-)
+from dagster_delta.protocol.parquet_reader import open_parquet_reader, row_group_runs
 from dagster_delta.protocol.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
 
-__all__ = ["ADD_SOURCES", "REMOVE_SOURCES", "CheckpointPart", "TableActions", "conform"]
+__all__ = [
+    "ADD_SOURCES",
+    "REMOVE_SOURCES",
+    "REQUIRED_ADD_COLUMNS",
+    "CheckpointPart",
+    "TableActions",
+]
 
 ADD_SOURCES: Mapping[str, str] = {
     "path": "path",
@@ -53,6 +55,9 @@ ADD_SOURCES: Mapping[str, str] = {
 }
 """Where each column of LIVE_FILE_SCHEMA stands in the `add` struct."""
 
+REQUIRED_ADD_COLUMNS = ("path", "size_bytes")
+"""Columns of LIVE_FILE_SCHEMA that every add has a value of."""
+
 REMOVE_SOURCES: Mapping[str, str] = {
     "path": "path",
     "deletion_timestamp_ms": "deletionTimestamp",
@@ -67,14 +72,6 @@ REMOVE_SOURCES: Mapping[str, str] = {
     "default_row_commit_version": "defaultRowCommitVersion",
 }
 """Where each column of TOMBSTONE_SCHEMA stands in the `remove` struct."""
-
-_DELETION_VECTOR_FIELDS = {
-    "storage_type": "storageType",
-    "path_or_inline_dv": "pathOrInlineDv",
-    "offset": "offset",
-    "size_in_bytes": "sizeInBytes",
-    "cardinality": "cardinality",
-}
 
 # The column whose presence makes a row an action of that kind.
 _MARKERS = {
@@ -134,13 +131,13 @@ class CheckpointPart:
 
     @cached_property
     def _metadata(self) -> Any:
-        with self._corruption_named(), self._open_input() as source:
+        with corruption_named(self.path), self._open_input() as source:
             return open_footer(source).metadata
 
     @cached_property
     def schema(self) -> Any:
         """The `pa.Schema` of the file."""
-        with self._corruption_named():
+        with corruption_named(self.path):
             return self._metadata.schema.to_arrow_schema()
 
     @cached_property
@@ -181,8 +178,8 @@ class CheckpointPart:
         """
         found = TableActions()
         kinds = {kind for kind in _MARKERS if self.has(kind, _MARKERS[kind])}
-        for kind, action in self._rows_of(kinds):
-            with self._corruption_named():
+        with corruption_named(self.path):
+            for kind, action in self._rows_of(kinds):
                 _take_table_action(found, kind, action)
         return found
 
@@ -198,10 +195,8 @@ class CheckpointPart:
             }
             for kind, present in markers.items():
                 column = batch.column(kind).filter(present)
-                with self._corruption_named():
-                    actions = [_plain(action, column.type) for action in column.to_pylist()]
-                for action in actions:
-                    yield kind, action
+                for action in column.to_pylist():
+                    yield kind, _plain(action, column.type)
                 remaining = expected[kind]
                 if remaining is not None:
                     expected[kind] = remaining - len(column)
@@ -211,7 +206,7 @@ class CheckpointPart:
 
     def _num_actions(self, kind: str) -> int | None:
         # Number of rows of a kind as the footer counts them; None where it does not.
-        return self._num_valid(self._leaf_indices[f"{kind}.{_MARKERS[kind]}"])
+        return self._num_valid(f"{kind}.{_MARKERS[kind]}")
 
     @property
     def num_adds(self) -> int:
@@ -225,10 +220,13 @@ class CheckpointPart:
         """
         if not self.has(*path):
             return 0
-        return self._num_valid(self._leaf_indices[".".join(path)])
+        return self._num_valid(".".join(path))
 
-    def _num_valid(self, index: int) -> int | None:
-        total = 0
+    def _num_valid(self, leaf: str) -> int | None:
+        index, total = self._leaf_indices.get(leaf), 0
+        if index is None:
+            # A column that others write as a single value is nested here.
+            return None
         for group in range(self._metadata.num_row_groups):
             columns = self._metadata.row_group(group)
             statistics = columns.column(index).statistics
@@ -246,11 +244,12 @@ class CheckpointPart:
         if not self.has("add", "path"):
             return pa.nulls(self.num_rows, pa.bool_()).fill_null(False), []
         masks, paths = [], []
-        for batch in self.batches(["add.path"]):
-            path = conform(pc.struct_field(batch.column("add"), "path"), pa.string())
-            present = path.is_valid()
-            masks.append(present)
-            paths += chunks_where(path, present)
+        with corruption_named(self.path):
+            for batch in self.batches(["add.path"]):
+                path = conform(pc.struct_field(batch.column("add"), "path"), pa.string())
+                present = path.is_valid()
+                masks.append(present)
+                paths += chunks_where(path, present)
         return pa.chunked_array(masks, pa.bool_()).combine_chunks(), paths
 
     def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
@@ -259,25 +258,29 @@ class CheckpointPart:
         Args:
             columns: their names.
             keep: `pa.BooleanArray` over all rows of the file: which to read.
+
+        Raises:
+            CorruptLog: the file is damaged, or an add misses what it must have.
         """
         types = {name: LIVE_FILE_SCHEMA.field(name).type for name in columns}
         sources = {
             name: ADD_SOURCES[name] for name in columns if self._has_values(ADD_SOURCES[name])
         }
-        found = self._read_adds(sources, types, keep) if sources else {}
-        num_rows = keep.true_count
-        return {
-            name: found[name] if name in found else _nulls(num_rows, types[name])
-            for name in columns
-        }
+        with corruption_named(self.path):
+            found = self._read_adds(sources, types, keep) if sources else {}
+            for name in columns:
+                if name not in found:
+                    found[name] = _nulls(keep.true_count, types[name])
+                if name in REQUIRED_ADD_COLUMNS:
+                    required(found[name], ADD_SOURCES[name])
+        return found
 
     def _has_values(self, source: str) -> bool:
         """Whether any add may have a value there, as far as the schema and the footer tell."""
         if not self.has("add", source):
             return False
         leaf = "deletionVector.storageType" if source == "deletionVector" else source
-        index = self._leaf_indices.get(f"add.{leaf}")
-        return index is None or self._num_valid(index) != 0
+        return self._num_valid(f"add.{leaf}") != 0
 
     def read_removes(self) -> Any:
         """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
@@ -292,19 +295,12 @@ class CheckpointPart:
         if not self.has("remove", "path") or self.num_values("remove", "path") == 0:
             return
         sources = [source for source in REMOVE_SOURCES.values() if self.has("remove", source)]
-        for batch in self.batches([f"remove.{source}" for source in sources]):
-            structs = batch.column("remove")
-            present = pc.is_valid(pc.struct_field(structs, "path"))
-            if not present.true_count:
-                continue
-            columns = []
-            for wanted in TOMBSTONE_SCHEMA:
-                if REMOVE_SOURCES[wanted.name] not in sources:
-                    columns.append(pa.nulls(present.true_count, wanted.type))
-                    continue
-                values = pc.struct_field(structs, REMOVE_SOURCES[wanted.name]).filter(present)
-                columns.append(conform(values, wanted.type))
-            yield pa.Table.from_arrays(columns, schema=TOMBSTONE_SCHEMA)
+        with corruption_named(self.path):
+            for batch in self.batches([f"remove.{source}" for source in sources]):
+                structs = batch.column("remove")
+                present = pc.is_valid(pc.struct_field(structs, "path"))
+                if present.true_count:
+                    yield _removes(structs, present, sources)
 
     def read_parsed_statistics(self, paths: Sequence[Sequence[str]] | None, keep: Any) -> Any:
         """`add.stats_parsed` with only the leaves at these paths, or None where there is none.
@@ -358,7 +354,7 @@ class CheckpointPart:
             return
         leaves = self._leaves_of(columns)
         runs = row_group_runs(self._metadata, leaves, is_fetched=self._is_remote)
-        with self._corruption_named(), self._open_input() as source:
+        with corruption_named(self.path), self._open_input() as source:
             reader = open_parquet_reader(
                 source,
                 metadata=self._metadata,
@@ -386,82 +382,16 @@ class CheckpointPart:
             if path in columns or path.startswith(prefixes)
         ]
 
-    def _corruption_named(self) -> _NamesCorruption:
-        return _NamesCorruption(self.path)
 
-
-_CORRUPTION = (pa.ArrowException, OSError, msgspec.MsgspecError, UnicodeDecodeError)
-
-
-class _NamesCorruption:
-    """Turns what Parquet and typed decoding raise over damaged bytes into CorruptLog, and what the
-    storage reports while Arrow reads into StorageFailure.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        failure = storage_failure(error, file=self._path)
-        if failure is not None:
-            raise failure from error
-        if isinstance(error, _CORRUPTION):
-            is_gone = isinstance(error, FileNotFoundError)
-            reason = "it was removed meanwhile" if is_gone else "the file is cut or damaged"
-            raise CorruptLog(
-                f"The checkpoint cannot be read ({error}): {reason}; restore it from a copy, or "
-                "open an older version",
-                file=self._path,
-            ) from error
-
-
-def conform(values: Any, data_type: Any) -> Any:
-    """The column as `data_type`, however the writer of the checkpoint spelled its type.
-
-    Args:
-        values: a `pa.Array`.
-        data_type: string, boolean, an integer, map of strings, or DELETION_VECTOR_TYPE.
-    """
-    if values.type == data_type and not pa.types.is_struct(data_type):
-        return values
-    if pa.types.is_dictionary(values.type):
-        return conform(values.dictionary_decode(), data_type)
-    if pa.types.is_struct(data_type):
-        return _conform_deletion_vector(values, data_type)
-    if pa.types.is_map(data_type):
-        return _conform_map(values, data_type)
-    return values.cast(data_type)
-
-
-def _conform_deletion_vector(values: Any, data_type: Any) -> Any:
-    children = [
-        conform(pc.struct_field(values, _DELETION_VECTOR_FIELDS[item.name]), item.type)
-        if values.type.get_field_index(_DELETION_VECTOR_FIELDS[item.name]) >= 0
-        else pa.nulls(len(values), item.type)
-        for item in data_type
-    ]
-    # Some writers fill a struct of nulls where there is no vector.
-    absent = children[0].is_null()
-    return pa.StructArray.from_arrays(children, fields=list(data_type), mask=absent)
-
-
-def _conform_map(values: Any, data_type: Any) -> Any:
-    if not pa.types.is_map(values.type):
-        return pa.nulls(len(values), data_type)
-    offsets = values.offsets
-    first, last = offsets[0].as_py(), offsets[-1].as_py()
-    keys = conform(values.keys.slice(first, last - first), data_type.key_type)
-    items = conform(values.items.slice(first, last - first), data_type.item_type)
-    entries = pa.StructArray.from_arrays(
-        [keys, items], fields=[data_type.key_field, data_type.item_field]
-    )
-    relative = pc.subtract(offsets, pa.scalar(first, pa.int32()))
-    validity = values.is_valid().buffers()[1] if values.null_count else None
-    buffers = [validity, relative.buffers()[1]]
-    return pa.Array.from_buffers(data_type, len(values), buffers, children=[entries])
+def _removes(structs: Any, present: Any, sources: Sequence[str]) -> Any:
+    columns = []
+    for wanted in TOMBSTONE_SCHEMA:
+        if REMOVE_SOURCES[wanted.name] not in sources:
+            columns.append(pa.nulls(present.true_count, wanted.type))
+            continue
+        values = pc.struct_field(structs, REMOVE_SOURCES[wanted.name]).filter(present)
+        columns.append(conform(values, wanted.type))
+    return pa.Table.from_arrays(columns, schema=TOMBSTONE_SCHEMA)
 
 
 def _nulls(length: int, data_type: Any) -> Any:
@@ -495,4 +425,8 @@ def _plain(value: Any, data_type: Any) -> Any:
             for name, item in value.items()
             if item is not None
         }
-    return dict(value) if pa.types.is_map(data_type) else value
+    if not pa.types.is_map(data_type) or value is None:
+        return value
+    if pa.types.is_nested(data_type.key_type):
+        raise pa.ArrowInvalid(f"a map has keys of type {data_type.key_type}")
+    return dict(value)

@@ -20,6 +20,7 @@ from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddFile, Metadata
 from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 __all__ = [
     "COLUMN_CHANGE_DOMAIN",
@@ -92,7 +93,7 @@ class ColumnChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             return None
         try:
             return msgspec.json.decode(text, type=cls)
-        except msgspec.DecodeError as error:
+        except DECODING_ERRORS as error:
             raise InvalidTable(
                 f"the table property {COLUMN_CHANGE_KEY} is damaged ({error}); unset it, which "
                 "gives the column change up and loses no row"

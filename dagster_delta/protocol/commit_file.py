@@ -31,6 +31,7 @@ from dagster_delta.protocol.actions import (
 from dagster_delta.protocol.content_checksum import CHECKSUM_KEY, holds_checksum
 from dagster_delta.protocol.log_paths import commit_path
 from dagster_delta.protocol.row_id_mark import RowIdHighWaterMark
+from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
 
 __all__ = [
     "CommitActions",
@@ -78,7 +79,7 @@ class LenientMetadata(msgspec.Struct, rename="camel"):
     format: Format | None = None
     schema_string: str | None = None
     partition_columns: tuple[str, ...] | None = None
-    created_time: int | None = None
+    created_time: Int64 | None = None
     configuration: dict[str, str | None] | None = None
 
     def strict(self) -> Metadata:
@@ -88,8 +89,9 @@ class LenientMetadata(msgspec.Struct, rename="camel"):
             name=self.name,
             description=self.description,
             format=self.format or Format(),
-            # A table may be set up before it has a schema: its schema is then empty.
-            schema_string=self.schema_string or EMPTY_SCHEMA,
+            # A table may be set up before it has a schema: its schema is then empty. An empty text
+            # is no schema.
+            schema_string=EMPTY_SCHEMA if self.schema_string is None else self.schema_string,
             partition_columns=self.partition_columns or (),
             created_time_ms=self.created_time,
             configuration={
@@ -218,7 +220,7 @@ def decode_lines(
     """
     try:
         lines = decoder.decode_lines(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except DECODING_ERRORS as error:
         number, reason = _first_bad_line(data, decoder, error)
         raise CorruptLog(
             f"Line {number} of the log file is malformed ({reason}): the file is cut or damaged; "
@@ -256,7 +258,7 @@ def _first_bad_line(
             continue
         try:
             decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as found:
+        except DECODING_ERRORS as found:
             return number, str(found)
     return number, str(error)
 

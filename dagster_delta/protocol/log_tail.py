@@ -42,6 +42,7 @@ from dagster_delta.protocol.log_replay import (
     file_key,
 )
 from dagster_delta.protocol.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
+from dagster_delta.protocol.wire_values import Count, Int64, SmallCount
 
 __all__ = [
     "LogTail",
@@ -77,7 +78,7 @@ class LogTail:
     """Of the same actions: n for the n-th add, -1 - n for the n-th remove."""
     add_paths: list[str] = field(default_factory=list)
     """Path of every add, as it is spelled."""
-    add_sizes: list[int | None] = field(default_factory=list)
+    add_sizes: list[int] = field(default_factory=list)
     """Size in bytes of every add."""
     num_removes: int = 0
     protocol: Protocol | None = None
@@ -93,19 +94,22 @@ class LogTail:
 class _DeletionVector(msgspec.Struct, gc=False, rename="camel"):
     storage_type: str
     path_or_inline_dv: str
-    offset: int | None = None
-    size_in_bytes: int | None = None
-    cardinality: int | None = None
+    size_in_bytes: SmallCount
+    cardinality: Count
+    offset: SmallCount | None = None
 
 
 class _FileKey(msgspec.Struct, gc=False, rename="camel"):
     path: str
-    size: int | None = None
     deletion_vector: _DeletionVector | None = None
 
 
+class _AddKey(_FileKey, gc=False, rename="camel", kw_only=True):
+    size: Int64
+
+
 class _KeyLine(msgspec.Struct, gc=False, rename="camel"):
-    add: _FileKey | None = None
+    add: _AddKey | None = None
     remove: _FileKey | None = None
     protocol: Protocol | None = None
     meta_data: LenientMetadata | None = None
@@ -206,18 +210,18 @@ def _take_configuration(
 class _Add(msgspec.Struct, gc=False, rename="camel"):
     path: str
     partition_values: dict[str, str | None] | None = None
-    size: int | None = None
-    modification_time: int | None = None
+    size: Int64 | None = None
+    modification_time: Int64 | None = None
     stats: str | None = None
     tags: dict[str, str | None] | None = None
     deletion_vector: _DeletionVector | None = None
-    base_row_id: int | None = None
-    default_row_commit_version: int | None = None
+    base_row_id: Int64 | None = None
+    default_row_commit_version: Int64 | None = None
     clustering_provider: str | None = None
 
 
 class _Remove(_Add, gc=False, rename="camel"):
-    deletion_timestamp: int | None = None
+    deletion_timestamp: Int64 | None = None
     data_change: bool | None = None
     extended_file_metadata: bool | None = None
 

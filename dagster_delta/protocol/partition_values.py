@@ -23,6 +23,7 @@ from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 
 __all__ = [
     "HIVE_NULL",
+    "check_partition_type",
     "decode_path",
     "encode_path",
     "parse_partition_column",
@@ -86,6 +87,7 @@ def parse_partition_column(values: Any, data_type: DataType, *, column: str | No
     distinct = values.dictionary.cast(pa.string())
     is_empty = pc.equal(distinct, string_column([""])[0])
     distinct = pc.if_else(is_empty, null_scalar(pa.string()), distinct)
+    check_partition_type(data_type, column=column)
     try:
         parsed = _parse_distinct(distinct, data_type)
     except pa.ArrowInvalid:
@@ -101,15 +103,30 @@ def _parse_distinct(values: Any, data_type: DataType) -> Any:
             return _parse_timestamps(values, pa.timestamp("us"))
         case PrimitiveType("boolean"):
             return _parse_booleans(values)
-        case PrimitiveType(name) if name not in _UNPARTITIONABLE:
-            return pc.cast(values, to_arrow_type(data_type))
-        case DecimalType():
-            return pc.cast(values, to_arrow_type(data_type))
         case _:
-            raise InvalidTable(
-                f"the table is partitioned by a column of type {data_type}, by which no table can "
-                "be partitioned; restore an older version of the table"
-            )
+            return pc.cast(values, to_arrow_type(data_type))
+
+
+def check_partition_type(data_type: DataType, *, column: str | None = None) -> None:
+    """Refuse a column by which no table can be partitioned.
+
+    Args:
+        data_type: of the column.
+        column: its logical name, for the message of the error.
+
+    Raises:
+        InvalidTable: it is nested, a variant or without a type.
+    """
+    match data_type:
+        case PrimitiveType(name) if name not in _UNPARTITIONABLE:
+            return
+        case DecimalType():
+            return
+    raise InvalidTable(
+        f"the table is partitioned by a column of type {data_type}, by which no table can be "
+        "partitioned; restore an older version of the table",
+        column=column,
+    )
 
 
 def _parse_timestamps(values: Any, arrow_type: Any) -> Any:

@@ -12,6 +12,7 @@ import msgspec
 
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import DomainMetadata
+from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
 
 __all__ = ["ROW_ID_MARK", "RowIdHighWaterMark", "is_row_id_mark"]
 
@@ -22,7 +23,7 @@ ROW_ID_MARK = "rowIdHighWaterMark"
 class RowIdHighWaterMark(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Which row ids are taken."""
 
-    high_water_mark: int
+    high_water_mark: Int64
     """Highest row id that was ever assigned in the table."""
     preserved_row_ids: bool = False
     """Whether the rows that its commit has moved or changed kept their ids."""
@@ -41,7 +42,7 @@ class RowIdHighWaterMark(msgspec.Struct, frozen=True, kw_only=True, rename="came
         """
         try:
             return msgspec.json.decode(domain.configuration, type=cls)
-        except msgspec.MsgspecError as error:
+        except DECODING_ERRORS as error:
             raise InvalidTable(
                 f"the action {ROW_ID_MARK} cannot be parsed ({error}), so no row id can be "
                 "assigned; restore an older version of the table"

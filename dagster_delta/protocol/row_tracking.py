@@ -10,6 +10,7 @@ Spec: Row Tracking (Row IDs, in the draft).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -20,6 +21,7 @@ from dagster_delta.protocol.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.row_id_mark import RowIdHighWaterMark, is_row_id_mark
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
 
 __all__ = [
     "DRAFT_ROW_ID_COLUMN_KEY",
@@ -55,11 +57,11 @@ NO_ROW_IDS = -1
 
 
 class _HighWaterMark(msgspec.Struct, rename="camel"):
-    row_id_high_water_mark: int
+    row_id_high_water_mark: Int64
 
 
 class _RecordCount(msgspec.Struct, rename="camel"):
-    num_records: int | None = None
+    num_records: Int64 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def parse_high_water_mark(domains: Iterable[DomainMetadata]) -> int:
             continue
         try:
             found = msgspec.json.decode(each.configuration, type=_HighWaterMark)
-        except msgspec.MsgspecError as error:
+        except DECODING_ERRORS as error:
             raise InvalidTable(
                 f"the metadata domain {ROW_TRACKING_DOMAIN} cannot be parsed ({error}), so no row "
                 "id can be assigned; restore an older version of the table"
@@ -150,7 +152,8 @@ def assign_row_ids(
 def _num_records(add: AddFile) -> int:
     count = None
     if add.stats:
-        count = msgspec.json.decode(add.stats, type=_RecordCount).num_records
+        with suppress(*DECODING_ERRORS):
+            count = msgspec.json.decode(add.stats, type=_RecordCount).num_records
     if count is None:
         raise InvalidTable(
             "the statistics of a data file do not say how many rows it has, so its rows cannot be "

@@ -10,13 +10,16 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from dagster_delta.errors import InvalidTable, SchemaMismatch
+from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaMismatch, UnsupportedFeature
+from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 __all__ = [
+    "MAX_DECIMAL_PRECISION",
+    "MAX_NESTING",
     "ArrayType",
     "DataType",
     "DecimalType",
@@ -27,6 +30,7 @@ __all__ = [
     "as_nullable",
     "data_type_from_json",
     "data_type_to_json",
+    "nesting_of",
     "nullable_field",
     "walk_fields",
 ]
@@ -50,7 +54,16 @@ PRIMITIVE_NAMES = frozenset(
     }
 )
 
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+MAX_DECIMAL_PRECISION = 38
+MAX_NESTING = 98
+"""How deep data files may be nested, see `nesting_of`: Arrow reads no deeper ones."""
+_MAX_READ_NESTING = 200
+"""How many types of a table may be inside of each other. More would exhaust the stack somewhere."""
+
+# Numbers of any length would be more than a C integer, and more than Python reads.
+_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)")
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +197,18 @@ class StructType:
         return _parse_schema(text)
 
     def to_json(self) -> str:
-        """The `schemaString` of this schema."""
-        return msgspec.json.encode(data_type_to_json(self)).decode()
+        """The `schemaString` of this schema.
+
+        Raises:
+            InvalidArgument: a name, a comment or an expression is no Unicode text.
+        """
+        try:
+            return msgspec.json.encode(data_type_to_json(self)).decode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(
+                "the schema holds half of a surrogate pair, which is no character: take it out of "
+                "the name, comment or default that was given"
+            ) from error
 
 
 DataType: TypeAlias = PrimitiveType | DecimalType | ArrayType | MapType | StructType
@@ -195,11 +218,8 @@ DataType: TypeAlias = PrimitiveType | DecimalType | ArrayType | MapType | Struct
 def _parse_schema(text: str) -> StructType:
     try:
         parsed = data_type_from_json(msgspec.json.decode(text))
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidTable(
-            f"the schemaString is not a schema ({error}): the metaData action is damaged; "
-            "restore the table from an older version or repair the commit"
-        ) from error
+    except DECODING_ERRORS as error:
+        raise _damaged(str(error)) from error
     if not isinstance(parsed, StructType):
         raise InvalidTable(
             f"the schemaString is of type {parsed}, and a table's schema is a struct"
@@ -207,30 +227,67 @@ def _parse_schema(text: str) -> StructType:
     return parsed
 
 
-def data_type_from_json(value: object) -> DataType:
+def _damaged(reason: str) -> InvalidTable:
+    return InvalidTable(
+        f"the schemaString is not a schema ({reason}): the metaData action is damaged; restore the "
+        "table from an older version or repair the commit"
+    )
+
+
+def data_type_from_json(value: object, *, nesting: int = 0) -> DataType:
     """The type that a decoded JSON value spells.
+
+    Args:
+        value: as JSON is decoded.
+        nesting: number of types that the type is inside of.
 
     Raises:
         InvalidTable: the type has no meaning in the protocol.
+        UnsupportedFeature: it is nested too deeply.
     """
     if isinstance(value, str):
         return _parse_primitive(value)
-    node = cast("dict[str, Any]", value)
-    match node["type"]:
+    if nesting > _MAX_READ_NESTING:
+        raise UnsupportedFeature(
+            f"the schema has a column that is nested more than {_MAX_READ_NESTING} types deep, "
+            "which this library does not read; drop the column with the engine that added it"
+        )
+    node = _checked(value, dict, "a type")
+    inside = nesting + 1
+    match node.get("type"):
         case "struct":
-            return StructType(tuple(_field_from_json(each) for each in node["fields"]))
+            fields = _member(node, "fields", list)
+            return StructType(tuple(_field_from_json(each, inside) for each in fields))
         case "array":
-            return ArrayType(data_type_from_json(node["elementType"]), node["containsNull"])
+            element = data_type_from_json(node.get("elementType"), nesting=inside)
+            return ArrayType(element, _member(node, "containsNull", bool))
         case "map":
+            key_type = data_type_from_json(node.get("keyType"), nesting=inside)
+            if key_type == PrimitiveType("void"):
+                raise InvalidTable("the schema has a map whose keys have no type")
             return MapType(
-                data_type_from_json(node["keyType"]),
-                data_type_from_json(node["valueType"]),
-                node["valueContainsNull"],
+                key_type,
+                data_type_from_json(node.get("valueType"), nesting=inside),
+                _member(node, "valueContainsNull", bool),
             )
         case unknown:
-            raise InvalidTable(
-                f"the schema holds the type {unknown!r}, which the protocol does not define"
-            )
+            raise _undefined(unknown)
+
+
+def _undefined(spelled: object) -> InvalidTable:
+    return InvalidTable(
+        f"the schema holds the type {spelled!r}, which the protocol does not define"
+    )
+
+
+def _checked(value: object, kind: type[_T], what: str) -> _T:
+    if not isinstance(value, kind):
+        raise _damaged(f"{what} is {value!r}")
+    return value
+
+
+def _member(node: dict[str, object], key: str, kind: type[_T]) -> _T:
+    return _checked(node.get(key), kind, key)
 
 
 def _parse_primitive(name: str) -> DataType:
@@ -239,16 +296,24 @@ def _parse_primitive(name: str) -> DataType:
     if name == "decimal":
         return DecimalType(10, 0)
     if match := _DECIMAL.fullmatch(name):
-        return DecimalType(int(match[1]), int(match[2]))
-    raise InvalidTable(f"the schema holds the type {name!r}, which the protocol does not define")
+        precision, scale = int(match[1]), int(match[2])
+        if 0 <= scale <= precision <= MAX_DECIMAL_PRECISION and precision:
+            return DecimalType(precision, scale)
+        raise InvalidTable(
+            f"the schema holds the type {name!r}, and decimals have 1 to {MAX_DECIMAL_PRECISION} "
+            "digits, no more of them after the point, and no fewer than 0"
+        )
+    raise _undefined(name)
 
 
-def _field_from_json(node: dict[str, Any]) -> StructField:
+def _field_from_json(value: object, nesting: int) -> StructField:
+    node = _checked(value, dict, "a field")
+    nullable, metadata = node.get("nullable", True), node.get("metadata") or {}
     return StructField(
-        node["name"],
-        data_type_from_json(node["type"]),
-        node.get("nullable", True),
-        node.get("metadata") or {},
+        _member(node, "name", str),
+        data_type_from_json(node.get("type"), nesting=nesting),
+        _checked(nullable, bool, "nullable"),
+        _checked(metadata, dict, "metadata"),
     )
 
 
@@ -305,6 +370,24 @@ def walk_fields(
             yield from walk_fields(value_type, (*path, "value"))
         case _:
             return
+
+
+def nesting_of(data_type: DataType) -> int:
+    """How deep a column of the type is nested in Parquet: a level for a struct, and two for an
+    array or a map. 0 for a primitive type.
+    """
+    deepest, pending = 0, [(data_type, 0)]
+    while pending:
+        found, nesting = pending.pop()
+        deepest = max(deepest, nesting)
+        match found:
+            case StructType(fields):
+                pending += [(each.data_type, nesting + 1) for each in fields]
+            case ArrayType(element_type):
+                pending.append((element_type, nesting + 2))
+            case MapType(key_type, value_type):
+                pending += [(key_type, nesting + 2), (value_type, nesting + 2)]
+    return deepest
 
 
 def nullable_field(field: StructField, keys: Collection[str] | None = None) -> StructField:

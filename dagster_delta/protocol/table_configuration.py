@@ -20,6 +20,7 @@ from dagster_delta.protocol.existing_defaults import (
     EXISTING_DEFAULTS_FEATURE,
     check_existing_defaults,
 )
+from dagster_delta.protocol.partition_values import check_partition_type
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -29,6 +30,7 @@ from dagster_delta.protocol.schema import (
     walk_fields,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode, TableProperties
+from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 __all__ = ["TableConfiguration"]
 
@@ -210,7 +212,9 @@ class TableConfiguration:
             raise
 
     def _check_schema(self) -> None:
-        _ = self.schema, self.partition_schema
+        _ = self.schema
+        for field in self.partition_schema:
+            check_partition_type(field.data_type, column=field.name)
         if self.supports("typeWidening"):
             type_widening.check_type_changes(self.schema)
         if EXISTING_DEFAULT_KEY in self.metadata.schema_string:
@@ -272,7 +276,7 @@ def _invariant_sql(field: StructField, column: str) -> str:
     text = field.metadata[INVARIANTS_KEY]
     try:
         return msgspec.json.decode(str(text), type=_Invariant).expression.expression
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except DECODING_ERRORS as error:
         raise InvalidTable(
             f"the invariant of column {column} cannot be parsed ({error}): the schema is damaged; "
             "restore an older version of the table",

@@ -21,6 +21,7 @@ from dagster_delta.protocol.commit_file import (
 )
 from dagster_delta.protocol.content_checksum import CHECKSUM_KEY, holds_checksum, with_checksum
 from dagster_delta.protocol.row_id_mark import is_row_id_mark
+from dagster_delta.protocol.wire_values import DECODING_ERRORS, Count, Int64
 
 __all__ = [
     "VersionChecksum",
@@ -62,17 +63,17 @@ class VersionChecksum:
 
 class _WireChecksum(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     txn_id: str | None = None
-    table_size_bytes: int
-    num_files: int
+    table_size_bytes: Int64
+    num_files: Int64
     num_metadata: int = 1
     num_protocol: int = 1
-    in_commit_timestamp_opt: int | None = None
+    in_commit_timestamp_opt: Int64 | None = None
     set_transactions: tuple[SetTransaction, ...] | None = None
     domain_metadata: tuple[LenientDomainMetadata, ...] | None = None
     metadata: LenientMetadata
     protocol: Protocol
-    num_deleted_records_opt: int | None = None
-    num_deletion_vectors_opt: int | None = None
+    num_deleted_records_opt: Count | None = None
+    num_deletion_vectors_opt: Count | None = None
 
 
 _DECODER = msgspec.json.Decoder(_WireChecksum)
@@ -85,7 +86,7 @@ def parse_version_checksum(data: bytes) -> VersionChecksum | None:
         return None
     try:
         wire = _DECODER.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except DECODING_ERRORS:
         return None
     if wire.num_metadata != 1 or wire.num_protocol != 1:
         return None

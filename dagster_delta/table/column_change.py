@@ -53,6 +53,7 @@ from dagster_delta.protocol.column_change import (
 from dagster_delta.protocol.column_mapping import ID_KEY
 from dagster_delta.protocol.conflict_checker import ReadScope
 from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.committer import Refused
 from dagster_delta.table.file_actions import tombstones
@@ -473,7 +474,7 @@ def _domain_state(snapshot: Snapshot, change: ColumnChange) -> _DomainState | No
         return None
     try:
         found = msgspec.json.decode(domain.configuration, type=_DomainState)
-    except msgspec.DecodeError:
+    except DECODING_ERRORS:
         # The mark is what counts; the state is written anew by whoever goes on.
         return None
     return found if found.id == change.id else None

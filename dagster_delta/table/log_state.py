@@ -27,6 +27,7 @@ from dagster_delta.protocol.checkpoint_batches import (
     batches_of_part,
     batches_of_removes,
 )
+from dagster_delta.protocol.checkpoint_columns import corruption_named
 from dagster_delta.protocol.checkpoint_reader import CheckpointPart, TableActions
 from dagster_delta.protocol.log_replay import (
     LIVE_FILE_SCHEMA,
@@ -337,10 +338,10 @@ class LogState:
         if base.statistics is not None and base.statistics[0] == columns:
             table = base.statistics[1]
             return [table if files.kept is None else table.filter(files.kept)]
-        tables = [
-            checkpoint_statistics(part, mask, columns)
-            for part, mask in zip(base.parts, files.masks, strict=True)
-        ]
+        tables = []
+        for part, mask in zip(base.parts, files.masks, strict=True):
+            with corruption_named(part.path):
+                tables.append(checkpoint_statistics(part, mask, columns))
         return [*tables, parse_statistics_json(files.rows.column("stats"), columns)]
 
     @_despite_damage
@@ -490,7 +491,8 @@ def _read_base(base: _Base, files: _Files, names: Sequence[str]) -> dict[str, An
     for part, mask in zip(base.parts, files.masks, strict=True):
         columns = part.read_adds(plain, mask) if plain else {}
         if "stats" in chunks:
-            columns["stats"] = checkpoint_statistics_json(part, mask)
+            with corruption_named(part.path):
+                columns["stats"] = checkpoint_statistics_json(part, mask)
         for name, column in columns.items():
             chunks[name] += column.chunks
     for name in names:

@@ -114,7 +114,7 @@ def restored_configuration(
     properties |= {key: value for key, value in now.items() if key.startswith(_KEPT_PREFIXES)}
     if _MAX_COLUMN_ID in now:
         # Spec: column ids are never used twice.
-        ids = [int(now[_MAX_COLUMN_ID]), int(properties.get(_MAX_COLUMN_ID, 0))]
+        ids = (each.properties.column_mapping_max_column_id for each in (current, target))
         properties[_MAX_COLUMN_ID] = str(max(ids))
     metadata: Metadata = msgspec.structs.replace(
         target.metadata, configuration=properties, id=current.metadata.id

@@ -22,6 +22,7 @@ import msgspec
 from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.partition_values import decode_path
+from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.storage.object_store import ObjectStore
 
 __all__ = ["JournalEntry", "RewriteJournal"]
@@ -96,7 +97,7 @@ class RewriteJournal:
     def _decode(self, path: str) -> JournalEntry | None:
         try:
             return msgspec.json.decode(self.store.read(path), type=JournalEntry)
-        except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):
+        except (FileNotFoundError, *DECODING_ERRORS):
             return None
 
     def record(self, entry: JournalEntry) -> None:

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import dotted, not_null_sql, quote_path
+from dagster_delta.evolution.column_rules import check_fields_of_structs, check_nesting
 from dagster_delta.evolution.merge_schema import (
     check_strict,
     merge_schemas,
@@ -290,9 +291,11 @@ def write_spec(
         sort_by: columns that the rows of each file are sorted by, in any case.
 
     Raises:
-        InvalidArgument: rows cannot be sorted by one of the columns.
+        InvalidArgument: rows cannot be sorted by one of the columns, or data files cannot hold one.
         UnsupportedExpression: SQL of the table's metadata does more than compute.
     """
+    check_fields_of_structs(configuration.schema)
+    check_nesting(configuration.schema)
     own = table_constraints(configuration) if check_rows else ()
     if check_rows:
         _check_own_expressions(configuration, location.uri)

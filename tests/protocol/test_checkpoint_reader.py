@@ -133,16 +133,19 @@ def test_only_the_chosen_files_are_read() -> None:
 
 
 def test_columns_that_a_writer_left_out_read_as_null() -> None:
-    minimal = pa.struct([("path", pa.string()), ("partitionValues", pa.map_("string", "string"))])
+    maps = pa.map_("string", "string")
+    minimal = pa.struct([("path", pa.string()), ("partitionValues", maps), ("size", pa.int64())])
     rows = _adds(_part_of([add_file("a", partitionValues={"p": "1"})], {"add": minimal}))
     assert rows[0]["partition_values"] == [("p", "1")]
-    others = set(LIVE_FILE_SCHEMA.names) - {"path", "partition_values"}
+    assert rows[0]["size_bytes"] == 10
+    others = set(LIVE_FILE_SCHEMA.names) - {"path", "partition_values", "size_bytes"}
     assert {name: rows[0][name] for name in others} == dict.fromkeys(others)
 
 
 def test_a_struct_of_nulls_is_no_deletion_vector() -> None:
     vectors = pa.StructArray.from_arrays(
-        [pa.array([None, "u"]), pa.array([None, "v"])], names=["storageType", "pathOrInlineDv"]
+        [pa.array([None, "u"]), pa.array([None, "v"]), pa.array([None, 34]), pa.array([None, 2])],
+        names=["storageType", "pathOrInlineDv", "sizeInBytes", "cardinality"],
     )
     add = pa.StructArray.from_arrays(
         [pa.array(["a", "b"]), vectors], names=["path", "deletionVector"]

@@ -19,7 +19,7 @@ from dagster_delta.engines.spark.session import frame_of, functions_of, session_
 from dagster_delta.engines.spark.sources import can_open
 from dagster_delta.engines.spark.tasks import FILE_SCHEMA, encode_files
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.protocol.checkpoint_reader import conform
+from dagster_delta.protocol.checkpoint_columns import conform
 from dagster_delta.protocol.log_replay import DELETION_VECTOR_TYPE, LIVE_FILE_SCHEMA
 from dagster_delta.protocol.predicates import Constant, Predicate
 from dagster_delta.storage.locations import scheme_of
