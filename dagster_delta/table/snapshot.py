@@ -453,8 +453,8 @@ class Snapshot:
                     tail.protocol or self.protocol, tail.metadata or self.metadata
                 )
                 configuration.check_readable(table=self.store.location.uri, version=versions[-1])
-        segment = extended_segment(self.log_segment, commits)
-        state = self._state.advance(tail, segment)
+            segment = extended_segment(self.log_segment, commits)
+            state = self._state.advance(tail, segment)
         return Snapshot(self.store, segment, configuration, state, checksum)
 
     def update(self) -> Snapshot:
