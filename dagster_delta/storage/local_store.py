@@ -244,6 +244,10 @@ class LocalStore:
         return os.path.commonpath([root, os.path.realpath(self._inside(directory))]) == root
 
     def _readable(self, path: str) -> str:
+        if "\0" in path:
+            raise InvalidArgument(
+                "A path must not hold a NUL character", table=self._root, file=repr(path)
+            )
         scheme = scheme_of(path)
         if scheme == "file":
             return strip_file_scheme(path)

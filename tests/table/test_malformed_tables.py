@@ -433,6 +433,14 @@ def test_a_checkpoint_that_is_a_named_pipe_is_passed_over_as_an_empty_one(tmp_pa
     assert rows(uri) == 3
 
 
+@pytest.mark.parametrize("path", ["/a%00b", "file:///a%00b", "a%00b", "/" + "a" * 5000])
+def test_a_path_that_no_file_system_takes_is_refused(tmp_path: Path, path: str) -> None:
+    uri = table_of(tmp_path / "t", PROTOCOL, METADATA, add_with(path=path))
+    with pytest.raises(DeltaError) as caught:
+        rows(uri)
+    assert caught.value.table == uri
+
+
 def test_a_device_is_not_cloned(tmp_path: Path) -> None:
     uri = table_of(tmp_path / "t", PROTOCOL, METADATA, add_with(path="/dev/zero"))
     with pytest.raises(StorageFailure, match="no regular file"):
