@@ -92,7 +92,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "Spark SQL without Spark: operators, casts and functions proved equal, "
-        "`current_timestamp()` and intervals included",
+        "`current_timestamp()`, intervals, and what looks into arrays and maps included",
         "tests/engines/test_sql_against_spark.py::test_whitelisted_expressions_give_what_spark_gives",
         "tests/engines/test_sql_against_spark.py::test_whitelisted_expressions_give_what_spark_gives",
     ),

@@ -33,6 +33,11 @@ _DAY_US = 86_400_000_000
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[dDfF]?")
+_HEXADECIMAL = re.compile(
+    r"([+-]?)0[xX](?=\.?[0-9a-fA-F])([0-9a-fA-F]*)\.?([0-9a-fA-F]*)[pP]([+-]?[0-9]+)[dDfF]?"
+)
+_MAX_BINARY_EXPONENT = 1100
+"""Numbers with more bits before the point, or more zeros after it, are infinite or zero."""
 _NOT_FINITE = {
     "nan": "nan",
     **dict.fromkeys(("inf", "+inf", "infinity", "+infinity"), "inf"),
@@ -172,16 +177,35 @@ def _whole_number(bits: int) -> Callable[[str], int]:
 
 def _floating(arrow_type: Any) -> Callable[[str], object]:
     def read(text: str) -> object:
-        special = _NOT_FINITE.get(text.lower())
+        special = "nan" if text in ("+NaN", "-NaN") else _NOT_FINITE.get(text.lower())
         if special is not None:
             return float(special)
         found = _NUMBER.fullmatch(text)
-        if found is None:
-            raise ValueError(text)
+        digits = _decimal_digits(text) if found is None else found[1]
         # Arrow rounds to either width once; a way through double would round a float twice.
-        return pa.scalar(found[1].removeprefix("+")).cast(arrow_type).as_py()
+        return pa.scalar(digits.removeprefix("+")).cast(arrow_type).as_py()
 
     return read
+
+
+def _decimal_digits(text: str) -> str:
+    """A number with hexadecimal digits and a power of two, as Java writes one, in decimal ones."""
+    found = _HEXADECIMAL.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    sign, whole, fraction, power = found.groups()
+    digits = int(whole + fraction, 16)
+    exponent = int(power) - 4 * len(fraction)
+    size = digits.bit_length() + exponent
+    if not digits or size < -_MAX_BINARY_EXPONENT:
+        return f"{sign}0"
+    if size > _MAX_BINARY_EXPONENT:
+        return f"{sign}inf"
+    return (
+        f"{sign}{digits << exponent}"
+        if exponent >= 0
+        else f"{sign}{digits * 5**-exponent}e{exponent}"
+    )
 
 
 def _boolean(text: str) -> bool:

@@ -46,6 +46,9 @@ COLUMNS: dict[str, Any] = {
     "u": pa.array(["abc", "abd", "AB", "ab", "\uffff", None, "𝄞", "abc\x00"]),
     "digits": pa.array(["1", " 2 ", "-3", "+4", "007", None, "127", "0"]),
     "number": pa.array(["1.5", "-2e3", ".5", "7.", "1E-3", None, "+0.1", "12345678901234567"]),
+    "forms": pa.array(["NaN", "-inf", "\t1d\n", "+Infinity", "1.00000005960464477539063F", None, "0x1.0000010000001p0", "1e39"]),
+    "odd_dates": pa.array(["2020", "2020-1", "+2020-01-31", "2020-01-31T12", "\t2020-2-3\n", None, "2020-01-01 x", "0004-02-29"]),
+    "odd_times": pa.array(["2020", "2020-1-1 1:2:3", "2020-01-31 12:34", "2020-01-31T12:34:56.1234567", "2020-01-31 12:34:56Z", None, "2020-01-31 12:34:56+05:30", "2020-03-31 02:30:00 Europe/Berlin"]),
     "dates": pa.array(["2020-01-31", "1999-1-2", "2024-02-29", "0001-01-01", "9999-12-31", None, " 2020-01-31 ", "1582-10-10"]),
     "times": pa.array(["2020-01-31 23:59:59.123456", "2020-01-31", "2020-01-31T01:02:03", "1969-12-31 23:59:59.9", "0001-01-01 00:00:00", None, "9999-12-31 23:59:59", "2020-06-30 12:00:00.1"]),
     "truths": pa.array(["true", "F", "yes", "n", "1", None, " 0 ", "TRUE"]),
@@ -70,6 +73,17 @@ COLUMNS: dict[str, Any] = {
     ),
     "m": pa.array([[("k", 1)], [], None, [("k", None)], [], None, [], []], pa.map_(pa.string(), pa.int32())),
     "arr": pa.array([[1], [], None, [None], [1, 2], None, [], []], pa.list_(pa.int32())),
+    "doubles": pa.array([[0.0, NAN], [-0.0], None, [None, INF], [1.1, -2.5, None], [], [2.0], [NAN]], pa.list_(pa.float64())),
+    "words": pa.array([["abc", ""], [None], None, ["é€𝄞z"], [], ["a", None], ["b"], ["abc"]], pa.list_(pa.string())),
+    "decs": pa.array([[Decimal("1.50")], [None, Decimal("0.00")], None, [], [Decimal("2.25")], [], [Decimal("-99.99")], []], pa.list_(pa.decimal128(4, 2))),
+    "days": pa.array([[dt.date(2020, 2, 29)], [None], None, [], [dt.date(1970, 1, 1), None], [], [], []], pa.list_(pa.date32())),
+    "moments": pa.array([[dt.datetime(2020, 2, 29, 1, tzinfo=UTC)], [None], None, [], [dt.datetime(1970, 1, 1, tzinfo=UTC)], [], [], []], pa.list_(pa.timestamp("us", "UTC"))),
+    "rows": pa.array([[{"f": 1, "g h": ["x"]}], [None], None, [], [{"f": None, "g h": None}, {"f": 2, "g h": []}], [], [], []], pa.list_(pa.struct([("f", pa.int32()), ("g h", pa.list_(pa.string()))]))),
+    "grid": pa.array([[[1], []], [None], None, [], [[None, 2]], [], [], []], pa.list_(pa.list_(pa.int32()))),
+    "by_double": pa.array([[(0.0, "zero"), (NAN, "nan")], [(-0.0, "minus")], None, [], [(1.1, None)], [], [(2.0, "two")], []], pa.map_(pa.float64(), pa.string())),
+    "by_int": pa.array([[(0, ["x"]), (1, None)], [(-1, [])], None, [], [(5, ["y", None])], [], [], []], pa.map_(pa.int32(), pa.list_(pa.string()))),
+    "at_key": pa.array([[("k", dt.datetime(2020, 2, 29, 1, tzinfo=UTC))], [("k", None)], None, [], [("other", None)], [], [], []], pa.map_(pa.string(), pa.timestamp("us", "UTC"))),
+    "deep": pa.array([{"l": [1, None], "m": {"k": 1}}, {"l": [], "m": {}}, None, {"l": None, "m": None}, {"l": [3], "m": {"k": None}}, None, None, None], pa.struct([("l", pa.list_(pa.int64())), ("m", pa.map_(pa.string(), pa.int32()))])),
 }  # fmt: skip
 TABLE = pa.table(COLUMNS)
 
@@ -171,6 +185,9 @@ CASTS = [
     "cast(0.0000001 as string)", "cast(-0.0000001BD as string)", "cast(x as bigint)", "cast(if(abs(x) < 1000, x, null) as tinyint)", "cast(f as double)", "cast(if(abs(f) < 100, f, null) as int)", "cast(flag as int)", "cast(flag as string)",
     "cast(day as string)", "cast(t as string)", "cast(n as string)", "cast(day as timestamp)", "cast(day as timestamp_ntz)", "cast(t as date)", "cast(n as date)", "cast(t as timestamp_ntz)", "cast(n as timestamp)",
     "cast(digits as int)", "cast(digits as tinyint)", "cast(digits as bigint)", "cast(digits as double)", "cast(number as double)", "cast(dates as date)", "cast(times as timestamp)", "cast(times as timestamp_ntz)", "cast(truths as boolean)", "cast(s as binary)",
+    *(f"cast({column} as {kind})" for column in ("dec", "small", "wide") for kind in ("float", "double")), "wide = x", "wide < d", "wide + x", "cast(1.1 as float)", "cast(123456789.123456789 as float)",
+    *(f"cast({column} as {kind})" for column in ("digits", "number", "forms") for kind in ("float", "double")), *(f"cast({column} as {kind})" for column in ("digits", "number") for kind in ("decimal(20,3)", "decimal(5,0)") if (column, kind) != ("number", "decimal(5,0)")),
+    *(f"cast('{text}' as {kind})" for text in ("NaN", "-inf", " 1d ", "1e400", "0x1.8p1", "2F") for kind in ("double", "float")), "cast(odd_dates as date)", "cast(odd_times as timestamp)", "cast(odd_times as timestamp_ntz)", "forms = d", "'Infinity' = d", "x < '2.5D'", "double('NaN') = d", "float('1.1') = f",
     "cast('2020-01-01' as date)", "cast('5' as int)", "cast(5 as string)", "cast(NULL as date)", "i::string", "'2020-01-01'::date", "int(dec)", "bigint(i)", "double(i)", "string(i)", "cast(s as string)", "timestamp(day)", "cast(5 as decimal(3,1))",
 ]  # fmt: skip
 
@@ -199,7 +216,50 @@ FUNCTIONS = [
     "pmod(i, 7)", "pmod(i, -7)", "pmod(b, 3)", "pmod(l, 10)", "zeroifnull(i)", "zeroifnull(dec)", "nullifzero(i)", "nullifzero(x)", "nvl2(i, s, u)", "nvl2(s, 1, 2L)", "equal_null(i, l)", "float(i)",
 ]  # fmt: skip
 
+_ARRAYS = ("arr", "doubles", "words", "decs", "days", "moments", "deep.l")
+_NESTED_COLUMNS = (*_ARRAYS, "rows", "grid", "m", "by_double", "by_int", "at_key", "deep.m")
+_SEARCHED = {
+    "arr": ("1", "i", "b", "l", "1L", "1.0", "1.5", "2D", "cast(NULL as int)", "x", "dec", "size(arr)"),
+    "doubles": ("0", "-0.0D", "d", "f", "x", "double('NaN')", "1.1", "1.1D", "i", "cast(NULL as double)"),
+    "words": ("'abc'", "''", "s", "u", "concat(s, '')"),
+    "decs": ("1.5", "1.50", "0", "2.25D", "dec", "small", "i", "x"),
+    "days": ("day", "DATE '1970-01-01'", "n", "TIMESTAMP '2020-02-29 00:00:00'"),
+    "moments": ("t", "day", "TIMESTAMP '1970-01-01 00:00:00'"),
+    "deep.l": ("1", "i", "l"),
+}  # fmt: skip
+NESTED = [
+    *(f"{name}({column})" for name in ("size", "cardinality") for column in _NESTED_COLUMNS),
+    *(f"{column} IS NULL AND size({column}) IS NULL" for column in _NESTED_COLUMNS),
+    *(f"array_contains({column}, {value})" for column, values in _SEARCHED.items() for value in values),
+    *(f"get({column}, {index})" for column in (*_ARRAYS, "grid") for index in ("0", "1", "-1", "NULL", "b", "2147483647")),
+    *(f"try_element_at({column}, {index})" for column in (*_ARRAYS, "grid") for index in ("1", "2", "-1", "-3", "if(i = 0, 3, i)", "if(i = 0, 3Y, b)")),
+    *(f"if(size({column}) > 0, {column}[0], NULL)" for column in _ARRAYS), *(f"if(size({column}) > 0, element_at({column}, -1), NULL)" for column in _ARRAYS),
+    "CASE WHEN size(arr) > 1 THEN arr[1] WHEN size(arr) = 1 THEN arr[0Y] ELSE -1 END", "size(arr) > 0 AND arr[0] = 1", "size(arr) = 0 OR arr[size(arr) - 1] IS NULL", "arr[NULL]",
+    "m['k']", "m['none']", "m.k", "m.K", "m.`k`", "m[s]", "m[NULL]", "element_at(m, 'k')", "element_at(m, 'none')", "try_element_at(m, 'k')", "m['k'] IS NULL", "m['k'] = 1 OR m.k IS NULL",
+    "by_double[0]", "by_double[-0.0D]", "by_double[d]", "by_double[f]", "by_double[double('NaN')]", "element_at(by_double, 0.0D)", "element_at(by_double, 2)",
+    "by_int[0]", "by_int[i]", "by_int[b]", "size(by_int[0])", "get(by_int[5], 0)", "get(by_int[5], 1)", "array_contains(by_int[0], 'x')", "element_at(by_int, 1Y)",
+    "at_key['k']", "at_key.k > TIMESTAMP '2000-01-01'", "year(at_key['k'])", "deep.m['k']", "deep.m.k", "DEEP.M.k + 1", "get(deep.l, 0) + 1",
+    "get(rows, 0).f", "get(rows, 1).F", "get(rows, 0).`g h`", "get(get(rows, 0).`g h`, 0)", "size(get(rows, 0).`g h`)", "get(rows, 0) IS NULL", "get(get(grid, 0), 1)", "size(get(grid, 0))",
+]  # fmt: skip
+
+_PATTERNS = (
+    "'a%', '%c'",
+    "'%B%', NULL",
+    "NULL",
+    "'abc'",
+    "'a\\_b%', '', '%€%'",
+    "'nothing', 'none'",
+    "'%'",
+)
+LIKES = [
+    *(f"{column} {negation}LIKE {quantifier} ({patterns})" for column in ("s", "u") for negation in ("", "NOT ") for quantifier in ("ANY", "some", "ALL") for patterns in _PATTERNS),
+    *(f"truths {negation}ILIKE {quantifier} ({patterns})" for negation in ("", "NOT ") for quantifier in ("ANY", "some", "ALL") for patterns in ("'T%', 'F'", "'%E', NULL", "NULL")),
+    "s LIKE NULL", "s NOT LIKE NULL", "s ILIKE NULL", "s LIKE ANY ('a%') AND flag", "NOT s LIKE ALL ('a%', '%c') OR flag", "concat(s, u) LIKE ANY ('%abc', 'A%')",
+]  # fmt: skip
+
 GROUPS = {
+    "nested": NESTED,
+    "likes": LIKES,
     "literals": LITERALS,
     "comparisons": COMPARISONS,
     "logic": LOGIC,
@@ -213,6 +273,8 @@ GROUPS = {
 }
 
 FAILING = [
+    "arr[0]", "arr[-1]", "arr[2147483647]", "element_at(arr, 1)", "element_at(arr, 0)", "try_element_at(arr, 0)", "rows[0].f", "i IS NULL OR arr[0] = 1",
+    "cast(forms as int)", "cast(s as float)", "cast('1.5x' as double)", "cast('1e39' as decimal(10,2))", "cast('NaN' as decimal(10,2))", "cast(number as decimal(5,0))", "s LIKE ANY ()", "s LIKE ANY 'a'",
     "pmod(i, 0)", "make_date(2024, 13, 1)", "make_date(2023, 2, 29)",
     "127Y + b", "b - 100Y - 100Y", "b * 2Y", "2147483647 + i", "i * 100000", "9223372036854775807 + l", "-b", "-(-128Y + b * 0Y)", "abs(b)",
     "1 / i", "1 % i", "1 div i", "x / 0", "x % 0D", "dec % 0", "i / cast(0 as double)", "-9223372036854775808 div -1L * (l + 1)",
@@ -237,8 +299,9 @@ def frame(spark: SparkSession) -> DataFrame:
 def _spark_rows() -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = TABLE.to_pylist(maps_as_pydicts="strict")
     for row in rows:
-        if row["st"] is not None:
-            row["st"] = tuple(row["st"].values())
+        for name in ("st", "deep"):
+            row[name] = row[name] and tuple(row[name].values())
+        row["rows"] = row["rows"] and [each and tuple(each.values()) for each in row["rows"]]
     return rows
 
 

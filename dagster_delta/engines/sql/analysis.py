@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 
 from dagster_delta.engines.sql.casts import Refusal, cast
 from dagster_delta.engines.sql.functions import WHITELIST, canonical_name
+from dagster_delta.engines.sql.rules import types_of
 from dagster_delta.engines.sql.syntax import (
     CastSyntax,
     Function,
@@ -16,9 +18,16 @@ from dagster_delta.engines.sql.syntax import (
     Syntax,
 )
 from dagster_delta.engines.sql.typed import Call, Column, Literal, Refused, Typed
-from dagster_delta.engines.sql.types import BOOLEAN, VOID, sql_type_name
+from dagster_delta.engines.sql.types import (
+    BOOLEAN,
+    INTEGER,
+    STRING,
+    VOID,
+    holds_values,
+    sql_type_name,
+)
 from dagster_delta.errors import SchemaMismatch
-from dagster_delta.protocol.schema import DataType, StructField, StructType
+from dagster_delta.protocol.schema import DataType, MapType, StructField, StructType
 
 __all__ = ["analyse"]
 
@@ -51,8 +60,8 @@ def analyse(syntax: Syntax, schema: StructType) -> Typed:
         case CastSyntax(child, data_type):
             operands = (analyse(child, schema),)
             return _unless_refused("CAST", operands, lambda: _converted(operands[0], data_type))
-        case Function("field", (base, LiteralSyntax())):
-            return Refused("a field of a computed value", (analyse(base, schema),))
+        case Function(".", (base, LiteralSyntax(str() as name))):
+            return _field(analyse(base, schema), name)
         case Function(name, arguments):
             return _call(name, tuple(analyse(each, schema) for each in arguments))
 
@@ -108,11 +117,10 @@ def _column(parts: tuple[str, ...], schema: StructType) -> Typed:
     level: DataType = schema
     field: StructField | None = None
     collation: str | None = None
-    for part in parts:
+    for index, part in enumerate(parts):
         if not isinstance(level, StructType):
-            # An array of structs or a map can be looked into by name as well.
-            whole = Column(tuple(path), level)
-            return Refused(f"the field {part} of {sql_type_name(level)}", (whole,))
+            whole: Typed = Column(tuple(path), level, collation)
+            return reduce(_field, parts[index:], whole)
         field = level.get(part)
         if field is None:
             raise _unknown(parts, path, level)
@@ -120,6 +128,24 @@ def _column(parts: tuple[str, ...], schema: StructType) -> Typed:
         level = field.data_type
         collation = _collation(field) or collation
     return Column(tuple(path), level, collation)
+
+
+def _field(base: Typed, name: str) -> Typed:
+    """`base.name`, where the base is no column of structs: a value computed, or a map."""
+    match base.data_type:
+        case StructType() as struct:
+            found = struct.get(name)
+            if found is None:
+                raise _unknown((name,), ["a computed value"], struct)
+            position = Literal(struct.names.index(found.name) + 1, INTEGER)
+            if holds_values(struct) and _collation(found) is None:
+                return Call(".", (base, position), found.data_type)
+        case MapType(key_type) if key_type == STRING:
+            return _call("[]", (base, Literal(name, STRING)))
+    if isinstance(base, Refused):
+        return Refused(base.construct, (base,))
+    # An array of structs can be looked into by name as well.
+    return Refused(f"the field {name} of {sql_type_name(types_of([base])[0])}", (base,))
 
 
 def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> SchemaMismatch:

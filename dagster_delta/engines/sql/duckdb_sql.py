@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 from dagster_delta.engines.sql.casts import cast_may_raise, cast_sql, duckdb_type
 from dagster_delta.engines.sql.functions import WHITELIST
 from dagster_delta.engines.sql.rules import types_of
+from dagster_delta.engines.sql.text_casts import reads_text, register_text_casts
 from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Refused, Typed, walk
-from dagster_delta.engines.sql.types import VARIANT, is_primitive
+from dagster_delta.engines.sql.types import VARIANT, holds_values, is_primitive
 from dagster_delta.engines.sql.variant_functions import (
     VARIANT_FUNCTIONS,
     register_variant_functions,
@@ -66,9 +67,7 @@ class DuckDbEvaluator:
             if isinstance(each, Column) and each.path not in self._inputs:
                 self._inputs[each.path] = (f"c{len(self._inputs)}", each.data_type)
         self._sql = f"SELECT {self._render(expression)} AS r FROM batch"
-        self._calls_python = any(
-            isinstance(each, Call) and each.name in VARIANT_FUNCTIONS for each in walk(expression)
-        )
+        self._calls_python = any(map(_calls_python, walk(expression)))
         if expression.data_type is None:
             raise UnsupportedExpression("the expression has no type; use the Spark engine")
         self._result_type = to_arrow_type(expression.data_type)
@@ -150,6 +149,12 @@ class DuckDbEvaluator:
         return f"CASE{tests} ELSE {plain} END"
 
 
+def _calls_python(node: Typed) -> bool:
+    if isinstance(node, Cast):
+        return reads_text(types_of([node.child])[0], node.data_type)
+    return isinstance(node, Call) and node.name in VARIANT_FUNCTIONS
+
+
 def _may_raise(node: Typed) -> bool:
     for each in walk(node):
         if isinstance(each, Call) and WHITELIST[each.name].may_raise:
@@ -193,13 +198,15 @@ def _quoted(text: str) -> str:
 
 
 def duckdb_input(values: Any, data_type: DataType) -> Any:
-    """A column in the form the SQL counts on; a nested one only tells where it is null."""
+    """A column in the form the SQL wants; one with variants in it only says where it is null."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
         if isinstance(values, pa.ChunkedArray):
             values = pa.concat_arrays(values.chunks)
     if data_type == VARIANT:
         return values.cast(VARIANT_STORAGE)
+    if not is_primitive(data_type) and holds_values(data_type):
+        return _without_zones(values.cast(to_arrow_type(data_type)))
     if not is_primitive(data_type):
         return pc.if_else(pc.is_null(values), pa.scalar(None, pa.bool_()), pa.scalar(value=True))
     target = to_arrow_type(data_type)
@@ -210,6 +217,23 @@ def duckdb_input(values: Any, data_type: DataType) -> Any:
     if pa.types.is_timestamp(target) and target.tz is not None:
         return values.view(pa.int64()).view(pa.timestamp("us"))
     return values
+
+
+def _without_zones(values: Any) -> Any:
+    """A nested array whose timestamps are microseconds of UTC."""
+    target = _zoneless(values.type)
+    return values if values.type == target else values.cast(target)
+
+
+def _zoneless(arrow_type: Any) -> Any:
+    types = pa.types
+    if types.is_list(arrow_type):
+        return pa.list_(arrow_type.value_field.with_type(_zoneless(arrow_type.value_type)))
+    if types.is_map(arrow_type):
+        return pa.map_(_zoneless(arrow_type.key_type), _zoneless(arrow_type.item_type))
+    if types.is_struct(arrow_type):
+        return pa.struct([field.with_type(_zoneless(field.type)) for field in arrow_type])
+    return pa.timestamp("us") if types.is_timestamp(arrow_type) else arrow_type
 
 
 def _to_arrow(result: Any, target: Any) -> Any:
@@ -243,6 +267,7 @@ def _connect(*, with_python: bool) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(":memory:", config={**SEALED_CONFIG, "threads": 1})
     if with_python:
         register_variant_functions(connection)
+        register_text_casts(connection)
     # Rewrites could move a failing operand out of the CASE that shields it.
     connection.execute("PRAGMA disable_optimizer")
     connection.execute("SET lock_configuration = true")

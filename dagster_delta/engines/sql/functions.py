@@ -8,6 +8,7 @@ from dataclasses import replace
 from dagster_delta.engines.sql.arithmetic import ARITHMETIC
 from dagster_delta.engines.sql.casts import Refusal, cast, raising
 from dagster_delta.engines.sql.dates import DATE_FUNCTIONS
+from dagster_delta.engines.sql.nested_functions import NESTED_FUNCTIONS
 from dagster_delta.engines.sql.numeric_functions import NUMERIC_FUNCTIONS
 from dagster_delta.engines.sql.patterns import resolve_like, sql_like
 from dagster_delta.engines.sql.rules import (
@@ -38,8 +39,8 @@ from dagster_delta.protocol.schema import DataType, PrimitiveType
 __all__ = ["WHITELIST", "canonical_name"]
 
 _SYNONYMS = {
-    "abs": "abs", "ceiling": "ceil", "char_length": "length", "character_length": "length",
-    "date_part": "extract", "datepart": "extract",
+    "abs": "abs", "cardinality": "size", "ceiling": "ceil", "char_length": "length",
+    "character_length": "length", "date_part": "extract", "datepart": "extract",
     "day": "dayofmonth", "ends_with": "endswith", "equal_null": "<=>", "ifnull": "coalesce",
     "isnull": "is null", "lcase": "lower", "len": "length", "mod": "%", "nvl": "coalesce",
     "position": "locate", "regexp": "rlike", "regexp_like": "rlike", "sha": "sha1",
@@ -301,6 +302,7 @@ WHITELIST: Mapping[str, Rule] = {
     **ARITHMETIC,
     **NUMERIC_FUNCTIONS,
     **TEXT_FUNCTIONS,
+    **NESTED_FUNCTIONS,
     **VARIANT_FUNCTIONS,
     **DATE_FUNCTIONS,
     **{

@@ -129,12 +129,14 @@ class _Parser:
         left = self._value()
         if self._take_word("IS"):
             return self._is(left)
-        negated = self._token.is_word("NOT") or self._token.is_operator("!")
+        negated = self._token.is_word("NOT")
         word = self._peek() if negated else self._token
         rule = self._predicates().get(word.text.upper()) if word.kind == "word" else None
         if rule is None:
             return left
         self._index += 2 if negated else 1
+        if self._token.is_word("ANY", "SOME", "ALL") and word.is_word("LIKE", "ILIKE"):
+            return self._any_or_all(word.text.lower(), left, negated=negated)
         result = rule(left)
         return Function("not", (result,)) if negated else result
 
@@ -180,9 +182,18 @@ class _Parser:
     def _ilike(self, left: Syntax) -> Syntax:
         return self._pattern("ilike", left)
 
+    def _any_or_all(self, name: str, left: Syntax, *, negated: bool) -> Syntax:
+        """`LIKE ANY (patterns)`; NOT LIKE ANY is true where one of the patterns does not match."""
+        combined = "and" if self._next().is_word("ALL") else "or"
+        self._expect("(")
+        if self._token.is_operator(")"):
+            syntax_error(self._sql, self._token.position, "expected a pattern")
+        tests: list[Syntax] = [Function(name, (left, each)) for each in self._list(")")]
+        if negated:
+            tests = [Function("not", (each,)) for each in tests]
+        return tests[0] if len(tests) == 1 else Function(combined, tuple(tests))
+
     def _pattern(self, name: str, left: Syntax) -> Syntax:
-        if self._token.is_word("ANY", "SOME", "ALL"):
-            self._leave(f"expected a pattern after {name.upper()}")
         arguments = (left, self._value())
         if self._take_word("ESCAPE"):
             arguments = (*arguments, self._value())  # type: ignore[assignment]
@@ -256,11 +267,11 @@ class _Parser:
             if self._take_operator("["):
                 index = self.expression()
                 self._expect("]")
-                base = Function("subscript", (base, index))
+                base = Function("[]", (base, index))
             elif self._token.is_operator("."):
                 self._index += 1
                 base = Function(
-                    "field", (base, LiteralSyntax(self._identifier(), PrimitiveType("string")))
+                    ".", (base, LiteralSyntax(self._identifier(), PrimitiveType("string")))
                 )
             elif self._take_operator("::"):
                 base = CastSyntax(base, self._type())

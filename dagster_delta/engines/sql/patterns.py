@@ -9,7 +9,7 @@ from typing import TypeAlias
 from dagster_delta.engines.sql.casts import Refusal
 from dagster_delta.engines.sql.rules import boolean_call, literal_of, types_of
 from dagster_delta.engines.sql.typed import Call, Literal, Typed
-from dagster_delta.engines.sql.types import STRING, sql_type_name
+from dagster_delta.engines.sql.types import BOOLEAN, STRING, sql_type_name
 
 __all__ = ["LikePiece", "Wildcard", "like_pieces", "resolve_like", "sql_like"]
 
@@ -66,6 +66,8 @@ def resolve_like(name: str, arguments: tuple[Typed, ...]) -> Typed:
         raise Refusal(f"{name.upper()} with {len(arguments)} arguments")
     if types_of(arguments)[0] != STRING:
         raise Refusal(f"LIKE of {sql_type_name(types_of(arguments)[0])}")
+    if isinstance(arguments[1], Literal) and arguments[1].value is None:
+        return Literal(None, BOOLEAN)
     pattern = literal_of("LIKE", arguments[1], str)
     escape = literal_of("LIKE", arguments[2], str) if len(arguments) == 3 else _ESCAPE
     if not isinstance(pattern, str) or not isinstance(escape, str) or len(escape) != 1:

@@ -131,6 +131,8 @@ def _sql_octets(call: Call, operands: Sequence[str]) -> str:
 
 def _resolve_ilike(name: str, arguments: tuple[Typed, ...]) -> Typed:
     _arguments(name, arguments, 2, 3)
+    if isinstance(arguments[1], Literal) and arguments[1].value is None:
+        return resolve_like(name, arguments)
     pattern = literal_of("ILIKE", arguments[1], str)
     if not isinstance(pattern, str) or not pattern.isascii():
         raise Refusal("ILIKE with letters outside ASCII")

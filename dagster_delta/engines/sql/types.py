@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructType,
+)
 
 __all__ = [
     "BINARY",
@@ -20,6 +27,7 @@ __all__ = [
     "VOID",
     "common_type",
     "decimal_of_integral",
+    "holds_values",
     "is_integral",
     "is_numeric",
     "is_primitive",
@@ -63,6 +71,18 @@ def is_primitive(data_type: DataType) -> bool:
     if isinstance(data_type, PrimitiveType):
         return data_type != VARIANT
     return isinstance(data_type, DecimalType)
+
+
+def holds_values(data_type: DataType) -> bool:
+    """Whether the type is one to compute with, or is made of such types. Raises nothing."""
+    match data_type:
+        case ArrayType(element_type):
+            return holds_values(element_type)
+        case MapType(key_type, value_type):
+            return holds_values(key_type) and holds_values(value_type)
+        case StructType(fields):
+            return bool(fields) and all(holds_values(field.data_type) for field in fields)
+    return is_primitive(data_type) and data_type != VOID
 
 
 def decimal_of_integral(data_type: DataType) -> DecimalType:
