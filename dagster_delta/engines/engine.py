@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.checkpoint_reader import CheckpointPart
 from dagster_delta.protocol.column_values import NO_VALUES, ColumnValues
@@ -45,7 +47,11 @@ LARGE_TABLE_FILES = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """One scan, fully planned."""
+    """One scan, fully planned.
+
+    Raises:
+        InvalidTable: a file has a deletion vector, and the protocol knows of none.
+    """
 
     store: ObjectStore
     version: int
@@ -61,6 +67,23 @@ class ReadPlan:
     verifies_pages: bool = True
     """Whether pages are held against the checksums that they carry. Rows that are written anew,
     or decide what is, have to be: damage would get a good checksum of its own."""
+
+    def __post_init__(self) -> None:
+        if self.configuration.supports("deletionVectors"):
+            return
+        if "deletion_vector" not in self.files.column_names:
+            return
+        marked = self.files.filter(pc.is_valid(self.files["deletion_vector"]))
+        if marked.num_rows:
+            # Other readers count without the deleted rows, and then return them.
+            raise InvalidTable(
+                "a data file has a deletion vector, and the protocol does not list the feature "
+                "deletionVectors, so that readers disagree about its rows; restore an older "
+                "version, or add the feature with the engine that wrote the file",
+                table=self.store.location.uri,
+                version=self.version,
+                file=marked["path"][0].as_py(),
+            )
 
     @property
     def schema(self) -> StructType:

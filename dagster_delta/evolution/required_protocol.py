@@ -22,6 +22,7 @@ from dagster_delta.protocol.schema import (
     walk_fields,
 )
 from dagster_delta.protocol.table_features import (
+    TABLE_FEATURES,
     TABLE_FEATURES_READER_VERSION,
     TABLE_FEATURES_WRITER_VERSION,
     TableFeature,
@@ -53,14 +54,7 @@ _BY_FIELD_METADATA = {
     EXISTING_DEFAULT_KEY: EXISTING_DEFAULTS_FEATURE,
 }
 
-_NEEDED_BY = {
-    "rowTracking": "domainMetadata",
-    "clustering": "domainMetadata",
-    "icebergCompatV1": "columnMapping",
-    "icebergCompatV2": "columnMapping",
-    "variantShredding": "variantType",
-}
-
+_NEEDED_BY = {row.name: row.requires for row in TABLE_FEATURES if row.requires is not None}
 
 _LEGACY_VERSIONS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6))
 

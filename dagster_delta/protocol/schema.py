@@ -54,6 +54,7 @@ PRIMITIVE_NAMES = frozenset(
     }
 )
 
+_INTERVAL = re.compile(r"interval( (year|month|day|hour|minute|second|to))*")
 MAX_DECIMAL_PRECISION = 38
 MAX_NESTING = 98
 """How deep data files may be nested, see `nesting_of`: Arrow reads no deeper ones."""
@@ -303,15 +304,26 @@ def _parse_primitive(name: str) -> DataType:
             f"the schema holds the type {name!r}, and decimals have 1 to {MAX_DECIMAL_PRECISION} "
             "digits, no more of them after the point, and no fewer than 0"
         )
+    if _INTERVAL.fullmatch(name):
+        raise UnsupportedFeature(
+            f"the schema holds the type {name!r}, and intervals are not supported; read the table "
+            "with Spark, which knows them, or drop the column there"
+        )
     raise _undefined(name)
 
 
 def _field_from_json(value: object, nesting: int) -> StructField:
     node = _checked(value, dict, "a field")
     nullable, metadata = node.get("nullable", True), node.get("metadata") or {}
+    name = _member(node, "name", str)
+    try:
+        data_type = data_type_from_json(node.get("type"), nesting=nesting)
+    except (InvalidTable, UnsupportedFeature) as error:
+        error.column = name if error.column is None else f"{name}.{error.column}"
+        raise
     return StructField(
-        _member(node, "name", str),
-        data_type_from_json(node.get("type"), nesting=nesting),
+        name,
+        data_type,
         _checked(nullable, bool, "nullable"),
         _checked(metadata, dict, "metadata"),
     )

@@ -5,7 +5,7 @@ Spec: Table Features; Writer Version Requirements; Reader Version Requirements.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,8 @@ class TableFeature:
     """Whether tables with the feature are read."""
     can_write: bool = True
     """Whether tables with the feature are written."""
+    requires: str | None = None
+    """The feature that it is built on, which a protocol lists with it."""
     needs_catalog: bool = False
     """Whether the table belongs to a catalog and cannot be opened by path."""
 
@@ -110,6 +112,7 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     ),
     TableFeature(
         name="rowTracking",
+        requires="domainMetadata",
         description="rows have a stable id and the version of their last change",
     ),
     TableFeature(
@@ -149,6 +152,7 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     ),
     TableFeature(
         name="clustering",
+        requires="domainMetadata",
         description="rows are clustered by columns on which every file has statistics",
     ),
     TableFeature(
@@ -157,10 +161,12 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     ),
     TableFeature(
         name="icebergCompatV1",
+        requires="columnMapping",
         description="data files stay readable as an Iceberg v1 table",
     ),
     TableFeature(
         name="icebergCompatV2",
+        requires="columnMapping",
         description="data files stay readable as an Iceberg v2 table",
     ),
     TableFeature(
@@ -171,6 +177,7 @@ TABLE_FEATURES: tuple[TableFeature, ...] = (
     ),
     TableFeature(
         name="variantShredding",
+        requires="variantType",
         description="data files may hold variants split into typed columns",
         aliases=("variantShredding-preview",),
         is_reader_feature=True,
@@ -263,7 +270,7 @@ def check_readable(protocol: Protocol, *, table: str, version: int) -> None:
     Raises:
         UnsupportedReaderVersion: minReaderVersion is not 1, 2 or 3.
         CatalogRequired: the table belongs to a catalog.
-        UnsupportedFeature: a listed reader feature is unknown or not implemented.
+        UnsupportedFeature: a listed reader feature is unknown, not implemented, or one of writers.
         InvalidTable: the versions and the lists of features contradict each other.
     """
     if not 1 <= protocol.min_reader_version <= TABLE_FEATURES_READER_VERSION:
@@ -274,34 +281,52 @@ def check_readable(protocol: Protocol, *, table: str, version: int) -> None:
             table=table,
             version=version,
         )
-    if protocol.min_reader_version == TABLE_FEATURES_READER_VERSION:
-        _check_lists(protocol, table=table, version=version)
+    problem = next(_contradictions(protocol), None)
+    if problem is not None:
+        raise InvalidTable(
+            f"the protocol {problem}; commit a corrected protocol action with the engine that "
+            "wrote it",
+            table=table,
+            version=version,
+        )
     unreadable = [
         name
         for name in _reader_list(protocol)
-        if (feature := find_feature(name)) is None or not feature.can_read
+        if (feature := find_feature(name)) is None
+        or not (feature.can_read and feature.is_reader_feature)
     ]
     if unreadable:
         raise _refusal("read", unreadable, table=table, version=version)
 
 
-def _check_lists(protocol: Protocol, *, table: str, version: int) -> None:
+def _contradictions(protocol: Protocol) -> Iterator[str]:
+    """What versions and lists of features say against each other: delta-spark opens no such table,
+    though it lets a feature be in one list alone.
+    """
+    reader, writer = protocol.min_reader_version, protocol.min_writer_version
     # Spec: Reader Version 3 requires writer version 7 and a list of reader features.
-    if protocol.min_writer_version < TABLE_FEATURES_WRITER_VERSION:
-        raise InvalidTable(
-            f"the protocol asks for reader version 3 with writer version "
-            f"{protocol.min_writer_version}, and reader version 3 needs writer version 7; "
-            "commit a corrected protocol action with the engine that wrote it",
-            table=table,
-            version=version,
+    if reader == TABLE_FEATURES_READER_VERSION and writer < TABLE_FEATURES_WRITER_VERSION:
+        yield (
+            f"asks for reader version {reader} with writer version {writer}, and reader version "
+            f"{reader} needs writer version {TABLE_FEATURES_WRITER_VERSION}"
         )
-    if protocol.reader_features is None:
-        raise InvalidTable(
-            "the protocol asks for reader version 3 and has no readerFeatures; commit a corrected "
-            "protocol action with the engine that wrote it",
-            table=table,
-            version=version,
-        )
+    lists = (
+        ("reader", reader, TABLE_FEATURES_READER_VERSION, protocol.reader_features),
+        ("writer", writer, TABLE_FEATURES_WRITER_VERSION, protocol.writer_features),
+    )
+    for side, version, lists_from, features in lists:
+        if features is None and version == lists_from:
+            yield f"asks for {side} version {version} and has no {side}Features"
+        if features is not None and version < lists_from:
+            yield f"has {side}Features, which {side} version {version} does not know"
+    listed = _writer_list(protocol)
+    for name in listed:
+        feature = find_feature(name)
+        # Tables of previews were written before the rule was.
+        if feature is None or feature.name != name or feature.requires is None:
+            continue
+        if feature.requires not in listed:
+            yield f"lists {name} without {feature.requires}, which it is built on"
 
 
 def _refusal(
@@ -348,16 +373,6 @@ def check_writable(configuration: TableConfiguration, *, table: str, version: in
             f"the table needs writer version {protocol.min_writer_version}, and dagster_delta "
             f"{__version__} writes versions 1 to {TABLE_FEATURES_WRITER_VERSION}; upgrade the "
             "library, or write the table with the engine that created it",
-            table=table,
-            version=version,
-        )
-    if (
-        protocol.min_writer_version == TABLE_FEATURES_WRITER_VERSION
-        and protocol.writer_features is None
-    ):
-        raise InvalidTable(
-            "the protocol asks for writer version 7 and has no writerFeatures; commit a corrected "
-            "protocol action with the engine that wrote it",
             table=table,
             version=version,
         )

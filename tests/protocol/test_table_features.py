@@ -56,6 +56,12 @@ def listing(*names: str, reader: bool = False) -> Protocol:
     )
 
 
+def listing_of(row: TableFeature) -> Protocol:
+    """A protocol that lists the feature and what it is built on."""
+    names = (row.name,) if row.requires is None else (row.name, row.requires)
+    return listing(*names, reader=row.is_reader_feature)
+
+
 def table(
     protocol: Protocol,
     *,
@@ -156,7 +162,7 @@ def test_table_of_a_catalog_is_refused_by_path(name: str) -> None:
 @pytest.mark.parametrize("row", TABLE_FEATURES, ids=lambda each: each.name)
 def test_listed_feature_is_read_as_its_row_says(row: TableFeature) -> None:
     assert {find_feature(name) for name in (row.name, *row.aliases)} == {row}
-    protocol = listing(row.name, reader=row.is_reader_feature)
+    protocol = listing_of(row)
     if row.can_read:
         check_readable(protocol, table="t", version=0)
     else:
@@ -166,7 +172,7 @@ def test_listed_feature_is_read_as_its_row_says(row: TableFeature) -> None:
 
 @pytest.mark.parametrize("row", TABLE_FEATURES, ids=lambda each: each.name)
 def test_listed_feature_is_written_as_its_row_says(row: TableFeature) -> None:
-    configuration = table(listing(row.name, reader=row.is_reader_feature))
+    configuration = table(listing_of(row))
     if row.can_write:
         check_writable(configuration, table="t", version=0)
     else:
