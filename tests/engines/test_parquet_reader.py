@@ -49,6 +49,7 @@ from dagster_delta.storage import open_store
 from dagster_delta.storage.memory_store import MemoryStore
 from tests.engines.data_tables import (
     configuration,
+    featured,
     live_files,
     mapped_configuration,
     read,
@@ -307,7 +308,7 @@ def numbered(
     """A file of rows 0, 1, 2, … in several row groups."""
     monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", group)
     data = pa.table({"n": range(rows), "s": [f"row {i}" for i in range(rows)]})
-    config = configuration(schema_of(data))
+    config = configuration(schema_of(data), protocol=featured("deletionVectors"))
     (file,) = write(store, data, config).files
     return file, config
 

@@ -155,6 +155,7 @@ CONDITIONALS = [
     "CASE WHEN flag THEN day ELSE t END", "if(flag, i, 0)", "if(i > 0, 1, 2L)", "if(flag, NULL, 'x')", "coalesce(i, 0)", "coalesce(i, l, 1.5)", "coalesce(flag, FALSE)",
     "coalesce(NULL, s)", "nvl(s, 'none')", "ifnull(i, -1)", "nullif(i, 5)", "nullif(i, 5L)", "nullif(s, 'abc')", "greatest(i, l, 3)", "least(i, NULL, 3)",
     "greatest(d, x)", "least(d, x)", "greatest(s, u)",
+    "greatest(d, 0D)", "least(f, 2.5F)", "greatest(0D, d, NULL, x)", "least(d, 0D, x)", "greatest(cast(NULL as double), NULL)", "least(double('NaN'), d)",
     "i <> 0 AND 10 / i > 1", "i = 0 OR 10 % i = 0", "if(i = 0, NULL, 10 div i)", "coalesce(i, l, 1 / (b + 0.5D))", "coalesce(1, 1 / i)", "CASE WHEN i = 0 THEN 0 ELSE 1 / i END", "flag AND i = 0 OR NOT (i <> 0 AND 1 / i > 0)",
 ]  # fmt: skip
 

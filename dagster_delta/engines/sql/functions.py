@@ -167,6 +167,15 @@ def _resolve_extremum(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return _resolve_coalesce(name, arguments)
 
 
+def _sql_extremum(call: Call, operands: Sequence[str]) -> str:
+    found = f"{call.name}({', '.join(operands)})"
+    if call.data_type not in (PrimitiveType("float"), PrimitiveType("double")):
+        return found
+    # DuckDB makes zero of minus zero; Spark takes the first of equal values as it is.
+    values = f"[{', '.join(operands)}]"
+    return f"{values}[list_position({values}, {found})]"
+
+
 def _resolve_concat(name: str, arguments: tuple[Typed, ...]) -> Typed:
     types = types_of(arguments)
     if not types:
@@ -283,8 +292,8 @@ WHITELIST: Mapping[str, Rule] = {
     "nullif": Rule(_resolve_nullif, _sql_case),
     "nvl2": Rule(_resolve_nvl2, _sql_case),
     "coalesce": Rule(_resolve_coalesce, function("coalesce")),
-    "greatest": Rule(_resolve_extremum, function("greatest")),
-    "least": Rule(_resolve_extremum, function("least")),
+    "greatest": Rule(_resolve_extremum, _sql_extremum),
+    "least": Rule(_resolve_extremum, _sql_extremum),
     "concat": Rule(_resolve_concat, _sql_concat),
     "||": Rule(_resolve_concat, _sql_concat),
     "upper": _ascii_only("upper"),

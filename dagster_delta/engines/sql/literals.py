@@ -166,6 +166,8 @@ def typed_literal(sql: str, word: Token, text: str) -> LiteralSyntax | Opaque:
         return Opaque(f"the literal {kind} {text!r}", ())
     except ValueError:
         syntax_error(sql, word.position, f"{text!r} is not a valid {kind} literal")
+    if kind not in ("INTERVAL", "TIME"):
+        syntax_error(sql, word.position, f"{word.text} does not start a literal")
     raise GrammarUnknown(word.position, f"{word.text} does not start a supported literal")
 
 

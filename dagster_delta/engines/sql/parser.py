@@ -38,6 +38,12 @@ _RESERVED = frozenset(
     {"AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "WHEN", "THEN", "ELSE", "SELECT", "CASE"}
 )
 
+# Types that only Spark casts to.
+_OTHER_TYPES = (
+    "ARRAY", "MAP", "STRUCT", "INTERVAL", "CHAR", "CHARACTER", "VARCHAR", "VARIANT", "VOID", "TIME",
+    "GEOMETRY", "GEOGRAPHY",
+)  # fmt: skip
+
 
 def parse_syntax(sql: str) -> Syntax:
     """The syntax tree of an expression.
@@ -92,12 +98,19 @@ class _Parser:
             self._leave(f"expected {text}")
 
     def expect_end(self) -> None:
+        if self._token.kind in ("number", "string") or self._token.is_operator(")", "]", ","):
+            self._refuse("expected the end")
         if self._token.kind != "end":
             self._leave("expected the end")
 
     def _leave(self, problem: str) -> NoReturn:
         found = self._token.text or "the end"
         raise GrammarUnknown(self._token.position, f"{problem}, found {found}")
+
+    def _refuse(self, problem: str) -> NoReturn:
+        """Raise for what no grammar of Spark has at this token."""
+        found = self._token.text or "the end"
+        syntax_error(self._sql, self._token.position, f"{problem}, found {found}")
 
     # Boolean level: OR, AND, NOT, predicates
 
@@ -126,6 +139,16 @@ class _Parser:
         return Function("not", (term,)) if count % 2 else term
 
     def _predicate(self) -> Syntax:
+        result = self._one_predicate()
+        if self._token.is_operator("!", *_COMPARISONS) or self._token.is_word(
+            "IS", "NOT", *self._predicates()
+        ):
+            self._refuse(
+                "a condition that is compared or tested stands in parentheses: expected the end"
+            )
+        return result
+
+    def _one_predicate(self) -> Syntax:
         left = self._value()
         if self._take_word("IS"):
             return self._is(left)
@@ -162,7 +185,7 @@ class _Parser:
             self._expect("FROM")
             result = Function("not", (Function("<=>", (left, self._value())),))
         else:
-            self._leave("expected NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM")
+            self._refuse("expected NULL, TRUE, FALSE, UNKNOWN or DISTINCT FROM")
         return Function("not", (result,)) if negated else result
 
     def _between(self, left: Syntax) -> Syntax:
@@ -171,9 +194,12 @@ class _Parser:
         return Function("and", (Function(">=", (left, low)), Function("<=", (left, self._value()))))
 
     def _in(self, left: Syntax) -> Syntax:
-        self._expect("(")
+        if not self._take_operator("("):
+            self._refuse("expected (")
         if self._token.is_word("SELECT", "WITH"):
             return self._opaque_until_closed("a subquery")
+        if self._token.is_operator(")"):
+            self._refuse("expected a value")
         return Function("in", (left, *self._list(")")))
 
     def _like(self, left: Syntax) -> Syntax:
@@ -185,9 +211,8 @@ class _Parser:
     def _any_or_all(self, name: str, left: Syntax, *, negated: bool) -> Syntax:
         """`LIKE ANY (patterns)`; NOT LIKE ANY is true where one of the patterns does not match."""
         combined = "and" if self._next().is_word("ALL") else "or"
-        self._expect("(")
-        if self._token.is_operator(")"):
-            syntax_error(self._sql, self._token.position, "expected a pattern")
+        if not self._take_operator("(") or self._token.is_operator(")"):
+            self._refuse("expected patterns in parentheses")
         tests: list[Syntax] = [Function(name, (left, each)) for each in self._list(")")]
         if negated:
             tests = [Function("not", (each,)) for each in tests]
@@ -196,6 +221,8 @@ class _Parser:
     def _pattern(self, name: str, left: Syntax) -> Syntax:
         arguments = (left, self._value())
         if self._take_word("ESCAPE"):
+            if self._token.kind != "string" or len(self._token.text) != 1:
+                self._refuse("expected one character as a text")
             arguments = (*arguments, self._value())  # type: ignore[assignment]
         return Function(name, arguments)
 
@@ -291,6 +318,8 @@ class _Parser:
         if token.is_operator("("):
             return self._parenthesised()
         if token.kind != "word":
+            if not token.is_operator("*", "?", ":"):
+                self._refuse("expected a value")
             self._leave("expected a value")
         return self._word()
 
@@ -300,6 +329,8 @@ class _Parser:
             return self._opaque_until_closed("a subquery")
         inner = self.expression()
         if self._take_operator(","):
+            if self._token.is_operator(")"):
+                self._refuse("expected a value")
             return Function("struct", (inner, *self._list(")")))
         self._expect(")")
         return inner
@@ -319,10 +350,10 @@ class _Parser:
         if word == "NULL":
             self._index += 1
             return LiteralSyntax(None, PrimitiveType("void"))
-        if following.kind == "string":
-            return typed_literal(self._sql, self._next(), self._strings())
         if word == "CASE":
             return self._case()
+        if following.kind == "string":
+            return typed_literal(self._sql, self._next(), self._strings())
         if following.is_operator("("):
             return self._call()
         if word in _RESERVED:
@@ -339,8 +370,10 @@ class _Parser:
         return Name(tuple(parts))
 
     def _identifier(self) -> str:
-        if self._token.kind not in ("word", "quoted"):
+        if self._token.is_operator("*"):
             self._leave("expected a name")
+        if self._token.kind not in ("word", "quoted"):
+            self._refuse("expected a name")
         return self._next().text
 
     # CASE, CAST and calls
@@ -407,25 +440,30 @@ class _Parser:
     def _list(self, closing: str) -> list[Syntax]:
         if self._take_operator(closing):
             return []
-        items = [self.expression()]
-        while self._take_operator(","):
+        items: list[Syntax] = []
+        while not items or self._take_operator(","):
+            if self._token.is_operator(",", closing):
+                self._refuse("expected a value")
             items.append(self.expression())
         self._expect(closing)
         return items
 
     def _type(self) -> DataType:
-        position, name = self._token.position, self._identifier()
+        first, name = self._token, self._identifier()
+        found = type_from_words(name, self._type_parameters())
+        if first.kind == "word" and first.is_word(*_OTHER_TYPES):
+            raise GrammarUnknown(first.position, f"the type {name} is not supported")
+        if first.kind != "word" or found is None:
+            syntax_error(self._sql, first.position, f"{name} is not a type of Spark, or not so")
+        return found
+
+    def _type_parameters(self) -> list[str]:
         parameters: list[str] = []
         if self._take_operator("("):
-            while not self._take_operator(")"):
+            while not parameters or self._take_operator(","):
                 parameters.append(self._next().text)
-                self._take_operator(",")
-                if self._token.kind == "end":
-                    self._leave("expected )")
-        found = type_from_words(name, parameters)
-        if found is None:
-            raise GrammarUnknown(position, f"the type {name} is not supported")
-        return found
+            self._expect(")")
+        return parameters
 
     def _opaque_until_closed(self, construct: str) -> Syntax:
         """Everything up to the parenthesis that closes the one already read."""
