@@ -13,6 +13,9 @@ import pytest
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import DeltaError, InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.arrow_schema import from_arrow_schema, to_arrow_type
+from dagster_delta.protocol.column_bounds import bounds_of_partition_values
+from dagster_delta.protocol.predicates import may_match
+from tests.engines.random_expressions import random_expressions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -346,6 +349,56 @@ def test_whitelisted_expressions_give_what_spark_gives(frame: DataFrame, group: 
                 f"{sql}: {ours.type} {_plain(ours)}, Spark {theirs.type} {_plain(theirs)}"
             )
     assert not different, "\n".join(different)
+
+
+def test_random_expressions_give_what_spark_gives_and_leave_out_no_row(frame: DataFrame) -> None:
+    schema = from_arrow_schema(TABLE.schema)
+    columns = TABLE.flatten()
+    bounds = {
+        tuple(name.split(".")): bounds_of_partition_values(
+            columns[name].combine_chunks(), from_arrow_schema(columns.schema).field(name).data_type
+        )
+        for name in columns.column_names
+        if not pa.types.is_nested(columns[name].type)
+    }
+    found: dict[str, pa.ChunkedArray] = {}
+    for sql in random_expressions(600, seed=20):
+        try:
+            expression = parse_expression(sql, schema)
+            found[sql] = expression.evaluate(TABLE)
+        except (UnsupportedExpression, InvalidArgument):
+            continue
+        if found[sql].type == pa.bool_():
+            # Every row is a file of its own.
+            kept = may_match(expression.to_predicate(), bounds, TABLE.num_rows).to_pylist()
+            wanted = found[sql].to_pylist()
+            assert all(k for k, w in zip(kept, wanted, strict=True) if w), sql
+    assert len(found) > 450
+    different = [
+        each for sqls in _batches(list(found), 75) for each in _different(frame, sqls, found)
+    ]
+    assert not different, "\n".join(different)
+
+
+def _batches(items: list[str], size: int) -> list[list[str]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _different(frame: DataFrame, sqls: list[str], found: dict[str, pa.ChunkedArray]) -> list[str]:
+    from pyspark.errors import PySparkException
+
+    try:
+        expected = _spark_values(frame, sqls)
+    except PySparkException as error:
+        if len(sqls) == 1:
+            return [f"{sqls[0]}: {_plain(found[sqls[0]])}, Spark fails: {str(error)[:200]}"]
+        halves = _batches(sqls, (len(sqls) + 1) // 2)
+        return [each for half in halves for each in _different(frame, half, found)]
+    return [
+        f"{sql}: {found[sql].type} {_plain(found[sql])}, Spark {theirs.type} {_plain(theirs)}"
+        for sql, theirs in zip(sqls, expected.columns, strict=True)
+        if found[sql].type != theirs.type or _plain(found[sql]) != _plain(theirs)
+    ]
 
 
 def test_expressions_that_fail_in_spark_fail_when_embedded(frame: DataFrame) -> None:

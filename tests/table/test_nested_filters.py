@@ -26,15 +26,13 @@ SCHEMA = pa.schema(
 def table() -> DeltaTable:
     """A file per row, so that a file left out wrongly loses a row."""
     table = DeltaTable("", store=MemoryStore(), must_exist=False)
-    rows = [
-        {"id": 1, "tags": ["a", "b"], "counts": {"x": 1}, "seen": {"x": NOON}, "text": "NaN"},
-        {"id": 2, "tags": [], "counts": {}, "seen": {}, "text": "1d"},
-        {"id": 3, "tags": None, "counts": None, "seen": None, "text": None},
-        {"id": 4, "tags": [None, "c"], "counts": {"x": None, "y": 2}, "seen": {"x": None}, "text": "Infinity"},
-    ]  # fmt: skip
-    for row in rows:
-        found = {**row, **{n: list((row[n] or {}).items()) if row[n] is not None else None for n in ("counts", "seen")}}  # type: ignore[attr-defined]  # fmt: skip
-        table.append(pa.Table.from_pylist([found], schema=SCHEMA))
+    tags = [["a", "b"], [], None, [None, "c"]]
+    counts = [[("x", 1)], [], None, [("x", None), ("y", 2)]]
+    seen = [[("x", NOON)], [], None, [("x", None)]]
+    text = ["NaN", "1d", None, "Infinity"]
+    rows = pa.table([[1, 2, 3, 4], tags, counts, seen, text], schema=SCHEMA)
+    for n in range(4):
+        table.append(rows.slice(n, 1))
     return table
 
 
