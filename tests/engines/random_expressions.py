@@ -54,11 +54,11 @@ _ORDERED = ("greatest({same}, {same}, NULL)", "least({same}, {same})")
 
 
 def random_expressions(count: int, seed: int) -> list[str]:
-    """Expressions of any type, two thirds of them conditions, up to three levels deep."""
+    """Expressions of any type, two thirds of them conditions, up to two levels deep."""
     chosen = random.Random(seed)
     kinds = list(_COLUMNS)
     return [
-        _expression(chosen, "bool" if index % 3 else chosen.choice(kinds), chosen.choice((1, 2, 3)))
+        _expression(chosen, "bool" if index % 3 else chosen.choice(kinds), chosen.choice((1, 2)))
         for index in range(count)
     ]
 
