@@ -66,8 +66,8 @@ _KEYWORDS = """
     date day dayofweek dec decimal distinct div double dow doy else end escape exists false
     float for from hour ilike in int integer interval is leading like long map minute month not null
     numeric or placing quarter real regexp rlike second short smallint some string struct then
-    timestamp timestamp_ltz timestamp_ntz tinyint to trailing true unknown utf8_binary utf8_lcase unicode unicode_ci
-    varchar variant void week when x year
+    timestamp timestamp_ltz timestamp_ntz tinyint to trailing true unknown utf8_binary utf8_lcase
+    unicode unicode_ci varchar variant void week when x year
 """
 _WORDS = frozenset(_KEYWORDS.split()) | INTERVAL_UNITS
 
