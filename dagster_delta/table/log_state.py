@@ -97,17 +97,13 @@ class _Source:
     def __init__(self, read: Callable[[], tuple[_Base, tuple[LogTail, ...]]]) -> None:
         self._read = read
         self._lock = RLock()
-        self._loaded: tuple[_Base, tuple[LogTail, ...]] | None = None
-
-    @property
-    def is_loaded(self) -> bool:
-        return self._loaded is not None
+        self.loaded: tuple[_Base, tuple[LogTail, ...]] | None = None
 
     def load(self) -> tuple[_Base, tuple[LogTail, ...]]:
         with self._lock:
-            if self._loaded is None:
-                self._loaded = self._read()
-            return self._loaded
+            if self.loaded is None:
+                self.loaded = self._read()
+            return self.loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +176,7 @@ class LogState:
     @property
     def has_read_commits(self) -> bool:
         """Whether the commits after the checkpoint were read."""
-        return bool(self._later) or self._source.is_loaded
+        return bool(self._later) or self._source.loaded is not None
 
     @property
     def damaged_files(self) -> tuple[str, ...]:

@@ -171,10 +171,9 @@ class Snapshot:
         Raises:
             InvalidTable, StorageFailure.
         """
-        if self.configuration.in_commit_timestamps_enabled:
-            timestamp = self._in_commit_timestamp()
-            if timestamp is not None:
-                return timestamp
+        kept = self.configuration.in_commit_timestamps_enabled
+        if kept and (timestamp := self._in_commit_timestamp()) is not None:
+            return timestamp
         file = self.log_segment.commit
         if file is None or not file.modified_ms:
             file = self.store.head(commit_path(self.version))
@@ -225,9 +224,7 @@ class Snapshot:
 
     def record_counts(self) -> Any:
         """Live rows of each file, row for row with `live_files`; null where it has no statistics.
-
-        Raises:
-            CorruptLog: the log is damaged, or says that a file has less than no rows.
+        Raises CorruptLog where the log says that a file has less than no rows.
         """
         vectors = self.live_files(["deletion_vector"])["deletion_vector"]
         counts = self.statistics([])["num_records"]
@@ -396,13 +393,9 @@ class Snapshot:
     def domain_metadata(self) -> dict[str, DomainMetadata]:
         """The metadata domains that are set, by name."""
         # No checksum holds the high-water mark of the draft of row tracking.
-        is_in_checksum = not self.configuration.supports("rowIds")
-        if (
-            is_in_checksum
-            and self.checksum is not None
-            and self.checksum.domain_metadata is not None
-        ):
-            found = {each.domain: each for each in self.checksum.domain_metadata}
+        checksum = None if self.configuration.supports("rowIds") else self.checksum
+        if checksum is not None and checksum.domain_metadata is not None:
+            found = {domain.domain: domain for domain in checksum.domain_metadata}
         else:
             with located(self.store, self.version):
                 found = self._state.table_actions().domain_metadata
@@ -472,17 +465,13 @@ class Snapshot:
                 break
         else:
             return Snapshot.load(self.store)
-        # Where the next commit is missing, a clean-up may have removed it together with others.
-        if not commits and self._was_overtaken():
-            return Snapshot.load(self.store)
         if not commits:
-            return self
+            # A clean-up may have removed the next commit together with others.
+            hint = read_last_checkpoint(self.store)
+            was_overtaken = hint is not None and hint.version > self.version
+            return Snapshot.load(self.store) if was_overtaken else self
         checksum = read_checksum_after(self.store, self.checksum, commits)
         return self.advance(commits, checksum=checksum)
-
-    def _was_overtaken(self) -> bool:
-        hint = read_last_checkpoint(self.store)
-        return hint is not None and hint.version > self.version
 
     def scan(
         self,
