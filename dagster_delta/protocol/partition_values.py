@@ -26,6 +26,7 @@ __all__ = [
     "check_partition_type",
     "decode_path",
     "encode_path",
+    "is_null_text",
     "parse_partition_column",
     "parse_partition_value",
     "partition_directory",
@@ -35,6 +36,7 @@ __all__ = [
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 """Directory name that stands for a null partition value."""
 
+_TEXT_TYPES = (PrimitiveType("string"), PrimitiveType("binary"))
 _UNPARTITIONABLE = frozenset({"variant", "void"})
 
 _ESCAPED_IN_DIRECTORIES = frozenset("\"#%'*/:=?\\{[]^\x7f" + "".join(map(chr, range(0x20))))
@@ -47,13 +49,22 @@ _BOOLEANS = string_column(["true", "false", None])
 _SAFE_IN_PATHS = "/!$&'()*+,;=@-._~"
 
 
+def is_null_text(text: str | None, data_type: DataType) -> bool:
+    """Whether a serialised partition value is null.
+
+    CONVERT TO DELTA of a catalog table copies the name of Hive's null directory into the log. It
+    is no value of most types; text and binary columns have it as a value, as in delta-spark.
+    """
+    return not text or (text == HIVE_NULL and data_type not in _TEXT_TYPES)
+
+
 def parse_partition_value(
     text: str | None, data_type: DataType, *, column: str | None = None
 ) -> object:
     """The value of one serialised partition value: what Arrow's `as_py` gives for its type.
 
     Args:
-        text: as in `partitionValues`; None and the empty string are null.
+        text: as in `partitionValues`; see `is_null_text` for what is null.
         data_type: current type of the column, which may be wider than when the text was written.
         column: logical name of the column, for the message of an error.
 
@@ -68,8 +79,8 @@ def parse_partition_column(values: Any, data_type: DataType, *, column: str | No
     """The typed values of one partition column of many files.
 
     Args:
-        values: pyarrow.Array or ChunkedArray of strings, as in `partitionValues`; null and the
-            empty string are null.
+        values: pyarrow.Array or ChunkedArray of strings, as in `partitionValues`; see
+            `is_null_text` for what is null.
         data_type: current type of the column, which may be wider than when a text was written.
         column: logical name of the column, for the message of an error.
 
@@ -85,9 +96,11 @@ def parse_partition_column(values: Any, data_type: DataType, *, column: str | No
         # Files repeat few values, so only the distinct ones are parsed.
         values = pc.dictionary_encode(values)
     distinct = values.dictionary.cast(pa.string())
-    is_empty = pc.equal(distinct, string_column([""])[0])
-    distinct = pc.if_else(is_empty, null_scalar(pa.string()), distinct)
     check_partition_type(data_type, column=column)
+    for null_text in ("", HIVE_NULL):
+        if is_null_text(null_text, data_type):
+            is_null = pc.equal(distinct, string_column([null_text])[0])
+            distinct = pc.if_else(is_null, null_scalar(pa.string()), distinct)
     try:
         parsed = _parse_distinct(distinct, data_type)
     except pa.ArrowInvalid:

@@ -174,7 +174,7 @@ def test_text_in_any_shipped_form_is_read(text: str | None, name: str, value: ob
         ("2020-13-01", "date"),
         ("noon", "timestamp"),
         ("noon", "timestamp_ntz"),
-        ("__HIVE_DEFAULT_PARTITION__", "double"),
+        ("HIVE_DEFAULT_PARTITION", "double"),
     ],
 )
 def test_damaged_text_is_refused_by_column_and_value(text: str, name: str) -> None:
@@ -183,6 +183,18 @@ def test_damaged_text_is_refused_by_column_and_value(text: str, name: str) -> No
         parse_partition_column(values, of(name), column="day")
     assert caught.value.column == "day"
     assert repr(text) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "name", ["integer", "double", "boolean", "date", "timestamp", "decimal(5,2)"]
+)
+def test_the_hive_name_of_null_is_null_where_it_is_no_value(name: str) -> None:
+    assert parse_partition_value("__HIVE_DEFAULT_PARTITION__", of(name)) is None
+
+
+@pytest.mark.parametrize(("name", "kind"), [("string", str), ("binary", bytes)])
+def test_the_hive_name_of_null_is_a_text_among_texts(name: str, kind: type) -> None:
+    assert isinstance(parse_partition_value("__HIVE_DEFAULT_PARTITION__", of(name)), kind)
 
 
 @pytest.mark.parametrize("data_type", [of("variant"), of("void"), ArrayType(of("string"))])

@@ -43,6 +43,7 @@ from dagster_delta.engines.parquet.writer import REPRESENTATIVE_ROWS
 from dagster_delta.engines.partition_split import PartitionKey
 from dagster_delta.protocol.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.parquet_reader import decoding_pool
+from dagster_delta.protocol.partition_values import is_null_text
 from dagster_delta.protocol.row_tracking import carried_columns
 
 __all__ = ["CopiedColumns", "RowGroupCopier"]
@@ -127,6 +128,7 @@ class RowGroupCopier:
         self._source = source
         self._codec = _CODEC_NAMES.get(self._format.codec, self._format.codec)
         self._partition_names = spec.configuration.physical_partition_columns
+        self._partition_types = [each.data_type for each in spec.configuration.partition_schema]
         # Ids of rows follow from where the rows stand, so that they have to be written.
         self._may_keep = carried_columns(source.configuration) is None
         self._readers: dict[range, DataFileReader] = {}
@@ -281,9 +283,11 @@ class RowGroupCopier:
         return CopiedColumns(columns, statistics, self._key(opened), num_rows, 0, is_last)
 
     def _key(self, opened: OpenedFile) -> PartitionKey:
-        values = opened.file.partition_values
-        # Spec: an empty text is a null partition value as well.
-        return tuple(values.get(name) or None for name in self._partition_names)
+        texts = map(opened.file.partition_values.get, self._partition_names)
+        return tuple(
+            None if is_null_text(text, data_type) else text
+            for text, data_type in zip(texts, self._partition_types, strict=True)
+        )
 
     def _parts(self, num_rows: int, columns: range) -> Iterator[range]:
         """Columns of the file that are at work together: indexes side by side, all in order."""

@@ -25,6 +25,7 @@ from dagster_delta.protocol.column_bounds import (
     next_prefix,
     value_ranges,
 )
+from dagster_delta.protocol.partition_values import HIVE_NULL, is_null_text
 from dagster_delta.protocol.predicates import (
     Bounds,
     Predicate,
@@ -127,7 +128,9 @@ def partition_bounds(
         if (name,) in paths:
             field = configuration.schema.field(name)
             text = values.getItem(configuration.physical_name(name))
-            text = functions.when(text != "", text)
+            for null_text in ("", HIVE_NULL):
+                if is_null_text(null_text, field.data_type):
+                    text = functions.when(text != null_text, text)
             value = _parsed_text(text, field.data_type, functions)
             found[name,] = _SparkBounds(
                 functions, field.data_type, value, value, text.isNull(), text.isNotNull()
