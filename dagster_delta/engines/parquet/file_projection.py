@@ -2,7 +2,8 @@
 
 Fields are found by name, physical name or field id at every depth; what a file lacks is null, or
 the default that the schema has for existing rows, what it has beyond is ignored, narrower types
-from before a widening are cast, and shredded variants are put together.
+from before a widening are cast, days and times of the legacy calendar are moved, and shredded
+variants are put together.
 
 Spec: Column Mapping (Reader Requirements); Data Files; Type Widening.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +28,7 @@ from dagster_delta.engines.nested_arrays import (
     rebuild_map,
     rebuild_struct,
 )
+from dagster_delta.engines.parquet.legacy_calendar import LegacyCalendar
 from dagster_delta.engines.parquet.variant_reassembly import VariantReassembly
 from dagster_delta.engines.sql.ansi_cast import value_cast
 from dagster_delta.errors import InvalidTable
@@ -61,6 +64,14 @@ class _ProjectedColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class _Rules:
+    """What decides about the columns of a file besides their types."""
+
+    mode: ColumnMappingMode
+    calendar: LegacyCalendar | None
+
+
+@dataclass(frozen=True, slots=True)
 class FileProjection:
     """The plan for all files of one Arrow schema."""
 
@@ -90,6 +101,7 @@ class FileProjection:
                 "file with a writer that supports column mapping"
             )
         found = [_find(file_fields, each, mode) for each in wanted]
+        rules = _Rules(mode, LegacyCalendar.of(file_schema.metadata))
         # The reader returns columns in the order of the file.
         chosen = sorted({index for index in found if index is not None})
         position = {index: order for order, index in enumerate(chosen)}
@@ -102,7 +114,7 @@ class FileProjection:
                     _absent_value(field),
                     None
                     if index is None
-                    else _plan(file_fields[index].type, field.data_type, mode, (field.name,)),
+                    else _plan(file_fields[index].type, field.data_type, rules, (field.name,)),
                 )
                 for field, index in zip(wanted, found, strict=True)
             ),
@@ -235,15 +247,14 @@ def _count_leaves(arrow_type: Any) -> int:
     return 1
 
 
-def _plan(
-    source: Any, target: DataType, mode: ColumnMappingMode, path: tuple[str, ...]
-) -> _Convert | None:
+def _plan(source: Any, target: DataType, rules: _Rules, path: tuple[str, ...]) -> _Convert | None:
     """The conversion from a file's type, or None where the array is right as it stands."""
     arrow_type = to_arrow_type(target)
-    if source == arrow_type and not _has_mapped_names(target, mode):
+    is_same = source == arrow_type and rules.calendar is None
+    if is_same and not _has_mapped_names(target, rules.mode):
         return None
     plain = plain_type(source)
-    convert = _plan_plain(plain, target, mode, path)
+    convert = _plan_plain(plain, target, rules, path)
     if plain == source:
         return convert
     return lambda array: convert(plain_array(array)) if convert else plain_array(array)
@@ -264,22 +275,22 @@ def _has_mapped_names(target: DataType, mode: ColumnMappingMode) -> bool:
 
 
 def _plan_plain(
-    source: Any, target: DataType, mode: ColumnMappingMode, path: tuple[str, ...]
+    source: Any, target: DataType, rules: _Rules, path: tuple[str, ...]
 ) -> _Convert | None:
     arrow_type = to_arrow_type(target)
     if pa.types.is_null(source) or target == PrimitiveType("void"):
         return lambda array: pa.nulls(len(array), arrow_type)
     match target:
         case StructType() if pa.types.is_struct(source):
-            return _plan_struct(source, target, mode, path)
+            return _plan_struct(source, target, rules, path)
         case ArrayType() if is_list_like(source):
-            return _plan_list(source, target, mode, path)
+            return _plan_list(source, target, rules, path)
         case MapType() if pa.types.is_map(source):
-            return _plan_map(source, target, mode, path)
+            return _plan_map(source, target, rules, path)
         case PrimitiveType("variant") if pa.types.is_struct(source):
             return VariantReassembly.plan(source, ".".join(path)).apply
         case PrimitiveType() | DecimalType():
-            return _plan_value(source, target, path)
+            return _plan_value(source, target, rules.calendar, path)
     raise _unreadable(source, target, path)
 
 
@@ -292,18 +303,16 @@ def _unreadable(source: Any, target: DataType, path: tuple[str, ...]) -> Invalid
     )
 
 
-def _plan_struct(
-    source: Any, target: StructType, mode: ColumnMappingMode, path: tuple[str, ...]
-) -> _Convert:
+def _plan_struct(source: Any, target: StructType, rules: _Rules, path: tuple[str, ...]) -> _Convert:
     siblings = list(source)
     arrow_type = to_arrow_type(target)
     plans: list[tuple[int | None, Any, _Convert | None]] = []
     for field in target:
-        index = _find(siblings, field, mode)
+        index = _find(siblings, field, rules.mode)
         convert = (
             None
             if index is None
-            else _plan(siblings[index].type, field.data_type, mode, (*path, field.name))
+            else _plan(siblings[index].type, field.data_type, rules, (*path, field.name))
         )
         plans.append((index, _absent_value(field), convert))
 
@@ -321,10 +330,8 @@ def _plan_struct(
     return convert_struct
 
 
-def _plan_list(
-    source: Any, target: ArrayType, mode: ColumnMappingMode, path: tuple[str, ...]
-) -> _Convert:
-    convert = _plan(source.value_type, target.element_type, mode, (*path, "element"))
+def _plan_list(source: Any, target: ArrayType, rules: _Rules, path: tuple[str, ...]) -> _Convert:
+    convert = _plan(source.value_type, target.element_type, rules, (*path, "element"))
     arrow_type = to_arrow_type(target)
 
     def convert_list(array: Any) -> Any:
@@ -334,11 +341,9 @@ def _plan_list(
     return convert_list
 
 
-def _plan_map(
-    source: Any, target: MapType, mode: ColumnMappingMode, path: tuple[str, ...]
-) -> _Convert:
-    convert_key = _plan(source.key_type, target.key_type, mode, (*path, "key"))
-    convert_value = _plan(source.item_type, target.value_type, mode, (*path, "value"))
+def _plan_map(source: Any, target: MapType, rules: _Rules, path: tuple[str, ...]) -> _Convert:
+    convert_key = _plan(source.key_type, target.key_type, rules, (*path, "key"))
+    convert_value = _plan(source.item_type, target.value_type, rules, (*path, "value"))
     arrow_type = to_arrow_type(target)
 
     def convert_map(array: Any) -> Any:
@@ -353,7 +358,25 @@ def _plan_map(
     return convert_map
 
 
-def _plan_value(source: Any, target: DataType, path: tuple[str, ...]) -> _Convert | None:
+def _plan_value(
+    source: Any, target: DataType, calendar: LegacyCalendar | None, path: tuple[str, ...]
+) -> _Convert | None:
+    convert = _plan_cast(source, target, path)
+    if calendar is None:
+        return convert
+    days = calendar.day_conversion(source)
+    times = calendar.time_conversion(source, target)
+    return _one_after_another(days, convert, times)
+
+
+def _one_after_another(*steps: _Convert | None) -> _Convert | None:
+    known = [step for step in steps if step is not None]
+    if not known:
+        return None
+    return lambda array: reduce(lambda values, step: step(values), known, array)
+
+
+def _plan_cast(source: Any, target: DataType, path: tuple[str, ...]) -> _Convert | None:
     if source == to_arrow_type(target):
         return None
     if target == PrimitiveType("binary") and _is_bytes(source):

@@ -37,6 +37,7 @@ from dagster_delta.engines.parquet.file import EncodedRowGroup, FileFormat, enco
 from dagster_delta.engines.parquet.file_projection import leaf_ranges
 from dagster_delta.engines.parquet.file_statistics import FileStatistics
 from dagster_delta.engines.parquet.footer_splicing import MAGIC, RowGroupBytes
+from dagster_delta.engines.parquet.legacy_calendar import LegacyCalendar
 from dagster_delta.engines.parquet.opened_file import OpenedFile
 from dagster_delta.engines.parquet.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.writer import REPRESENTATIVE_ROWS
@@ -348,6 +349,9 @@ class RowGroupCopier:
             if opened.num_wanted(group) == opened.footer.row_group(group).num_rows
         ]
         if not (groups and self._may_keep and opened.footer.created_by == self._model.writer):
+            return {}
+        # New files do not have the keys that say so.
+        if LegacyCalendar.of(opened.arrow_schema.metadata) is not None:
             return {}
         footer = FooterBytes.of_handle(opened.handle)
         if footer is None or footer.schema != self._model.schema:

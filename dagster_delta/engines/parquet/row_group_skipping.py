@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_delta.engines.parquet.file_projection import locate_leaf, num_steps_found
+from dagster_delta.engines.parquet.legacy_calendar import LegacyCalendar
 from dagster_delta.protocol.arrow_columns import (
     boolean_column,
     integer_column,
@@ -59,10 +60,13 @@ def matching_row_groups(
     # The log has told the same about a file of one row group, but for columns that it lacks.
     if count < 2 and not bounds:
         return list(range(count))
+    has_legacy_times = LegacyCalendar.of(file_schema.metadata) is not None
     for path, field in fields.items():
         located = locate_leaf(file_schema, schema, path, mode)
         if located is not None:
             index, file_type = located
+            if has_legacy_times and pa.types.is_temporal(file_type):
+                continue
             chunks = [footer.row_group(group).column(index) for group in range(count)]
             known = _bounds(chunks, file_type, field.data_type)
             if known is not None:
