@@ -216,8 +216,10 @@ def bounds_of_statistics(statistics: Any, index: int, data_type: DataType) -> Co
     Raises:
         KeyError: the table has no such column.
     """
-    minimum = _array(statistics[f"min.{index}"])
-    maximum = _array(statistics[f"max.{index}"])
+    minimum, maximum = (_array(statistics[f"{side}.{index}"]) for side in ("min", "max"))
+    if _name(data_type) == "string" and pa.types.is_null(minimum.type):
+        # Of CHAR(n), see `StatisticsColumn.is_padded`.
+        minimum, maximum = minimum.cast(pa.string()), maximum.cast(pa.string())
     null_count = _array(statistics[f"null_count.{index}"])
     records = _array(statistics["num_records"])
     is_float = _name(data_type) in _FLOATS

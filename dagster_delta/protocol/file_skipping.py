@@ -24,6 +24,7 @@ from dagster_delta.protocol.predicates import Predicate, possible_outcomes, refe
 from dagster_delta.protocol.schema import DataType, StructType
 from dagster_delta.protocol.statistics import StatisticsColumn
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.text_limits import char_length, char_paths, padded_type
 
 __all__ = ["LoadStatistics", "SkippedFiles", "skip_files", "skipping_columns"]
 
@@ -89,6 +90,9 @@ def _partition_bounds(
     field = configuration.schema.field(name)
     texts = _map_values(partition_values, configuration.physical_name(name))
     values = parse_partition_column(texts, field.data_type, column=name)
+    length = char_length(padded_type(field))
+    if length is not None:
+        values = pc.utf8_rpad(values, width=length, padding=" ")
     return bounds_of_partition_values(values, field.data_type)
 
 
@@ -111,6 +115,7 @@ def skipping_columns(
         configuration: of the version that the files belong to.
     """
     partitioned = {(name,) for name in configuration.partition_columns}
+    padded = char_paths(configuration.schema)
     columns = {}
     for path in sorted(referenced_columns(predicate) - partitioned):
         level: DataType = configuration.schema
@@ -122,5 +127,5 @@ def skipping_columns(
             physical.append(physical_name(field, configuration.column_mapping_mode))
             level = field.data_type
         if not isinstance(level, StructType) and len(physical) == len(path):
-            columns[path] = StatisticsColumn(tuple(physical), level)
+            columns[path] = StatisticsColumn(tuple(physical), level, is_padded=path in padded)
     return columns

@@ -49,10 +49,14 @@ class StatisticsColumn:
     """Physical names from the root to the leaf."""
     data_type: DataType
     """Current type of the column in the table."""
+    is_padded: bool = False
+    """Whether texts are filled up when they are read, so that the bounds are those of others."""
 
     @property
     def has_bounds(self) -> bool:
-        """Whether values of the type have a minimum and a maximum."""
+        """Whether the column has a minimum and a maximum that values can be held against."""
+        if self.is_padded:
+            return False
         match self.data_type:
             case PrimitiveType(name):
                 return name not in _WITHOUT_BOUNDS

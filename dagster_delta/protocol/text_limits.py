@@ -25,6 +25,9 @@ from dagster_delta.protocol.schema import (
 __all__ = [
     "TEXT_LIMIT_KEY",
     "TextLimit",
+    "char_length",
+    "char_paths",
+    "padded_type",
     "text_limits",
     "with_followed_limits",
     "without_text_limits",
@@ -35,6 +38,7 @@ TEXT_LIMIT_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 
 _STRING = PrimitiveType("string")
 _LIMITED = re.compile(r"(?:var)?char\(([0-9]+)\)", re.IGNORECASE)
+_PADDED = re.compile(r"char\(([0-9]+)\)", re.IGNORECASE)
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|[^<>,:(`]+(?:\([^)]*\))?|[<>,:]")
 _SPARK_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
@@ -73,6 +77,33 @@ def _limits(path: tuple[str, ...], declared: DataType, actual: DataType) -> Iter
                 inner = declared.get(each.name)
                 if inner is not None:
                     yield from _limits((*path, each.name), inner.data_type, each.data_type)
+
+
+def padded_type(field: StructField) -> DataType | None:
+    """The declared type of a column with a CHAR(n) anywhere in it, which readers fill up with
+    blanks; `char_length` of its parts says to which length. None where there is nothing to fill.
+    """
+    text = field.metadata.get(TEXT_LIMIT_KEY)
+    if not isinstance(text, str) or not re.search(r"\bchar\(", text, re.IGNORECASE):
+        return None
+    return _declared(field)
+
+
+def char_length(declared: DataType | None) -> int | None:
+    """The length that a text of a declared type is filled up to; None where it stays as it is."""
+    if not isinstance(declared, PrimitiveType):
+        return None
+    found = _PADDED.fullmatch(declared.name)
+    return None if found is None else int(found[1])
+
+
+def char_paths(schema: StructType) -> frozenset[tuple[str, ...]]:
+    """Logical paths of the CHAR(n) that are reached through structs. What the log and the footers
+    say of them is not filled up.
+    """
+    return frozenset(
+        each.path for each in text_limits(schema) if _PADDED.fullmatch(each.declared) is not None
+    )
 
 
 def without_text_limits(field: StructField) -> StructField:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.engines.char_padding import with_padded_text
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.arrow_columns import map_column
@@ -20,6 +21,7 @@ from dagster_delta.protocol.checkpoint_structs import whole_array
 from dagster_delta.protocol.conflict_checker import ReadScope
 from dagster_delta.protocol.partition_values import parse_partition_column, parse_partition_value
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.text_limits import padded_type
 from dagster_delta.table.file_actions import REMOVED_COLUMNS, tombstones
 from dagster_delta.table.large_tables import files_where
 from dagster_delta.table.partition_codes import files_in_partitions
@@ -167,8 +169,11 @@ def _by_partition(
 
     def matches(partition_values: Any) -> Any:
         columns = [
-            parse_partition_column(
-                pc.map_lookup(partition_values, pa.scalar(name), "last"), each.data_type
+            with_padded_text(
+                parse_partition_column(
+                    pc.map_lookup(partition_values, pa.scalar(name), "last"), each.data_type
+                ),
+                padded_type(each),
             )
             for name, each in zip(
                 configuration.physical_partition_columns,

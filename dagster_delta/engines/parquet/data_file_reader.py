@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from dagster_delta.engines.char_padding import with_padded_text
 from dagster_delta.engines.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.parquet.file_projection import FileProjection
 from dagster_delta.engines.parquet.opened_file import OpenedFile
@@ -35,6 +36,7 @@ from dagster_delta.protocol.partition_values import decode_path, parse_partition
 from dagster_delta.protocol.row_tracking import carried_columns
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.text_limits import padded_type
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -419,5 +421,6 @@ class _PartitionColumn:
             parsed = parse_partition_column(
                 string_column([text]), self._field.data_type, column=self._field.name
             )
-            scalar = self._scalars[text] = parsed[0]
+            padded = with_padded_text(parsed, padded_type(self._field))
+            scalar = self._scalars[text] = padded[0]
         return pa.repeat(scalar, count)

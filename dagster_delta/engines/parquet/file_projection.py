@@ -2,8 +2,8 @@
 
 Fields are found by name, physical name or field id at every depth; what a file lacks is null, or
 the default that the schema has for existing rows, what it has beyond is ignored, narrower types
-from before a widening are cast, days and times of the legacy calendar are moved, and shredded
-variants are put together.
+from before a widening are cast, days and times of the legacy calendar are moved, shredded
+variants are put together, and CHAR(n) is filled up with blanks.
 
 Spec: Column Mapping (Reader Requirements); Data Files; Type Widening.
 """
@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.engines.char_padding import with_padded_text
 from dagster_delta.engines.nested_arrays import (
     is_list_like,
     list_elements,
@@ -47,6 +48,7 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode
+from dagster_delta.protocol.text_limits import padded_type
 
 __all__ = ["FileProjection", "leaf_ranges", "locate_leaf", "num_steps_found"]
 
@@ -61,6 +63,8 @@ class _ProjectedColumn:
     absent: Any
     """`pyarrow.Scalar` of a column that the file lacks."""
     convert: _Convert | None
+    declared: DataType | None
+    """See `padded_type`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,7 @@ class FileProjection:
                     None
                     if index is None
                     else _plan(file_fields[index].type, field.data_type, rules, (field.name,)),
+                    padded_type(field),
                 )
                 for field, index in zip(wanted, found, strict=True)
             ),
@@ -129,12 +134,13 @@ class FileProjection:
         arrays = []
         for each in self._columns:
             if each.position is None:
-                arrays.append(_repeated(each.absent, batch.num_rows))
+                array = _repeated(each.absent, batch.num_rows)
             else:
                 array = batch.column(each.position)
                 if pa.types.is_dictionary(array.type):
                     array = pc.take(array.dictionary, array.indices, memory_pool=decoding_pool())
-                arrays.append(array if each.convert is None else each.convert(array))
+                array = array if each.convert is None else each.convert(array)
+            arrays.append(with_padded_text(array, each.declared))
         return arrays
 
 

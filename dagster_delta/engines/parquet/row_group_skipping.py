@@ -26,6 +26,7 @@ from dagster_delta.protocol.existing_defaults import existing_default, has_exist
 from dagster_delta.protocol.predicates import Predicate, may_match, referenced_columns
 from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.protocol.table_properties import ColumnMappingMode
+from dagster_delta.protocol.text_limits import char_paths
 
 __all__ = ["matching_row_groups"]
 
@@ -61,11 +62,12 @@ def matching_row_groups(
     if count < 2 and not bounds:
         return list(range(count))
     has_legacy_times = LegacyCalendar.of(file_schema.metadata) is not None
+    padded = char_paths(schema)
     for path, field in fields.items():
         located = locate_leaf(file_schema, schema, path, mode)
         if located is not None:
             index, file_type = located
-            if has_legacy_times and pa.types.is_temporal(file_type):
+            if path in padded or (has_legacy_times and pa.types.is_temporal(file_type)):
                 continue
             chunks = [footer.row_group(group).column(index) for group in range(count)]
             known = _bounds(chunks, file_type, field.data_type)

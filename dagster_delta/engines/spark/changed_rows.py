@@ -34,6 +34,7 @@ from dagster_delta.engines.spark.change_tasks import (
 )
 from dagster_delta.engines.spark.columns import sql_column
 from dagster_delta.engines.spark.copy_tasks import CopyTask
+from dagster_delta.engines.spark.declared_columns import declared_column
 from dagster_delta.engines.spark.errors import spark_failures
 from dagster_delta.engines.spark.identity import identity_value
 from dagster_delta.engines.spark.reader import FILE_KEY, ROW_INDEX
@@ -112,7 +113,7 @@ class ChangingRows:
         ]
         columns = [sql_column(sql, self._functions) for *_, sql in texts]
         typed = self.frame.select(*[each.alias(f"_{i}") for i, each in enumerate(columns)])
-        types = from_spark_schema(typed.schema)
+        types = from_spark_schema(typed.schema, with_collations=True)
         values: list[dict[tuple[str, ...], tuple[Column, DataType]]] = [{} for _ in self.changes]
         for (index, path, _), column, field in zip(texts, columns, types, strict=True):
             change = self.changes[index]
@@ -306,7 +307,7 @@ class ChangingRows:
         """The rows, and the new columns a second time under their logical names."""
         functions = self._functions
         named = [
-            functions.col(f"__new_{index}").alias(each.name)
+            declared_column(functions.col(f"__new_{index}"), each)
             for index, each in enumerate(self._fields)
         ]
         return rows.select(*[functions.col(name) for name in rows.columns], *named)

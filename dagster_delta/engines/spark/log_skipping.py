@@ -35,6 +35,7 @@ from dagster_delta.protocol.predicates import (
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.statistics import StatisticsColumn
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.text_limits import char_length, padded_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -131,6 +132,13 @@ def partition_bounds(
             for null_text in ("", HIVE_NULL):
                 if is_null_text(null_text, field.data_type):
                     text = functions.when(text != null_text, text)
+            length = char_length(padded_type(field))
+            if length is not None:
+                text = functions.rpad(
+                    text,
+                    functions.greatest(functions.lit(length), functions.char_length(text)),
+                    " ",
+                )
             value = _parsed_text(text, field.data_type, functions)
             found[name,] = _SparkBounds(
                 functions, field.data_type, value, value, text.isNull(), text.isNotNull()

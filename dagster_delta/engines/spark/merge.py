@@ -113,10 +113,10 @@ class FrameMerge:
     def _change(self) -> WrittenChanges:
         if not self.target.files.num_rows:
             return WrittenChanges()
-        if not self._changing:
-            with spark_failures(table=self.target.store.location.uri):
+        with spark_failures(table=self.target.store.location.uri):
+            if not self._changing:
                 return WrittenChanges(matched=collect_numbers(self._joined(), ROW_NUMBER))
-        frame, changes = self._joined(), self._changes()
+            frame, changes = self._joined(), self._changes()
         if self._deletes_only and self.change_data is not None:
             frame, changes = self._without_doubles(frame, changes)
         written = write_changes(

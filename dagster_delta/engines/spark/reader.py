@@ -28,6 +28,11 @@ from dagster_delta.engines.spark.columns import (
     read_name,
     sql_column,
 )
+from dagster_delta.engines.spark.declared_columns import (
+    declared_column,
+    is_declared,
+    padded_column,
+)
 from dagster_delta.engines.spark.defaulted_files import FileGroup, groups_by_columns
 from dagster_delta.engines.spark.deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
 from dagster_delta.engines.spark.directories import (
@@ -145,11 +150,14 @@ class _FrameReader:
     def read(self) -> DataFrame:
         parts = [part for group in self._groups() for part in self._parts_of(group)]
         if not parts:
-            return self.session.createDataFrame([], self._schema(self.plan.schema))
+            fields = StructType(self._needed_fields)
+            return self.result(self.session.createDataFrame([], self._schema(fields)))
         return self.result(reduce(lambda left, right: left.union(right), parts))
 
     def result(self, rows: DataFrame) -> DataFrame:
         """The rows that the filter leaves, with the columns asked for."""
+        if any(map(is_declared, self._needed_fields)):
+            rows = rows.select(*map(self._declared, self._needed_fields), *self._position_names)
         if self.plan.where is not None:
             rows = rows.where(sql_column(self.plan.where.sql, functions_of(rows)))
         results = [self._result_column(each) for each in self.plan.schema]
@@ -198,6 +206,10 @@ class _FrameReader:
                 ROW_INDEX: metadata.getField("row_index"),
             }
         )
+
+    def _declared(self, field: StructField) -> Column:
+        read = self._functions.col(quote(field.name))
+        return declared_column(padded_column(read, field, self._functions), field)
 
     def _result_column(self, field: StructField) -> Column:
         column: Column = self._functions.col(quote(field.name))

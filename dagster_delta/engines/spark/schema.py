@@ -20,7 +20,16 @@ from dagster_delta.protocol.text_limits import TEXT_LIMIT_KEY
 if TYPE_CHECKING:
     from pyspark.sql import types as spark_types
 
-__all__ = ["column_metadata", "from_spark_schema", "to_spark_schema", "to_spark_type"]
+__all__ = [
+    "column_metadata",
+    "declared_spark_type",
+    "from_spark_schema",
+    "to_spark_schema",
+    "to_spark_type",
+]
+
+_COLLATIONS_KEY = "__COLLATIONS"
+"""Field metadata: collations of the texts in a column, by where they are in it."""
 
 _SPARK_NAMES = {
     "string": "StringType",
@@ -65,24 +74,59 @@ def to_spark_type(data_type: DataType) -> spark_types.DataType:
             return made
 
 
+def declared_spark_type(field: StructField) -> spark_types.DataType:
+    """The Spark type of a column, with the collations of its texts: Spark compares by them."""
+    collations = field.metadata.get(_COLLATIONS_KEY)
+    known = collations if isinstance(collations, dict) else {}
+    return _collated(field.data_type, known, field.name)
+
+
+def _collated(
+    data_type: DataType, collations: Mapping[str, str], path: str
+) -> spark_types.DataType:
+    from pyspark.sql import types
+
+    match data_type:
+        case PrimitiveType("string") if path in collations:
+            # With its provider, and perhaps a version: `icu.UNICODE.75.1`.
+            return types.StringType(collations[path].split(".")[1])
+        case ArrayType(element_type):
+            return types.ArrayType(_collated(element_type, collations, f"{path}.element"))
+        case MapType(key_type, value_type):
+            return types.MapType(
+                _collated(key_type, collations, f"{path}.key"),
+                _collated(value_type, collations, f"{path}.value"),
+            )
+        case StructType(fields):
+            return types.StructType(
+                [types.StructField(each.name, declared_spark_type(each)) for each in fields]
+            )
+    return to_spark_type(data_type)
+
+
 def to_spark_schema(schema: StructType) -> spark_types.StructType:
-    """The Spark schema of a table, nullable throughout, with the comments of its columns."""
+    """The Spark schema of a table, nullable throughout, as its columns are declared."""
     from pyspark.sql import types
 
     return types.StructType(
         [
-            types.StructField(each.name, to_spark_type(each.data_type), True, column_metadata(each))
+            types.StructField(each.name, declared_spark_type(each), True, column_metadata(each))
             for each in schema
         ]
     )
 
 
 def column_metadata(field: StructField) -> dict[str, Any]:
-    """The metadata that a column keeps in a DataFrame: its comment."""
-    return {} if field.comment is None else {"comment": field.comment}
+    """The metadata that a column keeps in a DataFrame: its comment, and the declared lengths of
+    texts, by which Spark fills up what CHAR(n) is compared with.
+    """
+    kept = {"comment": field.comment, TEXT_LIMIT_KEY: field.metadata.get(TEXT_LIMIT_KEY)}
+    return {key: value for key, value in kept.items() if value is not None}
 
 
-def from_spark_schema(schema: spark_types.StructType) -> StructType:
+def from_spark_schema(
+    schema: spark_types.StructType, *, with_collations: bool = False
+) -> StructType:
     """The table schema of a DataFrame's schema, nullable at every depth.
 
     Spark infers that a column is never null from how it was computed, which is no promise about
@@ -91,11 +135,15 @@ def from_spark_schema(schema: spark_types.StructType) -> StructType:
     Metadata that belongs to Spark's analyser or to the table a DataFrame was read from (its
     column mapping, its generated columns) is left behind; comments and the user's own keys stay.
 
+    Args:
+        schema: of the DataFrame.
+        with_collations: whether texts may have collations, which are left behind.
+
     Raises:
         SchemaMismatch: a column has a type that Delta tables do not have, or two columns have one
             name.
     """
-    converted = _from_spark_struct(schema, "")
+    converted = _from_spark_struct(schema, "", with_collations=with_collations)
     seen: set[str] = set()
     for each in converted:
         if each.name.casefold() in seen:
@@ -108,30 +156,37 @@ def from_spark_schema(schema: spark_types.StructType) -> StructType:
     return converted
 
 
-def _from_spark_struct(schema: spark_types.StructType, parent: str) -> StructType:
+def _from_spark_struct(
+    schema: spark_types.StructType, parent: str, *, with_collations: bool
+) -> StructType:
     fields = []
     for each in schema.fields:
         path = f"{parent}.{each.name}" if parent else each.name
         metadata = _kept_metadata(each.metadata or {})
         if type(each.dataType).__name__ in {"CharType", "VarcharType"}:
             metadata[TEXT_LIMIT_KEY] = each.dataType.simpleString()
-        data_type = _from_spark_type(each.dataType, path)
+        data_type = _from_spark_type(each.dataType, path, with_collations=with_collations)
         fields.append(StructField(each.name, data_type, True, metadata))
     return StructType(tuple(fields))
 
 
-def _from_spark_type(data_type: spark_types.DataType, path: str) -> DataType:
+def _from_spark_type(
+    data_type: spark_types.DataType, path: str, *, with_collations: bool
+) -> DataType:
     from pyspark.sql import types
+
+    def inner(inner_type: spark_types.DataType, step: str) -> DataType:
+        return _from_spark_type(inner_type, f"{path}.{step}", with_collations=with_collations)
 
     match data_type:
         case types.StructType():
-            return _from_spark_struct(data_type, path)
+            return _from_spark_struct(data_type, path, with_collations=with_collations)
         case types.ArrayType():
-            return ArrayType(_from_spark_type(data_type.elementType, f"{path}.element"))
+            return ArrayType(inner(data_type.elementType, "element"))
         case types.MapType():
             return MapType(
-                _from_spark_type(data_type.keyType, f"{path}.key"),
-                _from_spark_type(data_type.valueType, f"{path}.value"),
+                inner(data_type.keyType, "key"),
+                inner(data_type.valueType, "value"),
             )
         case types.DecimalType():
             return DecimalType(data_type.precision, data_type.scale)
@@ -139,7 +194,8 @@ def _from_spark_type(data_type: spark_types.DataType, path: str) -> DataType:
             return PrimitiveType("string")
         case _:
             name = _DELTA_NAMES.get(type(data_type).__name__)
-            if name is None or (name == "string" and data_type != types.StringType()):
+            is_collated = name == "string" and data_type != types.StringType()
+            if name is None or (is_collated and not with_collations):
                 raise SchemaMismatch(
                     f"Delta tables have no type for {data_type.simpleString()}: cast the column "
                     "to a supported type before writing",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from dagster_delta.engines.engine import WriteSpec
 from dagster_delta.engines.spark.columns import sql_column
+from dagster_delta.engines.spark.declared_columns import declared_column
 from dagster_delta.engines.spark.identity import identity_value
 from dagster_delta.engines.spark.schema import from_spark_schema, to_spark_type
 from dagster_delta.engines.spark.session import functions_of
@@ -88,7 +89,7 @@ def _named(rows: WrittenRows) -> DataFrame:
     """
     functions = functions_of(rows.frame)
     targets = [
-        _as_stored(each, rows.schema, functions).alias(each.name)
+        declared_column(_as_stored(each, rows.schema, functions), each)
         for each in rows.spec.configuration.schema
     ]
     return rows.frame.select(*_sources(rows), *targets)
@@ -117,7 +118,7 @@ def _extended(
     known = len(rows.schema)
     new = [value.alias(_source_name(known + index)) for index, value in enumerate(values)]
     extended = frame.select(*_sources(rows), *new)
-    types = from_spark_schema(extended.schema).fields[known:]
+    types = from_spark_schema(extended.schema, with_collations=True).fields[known:]
     fields = [StructField(name, each.data_type) for name, each in zip(names, types, strict=True)]
     return WrittenRows(extended, StructType((*rows.schema, *fields)), rows.spec)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import reduce
 
 from dagster_delta.engines.sql.casts import Refusal, cast
+from dagster_delta.engines.sql.char_comparisons import with_padded_literals
 from dagster_delta.engines.sql.functions import WHITELIST, canonical_name
 from dagster_delta.engines.sql.rules import types_of
 from dagster_delta.engines.sql.syntax import (
@@ -28,6 +29,7 @@ from dagster_delta.engines.sql.types import (
 )
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.protocol.schema import DataType, MapType, StructField, StructType
+from dagster_delta.protocol.text_limits import char_length, padded_type
 
 __all__ = ["analyse"]
 
@@ -62,6 +64,8 @@ def analyse(syntax: Syntax, schema: StructType) -> Typed:
             return _unless_refused("CAST", operands, lambda: _converted(operands[0], data_type))
         case Function(".", (base, LiteralSyntax(str() as name))):
             return _field(analyse(base, schema), name)
+        case Function("between", (value, low, high)):
+            return _between(*(analyse(each, schema) for each in (value, low, high)))
         case Function(name, arguments):
             return _call(name, tuple(analyse(each, schema) for each in arguments))
 
@@ -73,7 +77,16 @@ def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
     rule = WHITELIST.get(name)
     if rule is None:
         return Refused(f"the function {name}", operands)
-    return _unless_refused(name, operands, lambda: rule.resolve(name, operands))
+    return _unless_refused(
+        name, operands, lambda: rule.resolve(name, with_padded_literals(name, operands))
+    )
+
+
+def _between(value: Typed, low: Typed, high: Typed) -> Typed:
+    if isinstance(value, Column) and value.char_length is not None:
+        # Spark fills up the constants of comparisons, and these not.
+        return Refused("BETWEEN of CHAR(n)", (value, low, high))
+    return _call("and", (_call(">=", (value, low)), _call("<=", (value, high))))
 
 
 def _unless_refused(name: str, operands: tuple[Typed, ...], make: Callable[[], Typed]) -> Typed:
@@ -127,7 +140,9 @@ def _column(parts: tuple[str, ...], schema: StructType) -> Typed:
         path.append(field.name)
         level = field.data_type
         collation = _collation(field) or collation
-    return Column(tuple(path), level, collation)
+    # Fields of structs are declared beside the column: only a column has this of its own.
+    declared = None if field is None else padded_type(field)
+    return Column(tuple(path), level, collation, char_length(declared))
 
 
 def _field(base: Typed, name: str) -> Typed:

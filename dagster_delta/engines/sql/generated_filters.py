@@ -158,7 +158,9 @@ def _derivations(
                     parts.setdefault(base, {})[part] = (field.name,)
             case typed:
                 base = _monotonic_in(typed)
-                if base is not None and typed.data_type == field.data_type:
+                # Constants are filled up to the length of CHAR(n), and values are generated before.
+                is_as_written = base is not None and base.char_length is None
+                if base is not None and is_as_written and typed.data_type == field.data_type:
                     yield _by_expression(base, (field.name,), expression)
     for base, found in parts.items():
         # A month without its year, or a day without its month, bounds nothing.

@@ -191,7 +191,7 @@ class _Parser:
     def _between(self, left: Syntax) -> Syntax:
         low = self._value()
         self._expect("AND")
-        return Function("and", (Function(">=", (left, low)), Function("<=", (left, self._value()))))
+        return Function("between", (left, low, self._value()))
 
     def _in(self, left: Syntax) -> Syntax:
         if not self._take_operator("("):

@@ -19,6 +19,8 @@ class Column:
     data_type: DataType
     collation: str | None = None
     """Name of a collation other than the binary one."""
+    char_length: int | None = None
+    """Characters that the texts of a column of type CHAR(n) are filled up to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,68 @@
+"""Comparisons of columns of type CHAR(n) as Spark makes them: constants are filled up with blanks.
+
+Only a column itself is treated so, and not a field of a struct, nor what is computed of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dagster_delta.engines.sql.casts import Refusal
+from dagster_delta.engines.sql.typed import Column, Literal, Typed, walk
+from dagster_delta.protocol.schema import PrimitiveType
+
+__all__ = ["with_padded_literals"]
+
+_COMPARISONS = frozenset({"=", "<", "<=", ">", ">=", "<=>"})
+_STRING = PrimitiveType("string")
+
+
+def with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed, ...]:
+    """The operands of a call, with constants as long as the column that they are compared with.
+
+    Args:
+        name: of the operator or function.
+        operands: typed.
+
+    Raises:
+        Refusal: Spark would fill up more than constants.
+    """
+    if name == "in":
+        length = _char_length(operands[0])
+        is_padded = length is not None and not any(map(_has_column, operands[1:]))
+        return tuple(_padded(each, length) for each in operands) if is_padded else operands
+    if name not in _COMPARISONS or len(operands) != 2:
+        return operands
+    lengths = [_char_length(each) for each in operands]
+    match lengths:
+        case [None, None]:
+            return operands
+        case [int() as left, int() as right]:
+            if left != right:
+                raise Refusal("a comparison of CHAR(n) of different lengths")
+            return operands
+    length = lengths[0] or lengths[1]
+    if any(_has_column(each) for each, own in zip(operands, lengths, strict=True) if own is None):
+        return operands
+    return tuple(_padded(each, length) for each in operands)
+
+
+def _char_length(operand: Typed) -> int | None:
+    return operand.char_length if isinstance(operand, Column) else None
+
+
+def _has_column(operand: Typed) -> bool:
+    return any(isinstance(each, Column) for each in walk(operand))
+
+
+def _padded(operand: Typed, length: int | None) -> Typed:
+    if isinstance(operand, Column) or length is None:
+        return operand
+    if not isinstance(operand, Literal):
+        raise Refusal("a comparison of CHAR(n) with a computed text")
+    if operand.data_type != _STRING or not isinstance(operand.value, str):
+        return operand
+    if len(operand.value.rstrip(" ")) > length:
+        raise Refusal(f"a comparison of CHAR({length}) with a longer text")
+    # What is longer ends in blanks, to which Spark fills up the column as well.
+    return replace(operand, value=operand.value.ljust(length)[:length])
