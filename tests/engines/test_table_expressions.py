@@ -6,7 +6,7 @@ import pytest
 
 from dagster_delta.engines.sql.table_expressions import check_table_expression
 from dagster_delta.engines.sql.tokens import without_variables
-from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, PrimitiveType, StructField, StructType
 
 LONG, STRING = PrimitiveType("long"), PrimitiveType("string")
@@ -122,11 +122,15 @@ def test_a_default_may_be_made_by_chance_and_by_the_session() -> None:
         ("s = r'\\${x}'", "s = r'\\$' r'{x}'"),
         ("s = 'it''s $${x}'", "s = 'it''s $$' '{x}'"),
         ("a > 0 /* ${x} */ -- ${y}", "a > 0 /* $ {x} */ -- $ {y}"),
-        ("a > ${x}", "a > $ {x}"),
     ],
 )
 def test_no_variable_is_left_for_spark_to_replace(sql: str, spelled: str) -> None:
     assert without_variables(sql) == spelled
+
+
+def test_a_variable_outside_of_texts_is_no_sql() -> None:
+    with pytest.raises(InvalidArgument, match="cannot read"):
+        without_variables("a > ${x}")
 
 
 def test_a_name_that_looks_like_a_variable_is_refused_for_spark() -> None:

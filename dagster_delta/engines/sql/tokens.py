@@ -127,7 +127,7 @@ def without_variables(sql: str) -> str:
         quote = text[len(prefix)]
         # Adjacent literals are one; elsewhere a space changes nothing.
         apart = f"${quote} {prefix}{quote}{{" if quote in ("'", '"') else "$ {"
-        parts.append(" {" if text == "{" else text.replace("${", apart))
+        parts.append(text.replace("${", apart))
     return "".join(parts)
 
 
