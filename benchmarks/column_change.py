@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from dagster_delta.engines.spark.session import local_spark_session
+from dagster_delta.engines.spark.session.session import local_spark_session
 from dagster_delta.table.delta_table import DeltaTable
 from tests.reference.jars import resolve_jars
 

@@ -141,7 +141,7 @@ def _tick(name: str) -> Callable[[Path, int], Callable[[], object]]:
 
 def _cursor(uri: str, version: int) -> Any:
     from dagster_delta.storage import open_store
-    from dagster_delta.table.log_watch import LogCursor, read_new_commits, start_cursor
+    from dagster_delta.table.read.watch import LogCursor, read_new_commits, start_cursor
 
     store = open_store(uri)
     start = start_cursor(store, version)

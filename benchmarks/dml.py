@@ -67,8 +67,6 @@ def _copy(table: Path) -> str:
 def our_delete(name: str) -> Callable[[Path, int], Callable[[], object]]:
     def start(directory: Path, size: int) -> Callable[[], object]:
         from dagster_delta import DeltaTable
-        from dagster_delta.engines import arrow_engine  # noqa: F401  timed are rows, not imports
-        from dagster_delta.table import row_operations  # noqa: F401
 
         uri = _copy(directory / name)
         return lambda: DeltaTable(uri).delete(WHERE).metrics["numDeletedRows"]
@@ -79,8 +77,6 @@ def our_delete(name: str) -> Callable[[Path, int], Callable[[], object]]:
 def our_update(name: str) -> Callable[[Path, int], Callable[[], object]]:
     def start(directory: Path, size: int) -> Callable[[], object]:
         from dagster_delta import DeltaTable
-        from dagster_delta.engines import arrow_engine  # noqa: F401
-        from dagster_delta.table import row_operations  # noqa: F401
 
         uri = _copy(directory / name)
         return lambda: (
@@ -97,7 +93,6 @@ def our_merge(name: str) -> Callable[[Path, int], Callable[[], object]]:
         import pyarrow.parquet as pq
 
         from dagster_delta import DeltaTable
-        from dagster_delta.table import merge_operation  # noqa: F401
 
         uri = _copy(directory / name)
         source = pq.read_table(directory / "source.parquet")

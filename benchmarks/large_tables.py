@@ -47,7 +47,8 @@ def _copy(directory: Path) -> Path:
 
 def _peer(operation: Operation, *, in_batches: bool) -> Peer:
     def peer(directory: Path, size: int) -> Callable[[], object]:
-        from dagster_delta.table import checkpoint_files, snapshot
+        from dagster_delta.table.log_upkeep import checkpoint_files
+        from dagster_delta.table.read import snapshot
 
         if not in_batches:
             vars(snapshot)["LARGE_TABLE_FILES"] = _ALL_TOGETHER
@@ -94,7 +95,7 @@ def _count(table: DeltaTable) -> object:
 
 
 def _checkpoint(table: DeltaTable) -> object:
-    from dagster_delta.table import checkpoint_files
+    from dagster_delta.table.log_upkeep import checkpoint_files
 
     most = checkpoint_files.MAX_ACTIONS_PER_FILE
     checkpoint_files.write_checkpoint(table.snapshot(), now_ms=0, max_actions_per_file=most)

@@ -63,8 +63,6 @@ def _copy(directory: Path) -> str:
 
 def our_optimize(directory: Path, _: int) -> Callable[[], object]:
     from dagster_delta import DeltaTable
-    from dagster_delta.engines import arrow_engine  # noqa: F401  timed is the work, not imports
-    from dagster_delta.table import optimize  # noqa: F401
 
     uri = _copy(directory)
     return lambda: DeltaTable(uri).optimize().metrics["numRemovedFiles"]
@@ -79,8 +77,6 @@ def their_optimize(directory: Path, _: int) -> Callable[[], object]:
 
 def our_zorder(directory: Path, _: int) -> Callable[[], object]:
     from dagster_delta import DeltaTable
-    from dagster_delta.engines import sorted_rewrite  # noqa: F401
-    from dagster_delta.table import optimize  # noqa: F401
 
     uri = _copy(directory)
     return lambda: DeltaTable(uri).optimize(zorder_by=["id", "name"]).metrics["numRemovedFiles"]
@@ -96,7 +92,6 @@ def their_zorder(directory: Path, _: int) -> Callable[[], object]:
 
 def our_vacuum(directory: Path, _: int) -> Callable[[], object]:
     from dagster_delta import DeltaTable
-    from dagster_delta.table import vacuum  # noqa: F401
 
     uri = str(directory / "table")
     return lambda: DeltaTable(uri).vacuum(0, enforce_retention=False).num_files

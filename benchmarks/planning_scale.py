@@ -214,7 +214,7 @@ def _write_rows(path: Path, first: int) -> None:
 
 
 def _session(conf: dict[str, str]) -> SparkSession:
-    from dagster_delta.engines.spark.session import local_spark_session
+    from dagster_delta.engines.spark.session.session import local_spark_session
 
     spark = local_spark_session("benchmark", {"spark.driver.memory": HEAP, **conf})
     spark.range(10).count()

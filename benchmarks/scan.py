@@ -30,7 +30,6 @@ def _table(directory: Path, size: int) -> None:
 def _ours(read: Callable[[Any], object], name: str = "table") -> Any:
     def prepared(directory: Path, size: int) -> Callable[[], object]:
         from dagster_delta import DeltaTable
-        from dagster_delta.engines import arrow_engine  # noqa: F401
         from dagster_delta.engines.sql import arrow_expressions  # noqa: F401
         from dagster_delta.engines.sql.expressions import parse_expression
         from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
@@ -76,7 +75,7 @@ def _table_with_vectors(directory: Path, size: int) -> None:
 def _delete_some(action: dict[str, Any]) -> dict[str, Any]:
     from pyroaring import BitMap64
 
-    from dagster_delta.protocol.deletion_vectors import encode_inline
+    from dagster_delta.protocol.features.deletion_vectors import encode_inline
 
     if "protocol" in action:
         features = ["deletionVectors", "timestampNtz"]

@@ -127,7 +127,7 @@ def _prepare_large(directory: Path, size: int) -> None:
 
 def _ours(directory: Path, size: int) -> Callable[[], object]:
     from dagster_delta.storage import open_store
-    from dagster_delta.table.snapshot import Snapshot
+    from dagster_delta.table.read.snapshot import Snapshot
 
     def run() -> int:
         snapshot = Snapshot.load(open_store(str(directory)))

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.spark.session import local_spark_session
+from dagster_delta.engines.spark.session.session import local_spark_session
 from dagster_delta.table.delta_table import DeltaTable
 from tests.reference.jars import resolve_jars
 

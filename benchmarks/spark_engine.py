@@ -23,8 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dagster_delta.engines.spark.session import local_spark_session
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.engines.spark.session.session import local_spark_session
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.table.delta_table import DeltaTable
 from tests.reference.jars import resolve_jars
 

@@ -24,7 +24,7 @@ def _session(*, class_archive: bool) -> Callable[[Path, int], Callable[[], objec
     def peer(directory: Path, size: int) -> Callable[[], object]:
         import pyspark.sql
 
-        from dagster_delta.engines.spark.session import local_spark_session
+        from dagster_delta.engines.spark.session.session import local_spark_session
 
         assert pyspark.__version__
         os.environ["XDG_CACHE_HOME"] = str(directory)

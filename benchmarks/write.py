@@ -27,7 +27,6 @@ def _fresh(directory: Path, name: str) -> Path:
 def _ours(*partition_by: str) -> Callable[[Path, int], Callable[[], object]]:
     def prepared(directory: Path, size: int) -> Callable[[], object]:
         from dagster_delta import DeltaTable
-        from dagster_delta.engines import arrow_engine  # noqa: F401  imports are not timed
 
         target, rows = _fresh(directory, "ours"), stream(size)
 
@@ -62,7 +61,6 @@ def _deltalake(*partition_by: str) -> Callable[[Path, int], Callable[[], object]
 
 def _ours_from_memory(directory: Path, size: int) -> Callable[[], object]:
     from dagster_delta import DeltaTable
-    from dagster_delta.engines import arrow_engine  # noqa: F401
 
     target, table = _fresh(directory, "ours"), pa.Table.from_batches(batches(size))
     return lambda: DeltaTable.create(str(target), table.schema).append(table).version

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from dagster_delta._version import __version__
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.spark.shipping import ship_package
-    from dagster_delta.engines.variants import (
+    from dagster_delta.engines.spark.session.shipping import ship_package
+    from dagster_delta.engines.variant.variants import (
         variants_from_json,
         variants_from_python,
         variants_to_json,
@@ -21,32 +21,39 @@ if TYPE_CHECKING:
     )
     from dagster_delta.errors import DeltaError
     from dagster_delta.evolution.column_definition import Column, Identity
-    from dagster_delta.orchestration.asset_checks import delta_asset_checks
+    from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges
     from dagster_delta.orchestration.change_feed_assets import (
         ChangeFeedConfig,
         delta_change_feed_asset,
     )
-    from dagster_delta.orchestration.column_lineage import UpstreamColumns, sql_column_lineage
+    from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
     from dagster_delta.orchestration.components.delta_lake import DeltaLakeComponent
     from dagster_delta.orchestration.components.delta_maintenance import DeltaMaintenanceComponent
     from dagster_delta.orchestration.components.delta_sensor import DeltaSensorComponent
     from dagster_delta.orchestration.components.delta_table import DeltaTableComponent
-    from dagster_delta.orchestration.io_manager import DeltaIOManager
-    from dagster_delta.orchestration.maintained_tables import delta_table_pool
-    from dagster_delta.orchestration.maintenance import (
-        delta_clone_job,
-        delta_maintenance_job,
-        delta_maintenance_schedule,
-        delta_restore_job,
+    from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, sql_column_lineage
+    from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+    from dagster_delta.orchestration.io.merge_config import (
+        MergeConfig,
+        MergeOperationsConfig,
+        MergeType,
     )
-    from dagster_delta.orchestration.maintenance_config import (
+    from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
+    from dagster_delta.orchestration.maintenance.config import (
         CheckpointConfig,
         CleanLogConfig,
         DeltaMaintenanceConfig,
         OptimizeConfig,
         VacuumConfig,
     )
-    from dagster_delta.orchestration.maintenance_ops import (
+    from dagster_delta.orchestration.maintenance.jobs import (
+        delta_clone_job,
+        delta_maintenance_job,
+        delta_maintenance_schedule,
+        delta_restore_job,
+    )
+    from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool
+    from dagster_delta.orchestration.maintenance.ops import (
         checkpoint_op,
         clean_log_op,
         clone_op,
@@ -55,20 +62,18 @@ if TYPE_CHECKING:
         restore_op,
         vacuum_op,
     )
-    from dagster_delta.orchestration.merge_config import (
-        MergeConfig,
-        MergeOperationsConfig,
-        MergeType,
-    )
-    from dagster_delta.orchestration.observations import observable_delta_asset
     from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
-    from dagster_delta.orchestration.schema_change_config import (
+    from dagster_delta.orchestration.schema_changes.config import (
         DeltaSchemaChangeConfig,
         SchemaChangeKind,
     )
-    from dagster_delta.orchestration.schema_changes import delta_schema_change_job
-    from dagster_delta.orchestration.sensors import delta_change_feed_sensor, delta_table_sensor
-    from dagster_delta.orchestration.sql_assets import delta_sql_asset
+    from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
+    from dagster_delta.orchestration.sensors.observations import observable_delta_asset
+    from dagster_delta.orchestration.sensors.sensors import (
+        delta_change_feed_sensor,
+        delta_table_sensor,
+    )
+    from dagster_delta.orchestration.sensors.table_changes import DeltaCommitRange, TableChanges
     from dagster_delta.orchestration.storage_options import (
         AzureStorageOptions,
         FsspecStorageOptions,
@@ -77,18 +82,16 @@ if TYPE_CHECKING:
         S3StorageOptions,
         StorageOptions,
     )
-    from dagster_delta.orchestration.table_changes import DeltaCommitRange, TableChanges
-    from dagster_delta.orchestration.upstream_changes import UpstreamChanges
-    from dagster_delta.table.change_data_feed import ChangeDataFeed
     from dagster_delta.table.delta_table import DeltaTable
-    from dagster_delta.table.health import TableHealth
-    from dagster_delta.table.optimize import OptimizeResult
-    from dagster_delta.table.scan import Scan
-    from dagster_delta.table.snapshot import Snapshot
+    from dagster_delta.table.maintenance.health import TableHealth
+    from dagster_delta.table.maintenance.optimize import OptimizeResult
+    from dagster_delta.table.maintenance.vacuum import VacuumResult
+    from dagster_delta.table.read.change_data_feed import ChangeDataFeed
+    from dagster_delta.table.read.scan import Scan
+    from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.streaming.registration import register_delta_log
     from dagster_delta.table.streaming.sink import DeltaSink, delta_sink
-    from dagster_delta.table.transaction import CommitResult, Transaction
-    from dagster_delta.table.vacuum import VacuumResult
+    from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 __all__ = [
     "AzureStorageOptions",
@@ -164,19 +167,19 @@ __all__ = [
 
 _HOMES = {
     "AzureStorageOptions": "orchestration.storage_options",
-    "ChangeDataFeed": "table.change_data_feed",
+    "ChangeDataFeed": "table.read.change_data_feed",
     "ChangeFeedConfig": "orchestration.change_feed_assets",
-    "CheckpointConfig": "orchestration.maintenance_config",
-    "CleanLogConfig": "orchestration.maintenance_config",
+    "CheckpointConfig": "orchestration.maintenance.config",
+    "CleanLogConfig": "orchestration.maintenance.config",
     "Column": "evolution.column_definition",
-    "CommitResult": "table.transaction",
-    "DeltaCommitRange": "orchestration.table_changes",
+    "CommitResult": "table.write.transaction",
+    "DeltaCommitRange": "orchestration.sensors.table_changes",
     "DeltaError": "errors",
-    "DeltaIOManager": "orchestration.io_manager",
+    "DeltaIOManager": "orchestration.io.io_manager",
     "DeltaLakeComponent": "orchestration.components.delta_lake",
     "DeltaMaintenanceComponent": "orchestration.components.delta_maintenance",
-    "DeltaMaintenanceConfig": "orchestration.maintenance_config",
-    "DeltaSchemaChangeConfig": "orchestration.schema_change_config",
+    "DeltaMaintenanceConfig": "orchestration.maintenance.config",
+    "DeltaSchemaChangeConfig": "orchestration.schema_changes.config",
     "DeltaSensorComponent": "orchestration.components.delta_sensor",
     "DeltaSink": "table.streaming.sink",
     "DeltaTable": "table.delta_table",
@@ -186,51 +189,51 @@ _HOMES = {
     "GcsStorageOptions": "orchestration.storage_options",
     "Identity": "evolution.column_definition",
     "LocalStorageOptions": "orchestration.storage_options",
-    "MergeConfig": "orchestration.merge_config",
-    "MergeOperationsConfig": "orchestration.merge_config",
-    "MergeType": "orchestration.merge_config",
-    "OptimizeConfig": "orchestration.maintenance_config",
-    "OptimizeResult": "table.optimize",
+    "MergeConfig": "orchestration.io.merge_config",
+    "MergeOperationsConfig": "orchestration.io.merge_config",
+    "MergeType": "orchestration.io.merge_config",
+    "OptimizeConfig": "orchestration.maintenance.config",
+    "OptimizeResult": "table.maintenance.optimize",
     "S3StorageOptions": "orchestration.storage_options",
-    "Scan": "table.scan",
-    "SchemaChangeKind": "orchestration.schema_change_config",
-    "Snapshot": "table.snapshot",
+    "Scan": "table.read.scan",
+    "SchemaChangeKind": "orchestration.schema_changes.config",
+    "Snapshot": "table.read.snapshot",
     "SparkSessionResource": "orchestration.resources",
     "StorageOptions": "orchestration.storage_options",
-    "TableChanges": "orchestration.table_changes",
-    "TableHealth": "table.health",
-    "Transaction": "table.transaction",
-    "UpstreamChanges": "orchestration.upstream_changes",
-    "UpstreamColumns": "orchestration.column_lineage",
-    "VacuumConfig": "orchestration.maintenance_config",
-    "VacuumResult": "table.vacuum",
-    "checkpoint_op": "orchestration.maintenance_ops",
-    "clean_log_op": "orchestration.maintenance_ops",
-    "clone_op": "orchestration.maintenance_ops",
-    "delta_asset_checks": "orchestration.asset_checks",
+    "TableChanges": "orchestration.sensors.table_changes",
+    "TableHealth": "table.maintenance.health",
+    "Transaction": "table.write.transaction",
+    "UpstreamChanges": "orchestration.change_feed.upstream_changes",
+    "UpstreamColumns": "orchestration.io.column_lineage",
+    "VacuumConfig": "orchestration.maintenance.config",
+    "VacuumResult": "table.maintenance.vacuum",
+    "checkpoint_op": "orchestration.maintenance.ops",
+    "clean_log_op": "orchestration.maintenance.ops",
+    "clone_op": "orchestration.maintenance.ops",
+    "delta_asset_checks": "orchestration.checks.asset_checks",
     "delta_change_feed_asset": "orchestration.change_feed_assets",
-    "delta_change_feed_sensor": "orchestration.sensors",
-    "delta_clone_job": "orchestration.maintenance",
-    "delta_maintenance_job": "orchestration.maintenance",
-    "delta_maintenance_schedule": "orchestration.maintenance",
-    "delta_restore_job": "orchestration.maintenance",
-    "delta_schema_change_job": "orchestration.schema_changes",
+    "delta_change_feed_sensor": "orchestration.sensors.sensors",
+    "delta_clone_job": "orchestration.maintenance.jobs",
+    "delta_maintenance_job": "orchestration.maintenance.jobs",
+    "delta_maintenance_schedule": "orchestration.maintenance.jobs",
+    "delta_restore_job": "orchestration.maintenance.jobs",
+    "delta_schema_change_job": "orchestration.schema_changes.jobs",
     "delta_sink": "table.streaming.sink",
-    "delta_sql_asset": "orchestration.sql_assets",
-    "delta_table_pool": "orchestration.maintained_tables",
-    "delta_table_sensor": "orchestration.sensors",
-    "history_op": "orchestration.maintenance_ops",
-    "observable_delta_asset": "orchestration.observations",
-    "optimize_op": "orchestration.maintenance_ops",
+    "delta_sql_asset": "orchestration.io.sql_assets",
+    "delta_table_pool": "orchestration.maintenance.maintained_tables",
+    "delta_table_sensor": "orchestration.sensors.sensors",
+    "history_op": "orchestration.maintenance.ops",
+    "observable_delta_asset": "orchestration.sensors.observations",
+    "optimize_op": "orchestration.maintenance.ops",
     "register_delta_log": "table.streaming.registration",
-    "ship_package": "engines.spark.shipping",
-    "restore_op": "orchestration.maintenance_ops",
-    "sql_column_lineage": "orchestration.column_lineage",
-    "vacuum_op": "orchestration.maintenance_ops",
-    "variants_from_json": "engines.variants",
-    "variants_from_python": "engines.variants",
-    "variants_to_json": "engines.variants",
-    "variants_to_python": "engines.variants",
+    "ship_package": "engines.spark.session.shipping",
+    "restore_op": "orchestration.maintenance.ops",
+    "sql_column_lineage": "orchestration.io.column_lineage",
+    "vacuum_op": "orchestration.maintenance.ops",
+    "variants_from_json": "engines.variant.variants",
+    "variants_from_python": "engines.variant.variants",
+    "variants_to_json": "engines.variant.variants",
+    "variants_to_python": "engines.variant.variants",
 }
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from dagster_delta.protocol.features.registry import TABLE_FEATURES, TableFeature
 from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES, KnownProperty
-from dagster_delta.protocol.table_features import TABLE_FEATURES, TableFeature
 
 __all__ = ["OPERATIONS", "Operation", "render"]
 

@@ -18,8 +18,8 @@ from pydantic.fields import FieldInfo
 
 import dagster_delta
 from dagster_delta import errors
-from dagster_delta.orchestration.maintenance import MaintenanceJobOptions
-from dagster_delta.orchestration.sensors import DeltaSensorOptions
+from dagster_delta.orchestration.maintenance.jobs import MaintenanceJobOptions
+from dagster_delta.orchestration.sensors.sensors import DeltaSensorOptions
 
 __all__ = ["PAGE", "SECTIONS", "Section", "render"]
 

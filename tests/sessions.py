@@ -70,7 +70,7 @@ def _free_port() -> int:
 @contextmanager
 def classic_session(warehouse: Path) -> Iterator[SparkSession]:
     """A classic local session, the one of this process."""
-    from dagster_delta.engines.spark.session import local_spark_session
+    from dagster_delta.engines.spark.session.session import local_spark_session
 
     session = local_spark_session("tests", server_settings(warehouse), cores=2)
     yield session

@@ -81,7 +81,7 @@ def test_a_log_with_deletion_vectors_loads_nothing_that_it_does_not_need(tmp_pat
         f"snapshot = DeltaTable({str(tmp_path)!r}).snapshot()\n"
         "assert snapshot.num_records == 2\n"
         "assert snapshot.live_files(['path', 'deletion_vector']).num_rows == 1\n"
-        "from dagster_delta.protocol.log_replay import keys_of\n"
+        "from dagster_delta.protocol.log.replay import keys_of\n"
         "files = snapshot.live_files(['path', 'deletion_vector'])\n"
         "assert len(keys_of(files['path'], files['deletion_vector'])) == 1"
     )

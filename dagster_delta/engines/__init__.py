@@ -13,7 +13,7 @@ from dagster_delta.storage.locations import scheme_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dagster_delta.engines.arrow_engine import ArrowEngine
+    from dagster_delta.engines.arrow.engine import ArrowEngine
     from dagster_delta.engines.engine import RowChangeEngine
     from dagster_delta.engines.spark.engine import SparkEngine
     from dagster_delta.engines.sql.expressions import SqlExpression
@@ -60,7 +60,7 @@ def change_engine(name: str | None) -> ArrowEngine | SparkEngine | None:
 def _named(name: str, session: SparkSession | None) -> ArrowEngine | SparkEngine:
     match name:
         case "arrow":
-            from dagster_delta.engines.arrow_engine import ArrowEngine
+            from dagster_delta.engines.arrow.engine import ArrowEngine
 
             return ArrowEngine()
         case "spark":
@@ -78,7 +78,7 @@ def engine_for_changes(expressions: Iterable[SqlExpression], store: ObjectStore)
         expressions: all of the operation.
         store: store of the table.
     """
-    from dagster_delta.engines.arrow_engine import ArrowEngine
+    from dagster_delta.engines.arrow.engine import ArrowEngine
 
     try:
         for each in expressions:

@@ -14,10 +14,10 @@ from pyroaring import BitMap64
 
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
-from dagster_delta.protocol.checkpoint_reader import CheckpointPart
-from dagster_delta.protocol.column_values import NO_VALUES, ColumnValues
-from dagster_delta.protocol.predicates import Predicate
+from dagster_delta.protocol.checkpoint.reader import CheckpointPart
+from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore, StoreLocation
 

@@ -37,7 +37,8 @@ from dagster_delta.evolution.schema_actions import (
 )
 from dagster_delta.evolution.schema_draft import SchemaDraft
 from dagster_delta.evolution.type_promotion import Promotion, records_versions
-from dagster_delta.protocol.column_values import DEFAULT_KEY, GENERATION_KEY
+from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
+from dagster_delta.protocol.features.text_limits import without_text_limits
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -46,7 +47,6 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.text_limits import without_text_limits
 
 __all__ = [
     "add_column",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from dagster_delta.engines.shadow_column import ShadowColumn
+from dagster_delta.engines.rows.shadow_column import ShadowColumn
 from dagster_delta.engines.sql.casts import cast_depends_on_time_zone
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.engines.sql.types import is_primitive, sql_type_name
@@ -36,7 +36,7 @@ from dagster_delta.evolution.plan_report import configuration_lines
 from dagster_delta.evolution.property_changes import set_properties
 from dagster_delta.evolution.schema_history import compare_schemas
 from dagster_delta.evolution.type_spelling import parse_type
-from dagster_delta.protocol.column_change import (
+from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_KEY,
     COLUMN_CHANGE_SWITCH,
     ColumnChange,
@@ -44,12 +44,12 @@ from dagster_delta.protocol.column_change import (
     Position,
     published_schema,
 )
-from dagster_delta.protocol.column_mapping import (
+from dagster_delta.protocol.features.column_mapping import (
     NESTED_IDS_KEY,
     assign_column_mapping,
     field_id,
 )
-from dagster_delta.protocol.column_values import GENERATION_KEY
+from dagster_delta.protocol.features.column_values import GENERATION_KEY
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,

@@ -21,21 +21,21 @@ from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.evolution.default_values import check_default_values
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, is_mentioned
 from dagster_delta.protocol.actions import AddFile, Metadata
-from dagster_delta.protocol.column_change import (
+from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_KEY,
     ColumnChange,
     is_filled,
     published_schema,
     without_mark,
 )
-from dagster_delta.protocol.column_mapping import (
+from dagster_delta.protocol.features.column_mapping import (
     ID_KEY,
     NESTED_IDS_KEY,
     PHYSICAL_NAME_KEY,
     physical_name,
 )
-from dagster_delta.protocol.column_values import DEFAULT_KEY
-from dagster_delta.protocol.existing_defaults import EXISTING_DEFAULT_KEY
+from dagster_delta.protocol.features.column_values import DEFAULT_KEY
+from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 

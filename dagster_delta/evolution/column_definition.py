@@ -16,7 +16,7 @@ from dagster_delta.engines.sql.table_expressions import check_table_expression
 from dagster_delta.engines.sql.types import sql_type_name
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.evolution.type_spelling import parse_type
-from dagster_delta.protocol.column_values import (
+from dagster_delta.protocol.features.column_values import (
     ALLOW_EXPLICIT_INSERT_KEY,
     DEFAULT_KEY,
     GENERATION_KEY,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from dagster_delta.engines.row_completion import ComputedColumns
+from dagster_delta.engines.rows.completion import ComputedColumns
 from dagster_delta.engines.sql.ansi_cast import can_store
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.engines.sql.moments import at_moment
@@ -20,9 +20,9 @@ from dagster_delta.errors import (
     SchemaMismatch,
     UnsupportedExpression,
 )
-from dagster_delta.protocol.arrow_schema import to_arrow_type
-from dagster_delta.protocol.column_values import DEFAULT_KEY, ColumnExpression
+from dagster_delta.protocol.features.column_values import DEFAULT_KEY, ColumnExpression
 from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 
 __all__ = ["check_default_values", "compute_default"]
 

@@ -25,26 +25,26 @@ from dagster_delta.evolution.required_protocol import (
     required_features,
     upgrade_protocol,
 )
-from dagster_delta.protocol.column_mapping import drop_column_mapping, map_fields
-from dagster_delta.protocol.existing_defaults import (
+from dagster_delta.protocol.features.column_mapping import drop_column_mapping, map_fields
+from dagster_delta.protocol.features.existing_defaults import (
     EXISTING_DEFAULTS_FEATURE,
     without_existing_defaults,
 )
-from dagster_delta.protocol.pending_actions import (
-    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
-    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
-)
-from dagster_delta.protocol.row_tracking import (
+from dagster_delta.protocol.features.registry import TableFeature, find_feature
+from dagster_delta.protocol.features.row_tracking import (
     DRAFT_ROW_ID_COLUMN_KEY,
     ROW_COMMIT_VERSION_COLUMN_KEY,
     ROW_ID_COLUMN_KEY,
     ROW_TRACKING_DOMAIN,
 )
+from dagster_delta.protocol.features.type_widening import TYPE_CHANGES_KEY
+from dagster_delta.protocol.log.pending_actions import (
+    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
+    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
+)
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.protocol.table_features import TableFeature, find_feature
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
-from dagster_delta.protocol.type_widening import TYPE_CHANGES_KEY
 
 __all__ = ["FeatureDrop", "FilesToRewrite", "plan_feature_drop"]
 

@@ -14,7 +14,7 @@ from dagster_delta.evolution.column_paths import ColumnPath, change_field, dotte
 from dagster_delta.evolution.default_values import compute_default
 from dagster_delta.evolution.schema_actions import MaterializeDefaults
 from dagster_delta.evolution.schema_draft import SchemaDraft
-from dagster_delta.protocol.existing_defaults import (
+from dagster_delta.protocol.features.existing_defaults import (
     fields_with_existing_default,
     is_default_type,
     with_existing_default,

@@ -10,6 +10,11 @@ from dataclasses import dataclass, replace
 
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.evolution.schema_diff import ColumnDifference, diff_schemas
+from dagster_delta.protocol.features.type_widening import (
+    TypeChange,
+    is_widening,
+    record_type_changes,
+)
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -20,7 +25,6 @@ from dagster_delta.protocol.schema import (
     StructType,
     nullable_field,
 )
-from dagster_delta.protocol.type_widening import TypeChange, is_widening, record_type_changes
 
 __all__ = ["check_strict", "merge_schemas", "widenable_columns"]
 

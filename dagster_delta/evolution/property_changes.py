@@ -21,16 +21,19 @@ from dagster_delta.evolution.required_protocol import (
     upgrade_protocol,
 )
 from dagster_delta.protocol.actions import Protocol
-from dagster_delta.protocol.column_mapping import assign_column_mapping
-from dagster_delta.protocol.iceberg_compat import check_iceberg_compat, iceberg_compat_version
-from dagster_delta.protocol.pending_actions import (
+from dagster_delta.protocol.features.column_mapping import assign_column_mapping
+from dagster_delta.protocol.features.iceberg_compat import (
+    check_iceberg_compat,
+    iceberg_compat_version,
+)
+from dagster_delta.protocol.features.registry import TABLE_FEATURES, find_feature
+from dagster_delta.protocol.features.row_tracking import with_materialized_columns
+from dagster_delta.protocol.log.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
 )
-from dagster_delta.protocol.row_tracking import with_materialized_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.protocol.table_features import TABLE_FEATURES, find_feature
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
 __all__ = ["enable_feature", "set_properties", "unset_properties", "upgrade_versions"]

@@ -9,9 +9,17 @@ from collections.abc import Iterable, Mapping
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import Protocol
-from dagster_delta.protocol.existing_defaults import (
+from dagster_delta.protocol.features.existing_defaults import (
     EXISTING_DEFAULT_KEY,
     EXISTING_DEFAULTS_FEATURE,
+)
+from dagster_delta.protocol.features.registry import (
+    TABLE_FEATURES,
+    TABLE_FEATURES_READER_VERSION,
+    TABLE_FEATURES_WRITER_VERSION,
+    TableFeature,
+    effective_features,
+    find_feature,
 )
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -20,14 +28,6 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructType,
     walk_fields,
-)
-from dagster_delta.protocol.table_features import (
-    TABLE_FEATURES,
-    TABLE_FEATURES_READER_VERSION,
-    TABLE_FEATURES_WRITER_VERSION,
-    TableFeature,
-    effective_features,
-    find_feature,
 )
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 

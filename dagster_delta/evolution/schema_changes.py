@@ -45,7 +45,7 @@ from dagster_delta.evolution.schema_actions import (
 )
 from dagster_delta.evolution.schema_draft import PlannedStep, SchemaDraft
 from dagster_delta.evolution.schema_history import SchemaChanges, compare_schemas
-from dagster_delta.protocol.iceberg_compat import check_iceberg_compat
+from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 

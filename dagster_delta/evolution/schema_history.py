@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
-from dagster_delta.protocol.column_mapping import PHYSICAL_NAME_KEY, field_id
-from dagster_delta.protocol.column_values import DEFAULT_KEY
+from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY, field_id
+from dagster_delta.protocol.features.column_values import DEFAULT_KEY
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 
 __all__ = ["SchemaChanges", "compare_schemas"]

@@ -26,18 +26,23 @@ from dagster_delta.evolution.required_protocol import (
     upgrade_protocol,
 )
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
-from dagster_delta.protocol.column_mapping import assign_column_mapping
-from dagster_delta.protocol.column_values import COLUMN_VALUE_FEATURES, HIGH_WATER_MARK_KEY
-from dagster_delta.protocol.existing_defaults import EXISTING_DEFAULT_KEY
-from dagster_delta.protocol.iceberg_compat import check_iceberg_compat, iceberg_compat_version
-from dagster_delta.protocol.pending_actions import (
-    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
-    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
+from dagster_delta.protocol.features.column_mapping import assign_column_mapping
+from dagster_delta.protocol.features.column_values import COLUMN_VALUE_FEATURES, HIGH_WATER_MARK_KEY
+from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
+from dagster_delta.protocol.features.iceberg_compat import (
+    check_iceberg_compat,
+    iceberg_compat_version,
 )
-from dagster_delta.protocol.row_tracking import (
+from dagster_delta.protocol.features.registry import effective_features
+from dagster_delta.protocol.features.row_tracking import (
     ROW_COMMIT_VERSION_COLUMN_KEY,
     ROW_ID_COLUMN_KEY,
     with_materialized_columns,
+)
+from dagster_delta.protocol.features.text_limits import with_followed_limits
+from dagster_delta.protocol.log.pending_actions import (
+    IN_COMMIT_TIMESTAMP_START_TIME_KEY,
+    IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
 )
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -47,9 +52,7 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.protocol.table_features import effective_features
 from dagster_delta.protocol.table_properties import TableProperties
-from dagster_delta.protocol.text_limits import with_followed_limits
 
 __all__ = ["TableDefinition", "define_table", "with_schema"]
 

@@ -9,6 +9,12 @@ from dataclasses import dataclass, replace
 
 from dagster_delta.errors import SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, Place, dotted
+from dagster_delta.protocol.features.type_widening import (
+    TypeChange,
+    describe_wider_types,
+    is_widening,
+    record_type_changes,
+)
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -17,12 +23,6 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.protocol.type_widening import (
-    TypeChange,
-    describe_wider_types,
-    is_widening,
-    record_type_changes,
-)
 
 __all__ = ["Promotion", "records_versions"]
 

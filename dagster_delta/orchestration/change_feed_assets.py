@@ -24,26 +24,30 @@ from pydantic import Field
 
 from dagster_delta.errors import DataFileMissing, InvalidArgument
 from dagster_delta.orchestration.asset_keys import asset_key_of
-from dagster_delta.orchestration.change_consumption import (
+from dagster_delta.orchestration.change_feed.consumption import (
     Consumer,
     Consumption,
     OnGap,
     plan_consumption,
     without_changes,
 )
-from dagster_delta.orchestration.change_feed_writer import AppliedChanges, ChangeFeedMode, Returns
-from dagster_delta.orchestration.input_metadata import INPUT_PREFIX
-from dagster_delta.orchestration.io_manager import DeltaIOManager
-from dagster_delta.orchestration.partitions import PartitionSelection, select_partitions
-from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
-from dagster_delta.orchestration.type_handlers import (
+from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges
+from dagster_delta.orchestration.io.change_feed_writer import (
+    AppliedChanges,
+    ChangeFeedMode,
+    Returns,
+)
+from dagster_delta.orchestration.io.input_metadata import INPUT_PREFIX
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.type_handlers import (
     LoadType,
     TableInput,
     load_input,
     load_type_of,
 )
-from dagster_delta.orchestration.upstream_changes import UpstreamChanges
-from dagster_delta.table.scan import Scan
+from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
+from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.table.read.scan import Scan
 
 __all__ = ["FULL_REFRESH_TAG", "ChangeFeedConfig", "delta_change_feed_asset"]
 

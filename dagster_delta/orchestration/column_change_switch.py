@@ -6,7 +6,7 @@ property. What has begun may be resumed and cancelled whatever they say by then.
 
 from __future__ import annotations
 
-from dagster_delta.protocol.column_change import COLUMN_CHANGE_SWITCH
+from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_SWITCH
 
 __all__ = ["COLUMN_CHANGE_DESCRIPTION", "NEW_TABLE_PROPERTIES"]
 

@@ -107,9 +107,9 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
     def create_session(self) -> SparkSession:
         """Start or get the session. Override it to hand in a session of your own."""
-        from dagster_delta.engines.spark.running_session import running_session
-        from dagster_delta.engines.spark.session import is_connect
-        from dagster_delta.engines.spark.shipping import ship_package
+        from dagster_delta.engines.spark.session.running_session import running_session
+        from dagster_delta.engines.spark.session.session import is_connect
+        from dagster_delta.engines.spark.session.shipping import ship_package
 
         refuse_mask("remote", self.remote)
         if self.remote is None:
@@ -130,7 +130,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
     def _start(self) -> SparkSession:
         from pyspark.sql import SparkSession
 
-        from dagster_delta.engines.spark.session import local_spark_session, start_session
+        from dagster_delta.engines.spark.session.session import local_spark_session, start_session
 
         # The workers' Python has to have our package, and `python3` may be any; a Connect server
         # that is started here inherits it too.
@@ -166,7 +166,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
     def _tell_what_takes_no_effect(self, session: SparkSession, late: Mapping[str, str]) -> None:
         """Warn once per process about settings that the running session cannot take any more."""
-        from dagster_delta.engines.spark.session import settings_without_effect
+        from dagster_delta.engines.spark.session.session import settings_without_effect
 
         wanted = dict(late)
         if self.remote is None and self.master != _ANY_MASTER:

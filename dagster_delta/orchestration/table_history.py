@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from dagster import MarkdownMetadataValue, MetadataValue
 
 if TYPE_CHECKING:
-    from dagster_delta.table.history import HistoryEntry
-    from dagster_delta.table.snapshot import Snapshot
+    from dagster_delta.table.read.history import HistoryEntry
+    from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["history_markdown", "history_metadata"]
 
@@ -47,7 +47,7 @@ def history_metadata(snapshot: Snapshot, commits: int) -> dict[str, MarkdownMeta
         CorruptLog: a commit is damaged.
         StorageFailure: of the log.
     """
-    from dagster_delta.table.history import history
+    from dagster_delta.table.read.history import history
 
     if commits < 1:
         return {}

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dagster_delta.protocol.column_mapping import physical_name
-from dagster_delta.protocol.existing_defaults import EXISTING_DEFAULT_KEY
+from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
+from dagster_delta.protocol.features.type_widening import is_widening
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -23,7 +24,6 @@ from dagster_delta.protocol.schema import (
 )
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_properties import ColumnMappingMode
-from dagster_delta.protocol.type_widening import is_widening
 
 __all__ = ["find_incompatibility"]
 

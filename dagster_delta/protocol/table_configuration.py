@@ -12,15 +12,15 @@ from functools import cached_property
 import msgspec
 
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
-from dagster_delta.protocol import table_features, type_widening
 from dagster_delta.protocol.actions import Metadata, Protocol
-from dagster_delta.protocol.column_mapping import physical_name
-from dagster_delta.protocol.existing_defaults import (
+from dagster_delta.protocol.features import registry as table_features
+from dagster_delta.protocol.features import type_widening
+from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.existing_defaults import (
     EXISTING_DEFAULT_KEY,
     EXISTING_DEFAULTS_FEATURE,
     check_existing_defaults,
 )
-from dagster_delta.protocol.partition_values import check_partition_type
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -30,6 +30,7 @@ from dagster_delta.protocol.schema import (
     walk_fields,
 )
 from dagster_delta.protocol.table_properties import ColumnMappingMode, TableProperties
+from dagster_delta.protocol.values.partition_values import check_partition_type
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 __all__ = ["TableConfiguration"]

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from dagster_delta.errors import StorageFailure
-from dagster_delta.protocol.parquet_reader import storage_failure
+from dagster_delta.protocol.checkpoint.parquet_reader import storage_failure
 
 __all__ = ["S3Requests", "error_code", "error_status"]
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
-from dagster_delta.protocol.column_change import COLUMN_CHANGE_SWITCH
+from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_SWITCH
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.committer import now_ms
-from dagster_delta.table.snapshot import Snapshot
-from dagster_delta.table.transaction import CommitResult
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.committer import now_ms
+from dagster_delta.table.write.transaction import CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.evolution.column_change_plan import ColumnChangePlan
-    from dagster_delta.protocol.column_change import OnError
+    from dagster_delta.protocol.features.column_change import OnError
     from dagster_delta.protocol.schema import DataType
-    from dagster_delta.table.column_change import (
+    from dagster_delta.table.schema.column_change import (
         Backfill,
         ColumnChangeJob,
         ColumnChangeProgress,
@@ -56,7 +56,7 @@ class ColumnChangeMethods(ABC):
         errors.
         """
         from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
-        from dagster_delta.table.column_change import plan_for
+        from dagster_delta.table.schema.column_change import plan_for
 
         self._check_switch(column)
         request = ColumnChangeRequest(
@@ -118,7 +118,7 @@ class ColumnChangeMethods(ABC):
             CommitConflict: others change the table faster than its files can be written again.
         """
         from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
-        from dagster_delta.table.column_change import begin_column_change
+        from dagster_delta.table.schema.column_change import begin_column_change
 
         self._check_switch(column)
         request = ColumnChangeRequest(
@@ -138,7 +138,7 @@ class ColumnChangeMethods(ABC):
             TableNotFound: there is no table yet.
             InvalidTable: the mark of the change is damaged.
         """
-        from dagster_delta.table.column_change import state_of
+        from dagster_delta.table.schema.column_change import state_of
 
         return state_of(self._existing())
 
@@ -188,7 +188,7 @@ class ColumnChangeMethods(ABC):
         commit_info: Mapping[str, object] | None,
         on_progress: Callable[[ColumnChangeProgress], None] | None,
     ) -> ColumnChangeJob:
-        from dagster_delta.table.column_change import BATCH_BYTES, ColumnChangeJob
+        from dagster_delta.table.schema.column_change import BATCH_BYTES, ColumnChangeJob
 
         return ColumnChangeJob(
             self._store,
@@ -218,11 +218,11 @@ class ColumnChangeMethods(ABC):
 
 def _backfill(engine: str | None) -> Backfill:
     if engine in (None, "arrow"):
-        from dagster_delta.engines.column_backfill import backfill_files
+        from dagster_delta.engines.arrow.column_backfill import backfill_files
 
         return backfill_files
     if engine == "spark":
-        from dagster_delta.engines.spark.column_backfill import SparkBackfill
+        from dagster_delta.engines.spark.write.column_backfill import SparkBackfill
 
         return SparkBackfill()
     raise InvalidArgument(f"engine is 'arrow' or 'spark', not {engine!r}")

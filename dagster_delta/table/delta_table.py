@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING, Any, Literal
 from dagster_delta.errors import InvalidArgument, TableAlreadyExists, TableNotFound
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.actions import Metadata, Protocol
-from dagster_delta.protocol.conflict_checker import ReadScope
-from dagster_delta.protocol.log_paths import LOG_DIRECTORY, parse_log_file_name
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.column_change_methods import ColumnChangeMethods
-from dagster_delta.table.committer import Refused, now_ms
-from dagster_delta.table.dml import RowChangeMethods
-from dagster_delta.table.maintenance import MaintenanceMethods
+from dagster_delta.table.maintenance_methods import MaintenanceMethods
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.row_change_methods import RowChangeMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from dagster_delta.table.setting_methods import SettingMethods
-from dagster_delta.table.snapshot import Snapshot
-from dagster_delta.table.transaction import ApplicationProgress, CommitResult, Transaction
-from dagster_delta.table.write_planning import SchemaMode, WriteOptions, new_column_name
+from dagster_delta.table.write.committer import Refused, now_ms
+from dagster_delta.table.write.planning import SchemaMode, WriteOptions, new_column_name
+from dagster_delta.table.write.transaction import ApplicationProgress, CommitResult, Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from dagster_delta.evolution.column_definition import Column
-    from dagster_delta.table.change_data_feed import ChangeDataFeed
-    from dagster_delta.table.history import HistoryEntry
+    from dagster_delta.table.read.change_data_feed import ChangeDataFeed
+    from dagster_delta.table.read.history import HistoryEntry
 
 __all__ = ["CommitResult", "DeltaTable"]
 
@@ -152,8 +152,8 @@ class DeltaTable(
         return table._create(definition, mode)
 
     def _create(self, definition: TableDefinition, mode: CreateMode) -> DeltaTable:
-        from dagster_delta.table.cluster_planning import define_clustering
-        from dagster_delta.table.replacement import replace_everything
+        from dagster_delta.table.write.cluster_planning import define_clustering
+        from dagster_delta.table.write.replacement import replace_everything
 
         existing = self._snapshot
         transaction = Transaction(self._store, existing)
@@ -251,7 +251,7 @@ class DeltaTable(
         Raises:
             TableNotFound, CorruptLog, StorageFailure.
         """
-        from dagster_delta.table.history import history
+        from dagster_delta.table.read.history import history
 
         return history(self._store, self._known(), limit)
 
@@ -309,7 +309,7 @@ class DeltaTable(
             SchemaMismatch: a column, or a name in the filter, is not in the schema.
             TableNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
         """
-        from dagster_delta.table.change_data_feed import ChangeDataFeed, find_range
+        from dagster_delta.table.read.change_data_feed import ChangeDataFeed, find_range
 
         start, end = find_range(
             self._store,
@@ -386,7 +386,7 @@ class DeltaTable(
             CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
             InvalidArgument: the arguments make no sense together.
         """
-        from dagster_delta.table.write_operations import append_rows
+        from dagster_delta.table.write.operations import append_rows
 
         asked = (schema_mode, partition_by, idempotency, commit_info, engine, check)
         options = WriteOptions(*asked, properties, progress, description, sort_by, cluster_by)
@@ -433,7 +433,7 @@ class DeltaTable(
             ConditionalPutUnsupported, CommitConflict, CommitStateUnknown, InvalidArgument: as for
                 `append`; an append-only table is refused as an UnsupportedFeature.
         """
-        from dagster_delta.table.write_operations import overwrite_rows
+        from dagster_delta.table.write.operations import overwrite_rows
 
         asked = (schema_mode, partition_by, idempotency, commit_info, engine, None)
         options = WriteOptions(*asked, properties, progress, description, sort_by, cluster_by)
@@ -479,6 +479,6 @@ def _as_schema(schema: StructType | pa.Schema | Sequence[Column | StructField]) 
         from dagster_delta.evolution.column_definition import schema_of_columns
 
         return schema_of_columns(schema)
-    from dagster_delta.protocol.arrow_schema import from_arrow_schema
+    from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 
     return from_arrow_schema(schema)

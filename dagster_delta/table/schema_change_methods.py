@@ -16,16 +16,16 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.committer import now_ms
-from dagster_delta.table.snapshot import Snapshot
-from dagster_delta.table.transaction import CommitResult
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.committer import now_ms
+from dagster_delta.table.write.transaction import CommitResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from dagster_delta.evolution.schema_actions import Position, SchemaAction
     from dagster_delta.evolution.schema_changes import ExistingRows
-    from dagster_delta.table.schema_change_operation import SchemaChangeResult
+    from dagster_delta.table.schema.schema_change_operation import SchemaChangeResult
 
 __all__ = ["AlterOptions", "SchemaChangeMethods"]
 
@@ -191,7 +191,7 @@ class SchemaChangeMethods(ABC):
             CommitConflict, and all that `alter` raises.
         """
         from dagster_delta.evolution.schema_actions import DropFeature, MaterializeDefaults
-        from dagster_delta.protocol.existing_defaults import EXISTING_DEFAULTS_FEATURE
+        from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
 
         if not self._existing().configuration.supports(EXISTING_DEFAULTS_FEATURE):
             return self._change_schema([MaterializeDefaults()], **options)
@@ -416,7 +416,10 @@ class SchemaChangeMethods(ABC):
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> SchemaChangeResult:
-        from dagster_delta.table.schema_change_operation import SchemaChangeOptions, change_schema
+        from dagster_delta.table.schema.schema_change_operation import (
+            SchemaChangeOptions,
+            change_schema,
+        )
 
         result = change_schema(
             self._store,
@@ -452,7 +455,7 @@ def _as_type(data_type: object) -> DataType:
     import pyarrow as pa
 
     if isinstance(data_type, pa.DataType):
-        from dagster_delta.protocol.arrow_schema import from_arrow_type
+        from dagster_delta.protocol.values.arrow_schema import from_arrow_type
 
         return from_arrow_type(data_type)
     raise InvalidArgument(

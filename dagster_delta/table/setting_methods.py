@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.committer import now_ms
-from dagster_delta.table.snapshot import Snapshot
-from dagster_delta.table.transaction import CommitResult
-from dagster_delta.table.write_planning import new_column_name
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.committer import now_ms
+from dagster_delta.table.write.planning import new_column_name
+from dagster_delta.table.write.transaction import CommitResult
 
 __all__ = ["SettingMethods"]
 
@@ -152,7 +152,10 @@ class SettingMethods(ABC):
             CommitStateUnknown: as for `set_properties`. After a conflict the call can be repeated.
         """
         from dagster_delta.evolution.schema_actions import DropFeature
-        from dagster_delta.table.schema_change_operation import SchemaChangeOptions, change_schema
+        from dagster_delta.table.schema.schema_change_operation import (
+            SchemaChangeOptions,
+            change_schema,
+        )
 
         return self._adopt(
             change_schema(
@@ -210,7 +213,7 @@ class SettingMethods(ABC):
         parameters: Mapping[str, object],
         commit_info: Mapping[str, object] | None,
     ) -> CommitResult:
-        from dagster_delta.table.configuration_change import commit_configuration
+        from dagster_delta.table.schema.configuration_change import commit_configuration
 
         snapshot = self._existing()
         return self._adopt(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_delta.errors import StorageFailure
-from dagster_delta.protocol.log_paths import LOG_DIRECTORY
+from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.storage import open_store
 
 __all__ = ["find_tables"]

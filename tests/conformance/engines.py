@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable, variants_to_json
-from dagster_delta.engines.spark.schema import to_spark_schema
-from dagster_delta.engines.spark.session import frame_of, functions_of, is_connect
+from dagster_delta.engines.spark.session.schema import to_spark_schema
+from dagster_delta.engines.spark.session.session import frame_of, functions_of, is_connect
 from dagster_delta.errors import DeltaError
-from dagster_delta.protocol.arrow_schema import from_arrow_schema, to_arrow_schema
-from dagster_delta.table.change_data_feed import ChangeDataFeed
-from dagster_delta.table.scan import Scan
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
+from dagster_delta.table.read.change_data_feed import ChangeDataFeed
+from dagster_delta.table.read.scan import Scan
 from tests.golden.answers import rows_of
 
 if TYPE_CHECKING:

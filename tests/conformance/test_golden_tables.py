@@ -17,8 +17,8 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import DataFileMissing
-from dagster_delta.protocol.partition_values import decode_path
-from dagster_delta.table.scan import Scan
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.table.read.scan import Scan
 from tests.conformance.engines import Engine
 from tests.golden.answers import (
     NAMES,

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -19,6 +18,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
 _EXACT = Context(prec=40)
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from dagster_delta.protocol import variant
-from dagster_delta.protocol.variant import NanosecondTimestamp, encode_variant
-from dagster_delta.protocol.variant_binary import decode_names
+from dagster_delta.protocol.variant import variant
+from dagster_delta.protocol.variant.binary import decode_names
+from dagster_delta.protocol.variant.variant import NanosecondTimestamp, encode_variant
 
 
 def is_shredded(path: str) -> bool:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.engines import engine_for
-from dagster_delta.engines.arrow_engine import ArrowEngine
-from dagster_delta.engines.data_input import to_reader
+from dagster_delta.engines.arrow.engine import ArrowEngine
+from dagster_delta.engines.values.data_input import to_reader
 from dagster_delta.errors import InvalidArgument
 
 TABLE = pa.table({"a": [1, 2, None], "s": ["x", None, "z"]})

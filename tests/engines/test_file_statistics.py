@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.parquet import writer as parquet_writer
-from dagster_delta.engines.parquet.file_statistics import truncate_upper_bound
+from dagster_delta.engines.parquet.write import writer as parquet_writer
+from dagster_delta.engines.parquet.write.file_statistics import truncate_upper_bound
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_store import MemoryStore
 from tests.engines.data_tables import (

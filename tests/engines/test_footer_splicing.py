@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.parquet.column_splicing import (
+from dagster_delta.engines.parquet.write.column_splicing import (
     ColumnBytes,
     FooterBytes,
     is_movable,
     joined_columns,
 )
-from dagster_delta.engines.parquet.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
+from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
 
 ROWS = 900
 TABLE = pa.table(

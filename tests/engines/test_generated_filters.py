@@ -14,8 +14,8 @@ from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.engines.sql.generated_filters import with_generated_filters
 from dagster_delta.evolution.column_definition import Column, schema_of_columns
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
-from dagster_delta.protocol.file_skipping import skip_files
-from dagster_delta.protocol.statistics import parse_statistics_json
+from dagster_delta.protocol.statistics.skipping import skip_files
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
 EXPRESSIONS = {

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.row_changes import key_sieve
-from dagster_delta.engines.row_changes.key_sieve import KeySieve
+from dagster_delta.engines.arrow import semi_join_filter as key_sieve
+from dagster_delta.engines.arrow.semi_join_filter import KeySieve
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 

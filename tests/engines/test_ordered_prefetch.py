@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.engines.parquet.ordered_prefetch import BatchSource, prefetch_in_order
+from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, prefetch_in_order
 
 
 def batch(number: int, rows: int = 1) -> pa.RecordBatch:

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from dagster_delta.engines.parquet import data_file_reader, opened_file
-from dagster_delta.engines.parquet import reader as parquet_reader
-from dagster_delta.engines.parquet import writer as parquet_writer
-from dagster_delta.engines.parquet.reader import read_data_file
+from dagster_delta.engines.parquet.read import data_file_reader, opened_file
+from dagster_delta.engines.parquet.read import reader as parquet_reader
+from dagster_delta.engines.parquet.read.reader import read_data_file
+from dagster_delta.engines.parquet.write import writer as parquet_writer
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import (
     CorruptDeletionVector,
@@ -30,7 +30,7 @@ from dagster_delta.errors import (
     InvalidTable,
 )
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.protocol.deletion_vectors import (
+from dagster_delta.protocol.features.deletion_vectors import (
     deletion_vector_path,
     encode_deletion_vector_file,
     encode_inline,

@@ -14,20 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_delta.engines.arrow_engine import ArrowEngine
+from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.engine import Constraint, WriteSpec
-from dagster_delta.engines.parquet import writer as parquet_writer
-from dagster_delta.engines.parquet.file import EncodedRowGroup
-from dagster_delta.engines.parquet.writer import write_data_files
+from dagster_delta.engines.parquet.write import writer as parquet_writer
+from dagster_delta.engines.parquet.write.file import EncodedRowGroup
+from dagster_delta.engines.parquet.write.writer import write_data_files
 from dagster_delta.errors import (
     ConstraintViolation,
     PartitionMismatch,
     StorageFailure,
     UnsupportedFeature,
 )
-from dagster_delta.protocol.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.partition_values import decode_path
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.memory_store import MemoryStore
 from tests.engines.data_tables import (
     configuration,

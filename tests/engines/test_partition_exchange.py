@@ -13,8 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.engines.engine import WriteResult, WriteSpec
-from dagster_delta.engines.spark.partition_exchange import PackTask, UnpackTask, slice_size_bytes
-from dagster_delta.engines.spark.tasks import WriteTask, decode_reports
+from dagster_delta.engines.spark.write.partition_exchange import (
+    PackTask,
+    UnpackTask,
+    slice_size_bytes,
+)
+from dagster_delta.engines.spark.write.tasks import WriteTask, decode_reports
 from dagster_delta.errors import DeltaError, InvalidCast, StorageFailure
 from dagster_delta.protocol.schema import ArrayType, PrimitiveType, StructField, StructType
 from dagster_delta.storage import open_store

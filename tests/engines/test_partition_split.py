@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines import partition_split
-from dagster_delta.engines.partition_split import PartitionColumn, split_by_partition
+from dagster_delta.engines.rows import partition_split
+from dagster_delta.engines.rows.partition_split import PartitionColumn, split_by_partition
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.protocol.schema import DataType, PrimitiveType
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.protocol.arrow_schema import VARIANT_STORAGE
-from dagster_delta.protocol.variant import decode_variant
+from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
+from dagster_delta.protocol.variant.variant import decode_variant
 from tests.engines.shredding import is_shredded
 from tests.golden.answers import answer, table_path
 

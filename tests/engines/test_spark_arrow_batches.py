@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.spark import arrow_batches
-from dagster_delta.engines.spark.arrow_batches import collect_counted
-from dagster_delta.engines.spark.session import MAX_RECORDS
-from dagster_delta.engines.spark.tasks import joined_batches
+from dagster_delta.engines.spark.session.session import MAX_RECORDS
+from dagster_delta.engines.spark.write import arrow_batches
+from dagster_delta.engines.spark.write.arrow_batches import collect_counted
+from dagster_delta.engines.spark.write.tasks import joined_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

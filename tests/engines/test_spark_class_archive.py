@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dagster_delta.engines.spark.class_archive import ClassArchive, find_class_archive
-from dagster_delta.engines.spark.session import start_session
+from dagster_delta.engines.spark.session.session import start_session
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="no archives there")
 
@@ -20,7 +20,7 @@ WHOLE = b"\xa8\xab\x0b\xf0"
 
 SESSION = """
 import sys
-from dagster_delta.engines.spark.session import local_spark_session
+from dagster_delta.engines.spark.session.session import local_spark_session
 
 options = "-XX:TieredStopAtLevel=1 -Xlog:class+load:file=" + sys.argv[1]
 conf = {"spark.driver.extraJavaOptions": options}
@@ -143,7 +143,7 @@ def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
 def test_a_jvm_that_an_archive_kills_is_started_without(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.errors import PySparkRuntimeError
 
-    monkeypatch.setattr("dagster_delta.engines.spark.session.has_jvm", lambda: False)
+    monkeypatch.setattr("dagster_delta.engines.spark.session.session.has_jvm", lambda: False)
     archive = archive_for()
     (archive.directory / f"{archive.key}-a.part").write_bytes(WHOLE)
 

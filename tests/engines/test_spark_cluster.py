@@ -71,7 +71,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from dagster_delta import DeltaTable, ship_package
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.spark_progress import watch_spark
+from dagster_delta.orchestration.spark.progress import watch_spark
 
 root = sys.argv[1]
 quick = "-XX:TieredStopAtLevel=1"

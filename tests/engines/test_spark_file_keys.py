@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.spark.file_keys import (
+from dagster_delta.engines.spark.read.file_keys import (
     file_keys,
     hash_long,
     is_misread_by_spark,

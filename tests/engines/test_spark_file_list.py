@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.spark import sources
-from dagster_delta.engines.spark.file_list import list_directory
+from dagster_delta.engines.spark.read import sources
+from dagster_delta.engines.spark.read.file_list import list_directory
 from dagster_delta.errors import DataFileMissing
 from tests.golden.answers import rows_of
 

@@ -19,30 +19,31 @@ from pyroaring import BitMap64
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.engine import LoggedFiles
-from dagster_delta.engines.spark import log_files, log_planner
-from dagster_delta.engines.spark.log_planner import (
+from dagster_delta.engines.spark.log import files as log_files
+from dagster_delta.engines.spark.log import planner as log_planner
+from dagster_delta.engines.spark.log.planner import (
     MAX_COLLECTED_FILES,
     MAX_DRIVER_FILES,
     SparkLogPlanner,
 )
-from dagster_delta.engines.spark.log_schema import (
+from dagster_delta.engines.spark.log.schema import (
     add_type,
     has_unreadable_add,
     with_parsed_statistics,
 )
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.protocol.checkpoint_reader import CheckpointPart
-from dagster_delta.protocol.checkpoint_structs import statistics_columns
-from dagster_delta.protocol.deletion_vectors import encode_inline
-from dagster_delta.protocol.file_skipping import skip_files
-from dagster_delta.protocol.log_paths import commit_path
-from dagster_delta.protocol.statistics import parse_statistics_json
+from dagster_delta.protocol.checkpoint.reader import CheckpointPart
+from dagster_delta.protocol.checkpoint.structs import statistics_columns
+from dagster_delta.protocol.features.deletion_vectors import encode_inline
+from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.statistics.skipping import skip_files
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.table import log_state
-from dagster_delta.table.checkpoint_files import write_checkpoint
-from dagster_delta.table.large_tables import candidate_files
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.log import state as log_state
+from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+from dagster_delta.table.read.large_tables import candidate_files
+from dagster_delta.table.read.snapshot import Snapshot
 from tests.golden.answers import NAMES, answer, rows_of, table_path
 from tests.table.logs import ADD_TYPE, CHECKPOINT_TYPES, checkpoint_bytes
 

@@ -16,16 +16,16 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from dagster_delta.engines.arrow_engine import ArrowEngine
+from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.engine import ReadPlan
-from dagster_delta.engines.spark import file_split as spark_file_split
-from dagster_delta.engines.spark import reader as spark_reader
 from dagster_delta.engines.spark.engine import SparkEngine
-from dagster_delta.engines.spark.schema import to_spark_schema
-from dagster_delta.engines.spark.session import FIELD_ID_READ
+from dagster_delta.engines.spark.read import file_split as spark_file_split
+from dagster_delta.engines.spark.read import reader as spark_reader
+from dagster_delta.engines.spark.session.schema import to_spark_schema
+from dagster_delta.engines.spark.session.session import FIELD_ID_READ
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidArgument, InvalidTable
 from dagster_delta.protocol.actions import AddFile
-from dagster_delta.protocol.deletion_vectors import encode_inline
+from dagster_delta.protocol.features.deletion_vectors import encode_inline
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
 from tests.engines.data_tables import (
@@ -331,7 +331,7 @@ def read_named(
     root: Path, spark: SparkSession, names: list[str], *, partitioned: bool
 ) -> list[int]:
     """Ids of the rows of a table whose files were renamed: file number n holds n alone."""
-    from dagster_delta.protocol.partition_values import encode_path
+    from dagster_delta.protocol.values.partition_values import encode_path
 
     store = open_store(str(root))
     empty = pa.table({"id": pa.array([], pa.int64()), "p": pa.array([], pa.string())})

@@ -13,7 +13,7 @@ import pytest
 
 from dagster_delta import engines
 from dagster_delta.engines.spark.engine import SparkEngine
-from dagster_delta.engines.spark.session import (
+from dagster_delta.engines.spark.session.session import (
     check_java,
     frame_of,
     functions_of,

@@ -11,7 +11,7 @@ import pytest
 
 from dagster_delta.engines.engine import Constraint, ReadPlan, WriteSpec
 from dagster_delta.engines.spark.engine import SparkEngine
-from dagster_delta.engines.spark.schema import to_spark_schema
+from dagster_delta.engines.spark.session.schema import to_spark_schema
 from dagster_delta.errors import (
     ConstraintViolation,
     DeltaError,
@@ -205,7 +205,7 @@ def test_an_error_of_the_store_keeps_its_class(tmp_path: Path, spark: SparkSessi
 
 
 def test_workers_without_the_package_are_told_apart() -> None:
-    from dagster_delta.engines.spark.errors import executor_failure
+    from dagster_delta.engines.spark.session.errors import executor_failure
 
     text = "PythonException: …\nModuleNotFoundError: No module named 'dagster_delta'\n"
     failure = executor_failure(RuntimeError(text), table="t")
@@ -228,7 +228,7 @@ def test_workers_without_the_package_are_told_apart() -> None:
 def test_an_outage_while_spark_reads_a_data_file_is_no_damage(
     cause: str, kind: type[DeltaError]
 ) -> None:
-    from dagster_delta.engines.spark.errors import executor_failure
+    from dagster_delta.engines.spark.session.errors import executor_failure
 
     text = (
         "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/t/a.parquet. "

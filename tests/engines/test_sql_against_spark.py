@@ -12,9 +12,9 @@ import pytest
 
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import DeltaError, InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.arrow_schema import from_arrow_schema, to_arrow_type
-from dagster_delta.protocol.column_bounds import bounds_of_partition_values
-from dagster_delta.protocol.predicates import may_match
+from dagster_delta.protocol.statistics.bounds import bounds_of_partition_values
+from dagster_delta.protocol.statistics.predicates import may_match
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_type
 from tests.engines.random_expressions import random_expressions
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ FAILING = [
 
 @pytest.fixture(scope="module")
 def frame(spark: SparkSession) -> DataFrame:
-    from dagster_delta.engines.spark.schema import to_spark_schema
+    from dagster_delta.engines.spark.session.schema import to_spark_schema
 
     schema = to_spark_schema(from_arrow_schema(TABLE.schema))
     rows = [tuple(row[name] for name in TABLE.column_names) for row in _spark_rows()]

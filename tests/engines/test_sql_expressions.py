@@ -22,8 +22,14 @@ from dagster_delta.errors import (
     SchemaMismatch,
     UnsupportedExpression,
 )
-from dagster_delta.protocol.arrow_schema import from_arrow_schema
-from dagster_delta.protocol.predicates import (
+from dagster_delta.protocol.schema import (
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.statistics.predicates import (
     And,
     Comparison,
     Constant,
@@ -35,13 +41,7 @@ from dagster_delta.protocol.predicates import (
     StartsWith,
     Unknown,
 )
-from dagster_delta.protocol.schema import (
-    DecimalType,
-    MapType,
-    PrimitiveType,
-    StructField,
-    StructType,
-)
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 
 LONG, INTEGER, STRING = PrimitiveType("long"), PrimitiveType("integer"), PrimitiveType("string")
 TIMESTAMP, BOOLEAN = PrimitiveType("timestamp"), PrimitiveType("boolean")
@@ -482,7 +482,7 @@ def test_a_forked_process_has_engines_of_its_own() -> None:
 import os
 import pyarrow as pa
 from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.protocol.arrow_schema import from_arrow_schema
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 
 table = pa.table({"j": ['{"a": 7}']})
 

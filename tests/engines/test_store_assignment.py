@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.engines.data_input import to_reader
-from dagster_delta.engines.store_assignment import MAX_BATCH_ROWS, assign_batches
+from dagster_delta.engines.values.data_input import to_reader
+from dagster_delta.engines.values.store_assignment import MAX_BATCH_ROWS, assign_batches
 from dagster_delta.errors import ConstraintViolation, InvalidCast, SchemaMismatch
-from dagster_delta.protocol.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -24,6 +23,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from tests.engines.delta_values import tables
 
 INT = PrimitiveType("integer")

@@ -14,11 +14,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.parquet.variant_reassembly import VariantReassembly
+from dagster_delta.engines.parquet.read.variant_reassembly import VariantReassembly
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
-from dagster_delta.protocol import variant
-from dagster_delta.protocol.arrow_schema import VARIANT_STORAGE
-from dagster_delta.protocol.column_mapping import physical_arrow_schema
+from dagster_delta.protocol.features.column_mapping import physical_arrow_schema
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -27,8 +25,10 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.variant import decode_variant, encode_variant
-from dagster_delta.protocol.variant_binary import decode_names, encode_names
+from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
+from dagster_delta.protocol.variant import variant
+from dagster_delta.protocol.variant.binary import decode_names, encode_names
+from dagster_delta.protocol.variant.variant import decode_variant, encode_variant
 from dagster_delta.storage.memory_store import MemoryStore
 from tests.engines.data_tables import configuration, mapped_configuration, read
 from tests.engines.shredding import Group, groups, shred
@@ -397,7 +397,7 @@ def test_a_later_version_of_the_encoding_is_named() -> None:
 
 def test_more_than_arrow_can_hold_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     # A signed byte for an offset stands for the 32 bits that would need 2 GiB here.
-    narrow = "dagster_delta.engines.parquet.variant_reassembly.buffer_of"
+    narrow = "dagster_delta.engines.parquet.read.variant_reassembly.buffer_of"
     monkeypatch.setattr(narrow, lambda _, values: buffer_of("b", values))
     with pytest.raises(UnsupportedFeature, match="2 GiB"):
         reassemble(column(pa.string(), [{"typed_value": "x" * 200}]))

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta import variants_from_json, variants_from_python, variants_to_python
-from dagster_delta.engines.parquet import shredding_schema
-from dagster_delta.engines.parquet.variant_reassembly import VariantReassembly
-from dagster_delta.engines.parquet.variant_shredding import VariantShredding
-from dagster_delta.protocol.arrow_schema import VARIANT_STORAGE
+from dagster_delta.engines.parquet.read.variant_reassembly import VariantReassembly
+from dagster_delta.engines.parquet.write import shredding_schema
+from dagster_delta.engines.parquet.write.variant_shredding import VariantShredding
+from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
 from tests.protocol.variant_strategies import VARIANTS, canonical
 
 ROWS = st.lists(st.none() | st.tuples(VARIANTS), min_size=1, max_size=8)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.sorted_rewrite import sorted_along
-from dagster_delta.engines.zorder import ZOrderCurve
+from dagster_delta.engines.arrow.sorted_rewrite import sorted_along
+from dagster_delta.engines.rows.zorder import ZOrderCurve
 
 
 def test_a_curve_through_one_column_is_its_order() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dagster_delta.errors import SchemaMismatch
 from dagster_delta.evolution.merge_schema import check_strict, merge_schemas
 from dagster_delta.evolution.schema_diff import diff_schemas
+from dagster_delta.protocol.features.type_widening import TypeChange, type_changes
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -21,7 +22,6 @@ from dagster_delta.protocol.schema import (
     StructType,
     as_nullable,
 )
-from dagster_delta.protocol.type_widening import TypeChange, type_changes
 
 
 def named(**types: str | DataType) -> StructType:

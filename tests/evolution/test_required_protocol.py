@@ -13,6 +13,7 @@ from dagster_delta.evolution.required_protocol import (
     upgrade_protocol,
 )
 from dagster_delta.protocol.actions import Protocol
+from dagster_delta.protocol.features.registry import TABLE_FEATURES, effective_features
 from dagster_delta.protocol.schema import (
     ArrayType,
     MapType,
@@ -20,7 +21,6 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.table_features import TABLE_FEATURES, effective_features
 
 NAMES = st.sets(st.sampled_from([each.name for each in TABLE_FEATURES]))
 PLAIN = StructType((StructField("id", PrimitiveType("long")),))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.protocol.column_mapping import field_id, physical_name
+from dagster_delta.protocol.features.column_mapping import field_id, physical_name
 from dagster_delta.protocol.schema import StructField, walk_fields
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from tests.golden.answers import rows_of, table_path

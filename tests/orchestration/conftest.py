@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import DeltaError
-from dagster_delta.orchestration.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.table.delta_table import DeltaTable
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}

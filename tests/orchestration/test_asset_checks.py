@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import InvalidArgument, StorageFailure
-from dagster_delta.orchestration.asset_checks import delta_asset_checks
-from dagster_delta.orchestration.io_manager import DeltaIOManager
-from dagster_delta.orchestration.table_checks import check_freshness, check_unique
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
+from dagster_delta.orchestration.checks.table_checks import check_freshness, check_unique
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.orchestration.conftest import QUIET
 from tests.table.logs import add_file, encode

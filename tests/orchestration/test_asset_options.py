@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.asset_options import (
+from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
     InputOptions,
     read_asset_options,

@@ -21,13 +21,13 @@ from dagster_delta.errors import (
     InvalidArgument,
     SchemaMismatch,
 )
+from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges
 from dagster_delta.orchestration.change_feed_assets import (
     ChangeFeedConfig,
     delta_change_feed_asset,
 )
-from dagster_delta.orchestration.io_manager import DeltaIOManager
-from dagster_delta.orchestration.upstream_changes import UpstreamChanges
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import QUIET
 
@@ -175,7 +175,7 @@ def test_commits_that_change_no_row_are_remembered_and_not_handed_out(lake, sour
 
 
 def read_up_to(lake, source: Source, partition: str | None = None) -> int | None:
-    from dagster_delta.orchestration.change_consumption import application_id
+    from dagster_delta.orchestration.change_feed.consumption import application_id
 
     app_id = application_id(source.table.metadata().id, partition)
     return lake.table().snapshot().transaction_version(app_id)

@@ -10,7 +10,7 @@ import pytest
 
 from dagster_delta import DeltaTable, delta_change_feed_asset, delta_sql_asset, sql_column_lineage
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.orchestration.column_lineage import UpstreamColumns, column_lineage_by_name
+from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, column_lineage_by_name
 
 ORDERS = UpstreamColumns(dg.AssetKey(["raw", "orders"]), ["Id", "price", "currency", "cust.name"])
 RATES = UpstreamColumns(dg.AssetKey("rates"), ["currency", "rate"])

@@ -10,8 +10,8 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dagster_delta.orchestration.partition_predicates import partition_predicate
-from dagster_delta.orchestration.partitions import DimensionSlice, PartitionSelection
+from dagster_delta.orchestration.partitions.partitions import DimensionSlice, PartitionSelection
+from dagster_delta.orchestration.partitions.predicates import partition_predicate
 from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.table.delta_table import DeltaTable

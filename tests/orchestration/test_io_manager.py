@@ -12,11 +12,11 @@ import pyarrow.dataset as ds
 import pytest
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, TableAlreadyExists, TableNotFound
-from dagster_delta.orchestration.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.resources import DeltaTableResource
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.scan import Scan
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.read.scan import Scan
+from dagster_delta.table.read.snapshot import Snapshot
 from tests.orchestration.conftest import table_of
 
 ROWS = [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]

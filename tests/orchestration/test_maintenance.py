@@ -12,20 +12,20 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.io_manager import DeltaIOManager
-from dagster_delta.orchestration.maintained_tables import delta_table_pool
-from dagster_delta.orchestration.maintenance import (
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.maintenance.config import (
+    DeltaMaintenanceConfig,
+    OptimizeConfig,
+    VacuumConfig,
+)
+from dagster_delta.orchestration.maintenance.jobs import (
     delta_clone_job,
     delta_maintenance_job,
     delta_maintenance_schedule,
     delta_restore_job,
 )
-from dagster_delta.orchestration.maintenance_config import (
-    DeltaMaintenanceConfig,
-    OptimizeConfig,
-    VacuumConfig,
-)
-from dagster_delta.orchestration.maintenance_ops import (
+from dagster_delta.orchestration.maintenance.maintained_tables import delta_table_pool
+from dagster_delta.orchestration.maintenance.ops import (
     MAINTENANCE_POOL,
     checkpoint_op,
     clean_log_op,
@@ -35,8 +35,8 @@ from dagster_delta.orchestration.maintenance_ops import (
     restore_op,
     vacuum_op,
 )
-from dagster_delta.orchestration.observations import observable_delta_asset
-from dagster_delta.orchestration.schema_changes import delta_schema_change_job
+from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
+from dagster_delta.orchestration.sensors.observations import observable_delta_asset
 from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import Lake, library_error, plain
 from tests.table.test_optimize import content

@@ -15,7 +15,7 @@ from dagster_delta.errors import (
     PartitionMismatch,
     SchemaMismatch,
 )
-from dagster_delta.orchestration.merge_config import (
+from dagster_delta.orchestration.io.merge_config import (
     MergeConfig,
     MergeOperationsConfig,
     MergeType,
@@ -239,7 +239,7 @@ def test_where_the_table_lies_is_not_for_a_run_to_say(lake):
 
 
 def test_run_config_of_the_io_manager_says_how_to_write(lake, events):
-    from dagster_delta.orchestration.io_manager import DeltaIOManager
+    from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 
     lake.materialize(events(OLD))
     config = {

@@ -15,9 +15,9 @@ from deltalake import write_deltalake
 
 from dagster_delta import clash
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeOperationsConfig
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.merge_config import MergeConfig, MergeOperationsConfig
 from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
 from dagster_delta.orchestration.storage_options import (
     AzureStorageOptions,

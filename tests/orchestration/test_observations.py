@@ -11,8 +11,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from dagster_delta.orchestration import observations
-from dagster_delta.orchestration.observations import observable_delta_asset
+from dagster_delta.orchestration.sensors import observations
+from dagster_delta.orchestration.sensors.observations import observable_delta_asset
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import FaultyStore

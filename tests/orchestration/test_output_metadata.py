@@ -52,7 +52,7 @@ def test_a_write_reports_table_rows_bytes_and_version(lake, events):
 
 
 def test_a_write_that_had_small_files_compacted_says_in_which_version(lake, events, monkeypatch):
-    monkeypatch.setattr("dagster_delta.table.auto_compaction.MIN_FILES", 2)
+    monkeypatch.setattr("dagster_delta.table.maintenance.auto_compaction.MIN_FILES", 2)
     compacting = {"delta.autoOptimize.autoCompact": "true"}
     asset = events(table_of([{"id": 1}]), metadata={"table_configuration": compacting})
     first, second = (lake.metadata(lake.materialize(asset, mode="append")) for _ in range(2))
@@ -68,8 +68,8 @@ def test_an_append_to_a_large_table_reports_what_its_checksum_says(lake, events,
     asset = events(table_of([{"id": 1, "p": "red"}]), metadata={"partition_by": "p"})
     lake.materialize(asset, mode="append")
     lake.table().checkpoint()
-    monkeypatch.setattr("dagster_delta.table.snapshot.LARGE_TABLE_FILES", 0)
-    monkeypatch.setattr("dagster_delta.protocol.checkpoint_reader.CheckpointPart.add_rows", refuse)
+    monkeypatch.setattr("dagster_delta.table.read.snapshot.LARGE_TABLE_FILES", 0)
+    monkeypatch.setattr("dagster_delta.protocol.checkpoint.reader.CheckpointPart.add_rows", refuse)
     metadata = lake.metadata(lake.materialize(asset, mode="append"))
     monkeypatch.undo()
     assert metadata["delta/live_files"] == 2
@@ -177,7 +177,7 @@ def test_the_commit_names_run_asset_and_partition(lake, events):
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_metadata_holds_nothing_that_only_a_scan_could_tell(lake, events, monkeypatch, mode):
-    from dagster_delta.engines import arrow_engine
+    from dagster_delta.engines.arrow import engine as arrow_engine
 
     def refuse(*_, **__):
         raise AssertionError("the write scanned the table")

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
-from dagster_delta.orchestration.partition_predicates import (
+from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
+from dagster_delta.orchestration.partitions.predicates import (
     identity_values,
     partition_predicate,
     quote_string,
     resolve_column,
 )
-from dagster_delta.orchestration.partitions import PartitionSelection, select_partitions
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField, StructType
 
 COLORS = dg.StaticPartitionsDefinition(["red", "green", "blue"])

@@ -17,8 +17,8 @@ from dagster_delta.errors import (
     TableAlreadyExists,
     TableNotFound,
 )
-from dagster_delta.orchestration.io_manager import DeltaIOManager
-from dagster_delta.orchestration.maintenance import delta_maintenance_job
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.maintenance.jobs import delta_maintenance_job
 from dagster_delta.orchestration.resources import DeltaTableResource, SparkSessionResource
 from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import QUIET
@@ -116,7 +116,7 @@ def test_connect_without_its_packages_says_what_to_install(monkeypatch):
     def missing(*_, **__):
         raise ImportError("grpcio >= 1.48.1 must be installed")
 
-    monkeypatch.setattr("dagster_delta.engines.spark.session.start_session", missing)
+    monkeypatch.setattr("dagster_delta.engines.spark.session.session.start_session", missing)
     with pytest.raises(InvalidArgument, match=r"dagster-delta-protocol\[connect\]"):
         _ = SparkSessionResource(remote="sc://host:15002").session
 
@@ -206,7 +206,7 @@ KILLED = """
 import os, signal, subprocess
 from dagster_delta import SparkSessionResource
 from dagster_delta.errors import SparkSessionLost
-from dagster_delta.orchestration.spark_progress import watch_spark
+from dagster_delta.orchestration.spark.progress import watch_spark
 
 frame = SparkSessionResource(master="local[1]", class_archive=False).session.range(5)
 children = subprocess.run(
@@ -289,9 +289,12 @@ def test_the_workers_of_an_unactivated_environment_run_our_interpreter(spark):
 
 def test_a_server_that_the_environment_names_is_used_as_spark_itself_would(monkeypatch):
     monkeypatch.setenv("SPARK_REMOTE", "sc://host:15002")
-    monkeypatch.setattr("dagster_delta.engines.spark.running_session.running_session", lambda: None)
     monkeypatch.setattr(
-        "dagster_delta.engines.spark.session.start_session", lambda builder, *_, **__: builder
+        "dagster_delta.engines.spark.session.running_session.running_session", lambda: None
+    )
+    monkeypatch.setattr(
+        "dagster_delta.engines.spark.session.session.start_session",
+        lambda builder, *_, **__: builder,
     )
     options = SparkSessionResource().session._options
     assert options["spark.remote"] == "sc://host:15002"

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_delta.orchestration.run_facts import RunFacts, commit_info, idempotency
+from dagster_delta.orchestration.io.run_facts import RunFacts, commit_info, idempotency
 from tests.orchestration.conftest import table_of
 
 ROWS = table_of([{"id": 1}, {"id": 2}])

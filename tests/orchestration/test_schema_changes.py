@@ -14,11 +14,11 @@ import pytest
 
 from dagster_delta.errors import ColumnChangeFailed, InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
-from dagster_delta.orchestration.io_manager import DeltaIOManager
-from dagster_delta.orchestration.schema_changes import delta_schema_change_job
-from dagster_delta.table.column_change import begin_column_change
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
 from dagster_delta.table.column_change_methods import ColumnChangeMethods
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.schema.column_change import begin_column_change
 from tests.orchestration.conftest import Lake, library_error, plain
 
 

@@ -25,14 +25,14 @@ from dagster_delta.errors import (
     TableNotFound,
     VersionNotFound,
 )
-from dagster_delta.orchestration import watch_tick
-from dagster_delta.orchestration.sensors import delta_change_feed_sensor, delta_table_sensor
-from dagster_delta.orchestration.table_changes import DeltaCommitRange, TableChanges
-from dagster_delta.orchestration.watch_state import SensorState, TableState, WaitingChanges
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.orchestration.sensors import watch_tick
+from dagster_delta.orchestration.sensors.sensors import delta_change_feed_sensor, delta_table_sensor
+from dagster_delta.orchestration.sensors.table_changes import DeltaCommitRange, TableChanges
+from dagster_delta.orchestration.sensors.watch_state import SensorState, TableState, WaitingChanges
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage import open_store
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.log_watch import LogCursor
+from dagster_delta.table.read.watch import LogCursor
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.orchestration.conftest import plain
 from tests.table.logs import add_file, commit, metadata

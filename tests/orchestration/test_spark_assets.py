@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import DataFrame
 
-from dagster_delta.engines.spark.log_planner import MAX_DRIVER_FILES
+from dagster_delta.engines.spark.log.planner import MAX_DRIVER_FILES
 from dagster_delta.errors import PartitionMismatch
 from dagster_delta.orchestration.resources import SparkSessionResource
 from tests.orchestration.conftest import table_of
@@ -64,7 +64,7 @@ def test_an_input_from_a_large_table_leaves_its_log_to_spark(lake, events, spark
     checkpointed = {"table_configuration": {"delta.checkpointInterval": "1"}}
     written = events(table_of([{"id": 1}]), metadata=checkpointed)
     lake.materialize(written, mode="append")
-    monkeypatch.setattr("dagster_delta.protocol.checkpoint_reader.CheckpointPart.add_rows", refuse)
+    monkeypatch.setattr("dagster_delta.protocol.checkpoint.reader.CheckpointPart.add_rows", refuse)
     settings = SparkSessionResource(conf={MAX_DRIVER_FILES: "0"})
     try:
         lake.materialize(written, reader, mode="append", spark=settings)

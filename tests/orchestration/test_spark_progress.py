@@ -9,13 +9,13 @@ import threading
 import dagster as dg
 import pytest
 
-from dagster_delta.orchestration.spark_plan import (
+from dagster_delta.orchestration.spark.plan import (
     MAX_PLAN_CHARACTERS,
     physical_plan,
     without_secrets,
 )
-from dagster_delta.orchestration.spark_progress import watch_spark
-from dagster_delta.orchestration.spark_stages import StageBytes, StageMetrics
+from dagster_delta.orchestration.spark.progress import watch_spark
+from dagster_delta.orchestration.spark.stages import StageBytes, StageMetrics
 from tests.orchestration.conftest import table_of
 
 pytestmark = pytest.mark.spark

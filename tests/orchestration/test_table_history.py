@@ -6,9 +6,9 @@ import dagster as dg
 import deltalake
 import pyarrow as pa
 
-from dagster_delta.orchestration.observations import observable_delta_asset
+from dagster_delta.orchestration.sensors.observations import observable_delta_asset
 from dagster_delta.orchestration.table_history import history_markdown
-from dagster_delta.table.history import HistoryEntry
+from dagster_delta.table.read.history import HistoryEntry
 from tests.orchestration.conftest import QUIET, plain
 
 

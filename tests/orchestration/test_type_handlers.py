@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.orchestration.type_handlers import load_type_of
+from dagster_delta.orchestration.io.type_handlers import load_type_of
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.protocol.arrow_columns import (
+from dagster_delta.protocol.values.arrow_columns import (
     boolean_column,
     chunks_where,
     index_column,
@@ -96,7 +96,7 @@ def test_nested_values_are_kept(values: list[dict[str, object] | None]) -> None:
 def test_no_column_imports_pandas() -> None:
     script = """
 import sys
-from dagster_delta.protocol import arrow_columns
+from dagster_delta.protocol.values import arrow_columns
 arrow_columns.string_column(["a", None])
 arrow_columns.map_column([{"a": "b"}, None])
 arrow_columns.boolean_column([True, None])

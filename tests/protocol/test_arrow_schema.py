@@ -7,13 +7,6 @@ import pytest
 from hypothesis import given
 
 from dagster_delta.errors import SchemaMismatch
-from dagster_delta.protocol.arrow_schema import (
-    VARIANT_STORAGE,
-    from_arrow_schema,
-    from_arrow_type,
-    to_arrow_schema,
-    to_arrow_type,
-)
 from dagster_delta.protocol.schema import (
     ArrayType,
     DecimalType,
@@ -22,6 +15,13 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
     data_type_from_json,
+)
+from dagster_delta.protocol.values.arrow_schema import (
+    VARIANT_STORAGE,
+    from_arrow_schema,
+    from_arrow_type,
+    to_arrow_schema,
+    to_arrow_type,
 )
 from tests.protocol.schema_strategies import schemas
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.protocol.arrow_schema import to_arrow_type
-from dagster_delta.protocol.arrow_values import array_of, every, null_scalar, scalar_of
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.arrow_values import array_of, every, null_scalar, scalar_of
 
 _VALUES: dict[DataType, st.SearchStrategy[Any]] = {
     PrimitiveType("byte"): st.integers(-(2**7), 2**7 - 1),

@@ -13,8 +13,12 @@ from dagster_delta.protocol.actions import (
     DeletionVectorDescriptor,
     RemoveFile,
 )
-from dagster_delta.protocol.change_data import CHANGE_FILE_SCHEMA, change_file_batch, file_changes
-from dagster_delta.protocol.commit_file import CommitActions
+from dagster_delta.protocol.log.change_data import (
+    CHANGE_FILE_SCHEMA,
+    change_file_batch,
+    file_changes,
+)
+from dagster_delta.protocol.log.commit_file import CommitActions
 
 
 def vector(name: str) -> DeletionVectorDescriptor:

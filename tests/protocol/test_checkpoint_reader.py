@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.errors import CorruptLog
-from dagster_delta.protocol import parquet_reader
-from dagster_delta.protocol.checkpoint_reader import CheckpointPart
-from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.checkpoint import parquet_reader
+from dagster_delta.protocol.checkpoint.reader import CheckpointPart
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from tests.table.logs import (
     CHECKPOINT_TYPES,
     PROTOCOL,

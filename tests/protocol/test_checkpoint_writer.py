@@ -21,13 +21,13 @@ from dagster_delta.protocol.actions import (
     Protocol,
     SetTransaction,
 )
-from dagster_delta.protocol.checkpoint_structs import statistics_columns
-from dagster_delta.protocol.checkpoint_writer import (
+from dagster_delta.protocol.checkpoint.structs import statistics_columns
+from dagster_delta.protocol.checkpoint.writer import (
     CheckpointState,
     EncodedCheckpoint,
     encode_checkpoint,
 )
-from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.schema import (
     ArrayType,
     DecimalType,
@@ -35,7 +35,7 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.statistics import parse_statistics_json
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
 SCHEMA = StructType(

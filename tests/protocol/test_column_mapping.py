@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from dagster_delta.errors import InvalidTable
-from dagster_delta.protocol.column_mapping import (
+from dagster_delta.protocol.features.column_mapping import (
     ID_KEY,
     NESTED_IDS_KEY,
     PARQUET_FIELD_ID_KEY,

@@ -16,7 +16,7 @@ from dagster_delta.errors import (
     UnsupportedFeature,
 )
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
-from dagster_delta.protocol.column_values import (
+from dagster_delta.protocol.features.column_values import (
     LONG_MAX,
     LONG_MIN,
     ColumnExpression,

@@ -9,12 +9,12 @@ import pytest
 
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.actions import Format, Protocol, SetTransaction
-from dagster_delta.protocol.commit_file import (
+from dagster_delta.protocol.log.commit_file import (
     decode_commit,
     decode_commit_info,
     garbage_collection_paused,
 )
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log.paths import commit_path
 from tests.table.logs import PROTOCOL, add_file, encode, metadata, remove_file
 
 

@@ -20,7 +20,7 @@ from dagster_delta.protocol.actions import (
     RemoveFile,
     SetTransaction,
 )
-from dagster_delta.protocol.commit_writer import (
+from dagster_delta.protocol.log.commit_writer import (
     CommitContents,
     build_commit_info,
     encode_actions,

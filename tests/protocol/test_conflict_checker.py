@@ -25,8 +25,8 @@ from dagster_delta.protocol.actions import (
     RemoveFile,
     SetTransaction,
 )
-from dagster_delta.protocol.commit_file import CommitActions
-from dagster_delta.protocol.conflict_checker import (
+from dagster_delta.protocol.log.commit_file import CommitActions
+from dagster_delta.protocol.log.conflict_checker import (
     ReadScope,
     TransactionFacts,
     check_conflicts,

@@ -8,13 +8,13 @@ import random
 import pytest
 
 from dagster_delta.errors import CorruptLog
-from dagster_delta.protocol.commit_file import decode_actions, decode_commit
-from dagster_delta.protocol.content_checksum import (
+from dagster_delta.protocol.log.commit_file import decode_actions, decode_commit
+from dagster_delta.protocol.log.content_checksum import (
     CHECKSUM_KEY,
     holds_checksum,
     with_checksum,
 )
-from dagster_delta.protocol.log_paths import compacted_path
+from dagster_delta.protocol.log.paths import compacted_path
 
 LINE = b'{"commitInfo":{"operation":"WRITE"}}'
 REST = b'\n{"add":{"path":"a","size":12,"partitionValues":{"day":"3"},"modificationTime":1,"dataChange":true}}\n'

@@ -13,7 +13,7 @@ from pyroaring import BitMap, BitMap64
 
 from dagster_delta.errors import CorruptDeletionVector, InvalidArgument
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.deletion_vectors import (
+from dagster_delta.protocol.features.deletion_vectors import (
     decode_deletion_vector,
     decode_z85,
     deleted_row_mask,

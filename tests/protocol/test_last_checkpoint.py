@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.protocol.last_checkpoint import (
+from dagster_delta.protocol.checkpoint.last_checkpoint import (
     LastCheckpoint,
     canonical_json,
     encode_last_checkpoint,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.protocol.log_paths import (
+from dagster_delta.protocol.log.paths import (
     LogFileKind,
     LogFileName,
     checkpoint_path,

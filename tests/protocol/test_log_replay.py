@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import CorruptLog
-from dagster_delta.protocol.log_paths import commit_path
-from dagster_delta.protocol.log_replay import (
+from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.log.replay import (
     DELETION_VECTOR_TYPE,
     LIVE_FILE_SCHEMA,
     TOMBSTONE_SCHEMA,
@@ -18,7 +18,7 @@ from dagster_delta.protocol.log_replay import (
     keys_of,
     reconcile_tail,
 )
-from dagster_delta.protocol.log_tail import RawCommit, add_columns, decode_tail, remove_columns
+from dagster_delta.protocol.log.tail import RawCommit, add_columns, decode_tail, remove_columns
 from tests.table.logs import PROTOCOL, Action, add_file, encode, metadata, remove_file, vector
 
 PATHS = st.sampled_from(["a", "b", "c=1/d", "file:/x", "file:///x", "/x", "e%20f"])

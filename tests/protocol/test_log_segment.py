@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import LogGap, TableNotFound, VersionNotFound
-from dagster_delta.protocol.log_paths import (
+from dagster_delta.protocol.log.paths import (
     checkpoint_path,
     checksum_path,
     commit_path,
@@ -17,7 +17,7 @@ from dagster_delta.protocol.log_paths import (
     multi_part_checkpoint_paths,
     v2_checkpoint_path,
 )
-from dagster_delta.protocol.log_segment import LogListing, LogSegment
+from dagster_delta.protocol.log.segment import LogListing, LogSegment
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_delta.protocol.checkpoint_reader import CheckpointPart
-from dagster_delta.protocol.log_statistics import (
+from dagster_delta.protocol.checkpoint.reader import CheckpointPart
+from dagster_delta.protocol.schema import PrimitiveType
+from dagster_delta.protocol.statistics.log_statistics import (
     checkpoint_statistics,
     checkpoint_statistics_json,
 )
-from dagster_delta.protocol.schema import PrimitiveType
-from dagster_delta.protocol.statistics import StatisticsColumn
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 
 ID = StatisticsColumn(("id",), PrimitiveType("long"))
 

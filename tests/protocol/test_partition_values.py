@@ -13,21 +13,21 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidTable, SchemaMismatch
-from dagster_delta.protocol.arrow_schema import to_arrow_type
-from dagster_delta.protocol.partition_values import (
-    decode_path,
-    encode_path,
-    parse_partition_column,
-    parse_partition_value,
-    partition_directory,
-    serialize_partition_value,
-)
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
     DecimalType,
     PrimitiveType,
     data_type_from_json,
+)
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.partition_values import (
+    decode_path,
+    encode_path,
+    parse_partition_column,
+    parse_partition_value,
+    partition_directory,
+    serialize_partition_value,
 )
 from tests.protocol.schema_strategies import PARTITIONABLE_NAMES
 

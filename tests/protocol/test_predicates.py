@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.protocol.arrow_schema import to_arrow_type
-from dagster_delta.protocol.column_bounds import (
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.statistics.bounds import (
     ColumnBounds,
     bounds_of_partition_values,
     bounds_of_statistics,
 )
-from dagster_delta.protocol.predicates import (
+from dagster_delta.protocol.statistics.predicates import (
     And,
     Comparison,
     Constant,
@@ -34,7 +34,7 @@ from dagster_delta.protocol.predicates import (
     may_match,
     possible_outcomes,
 )
-from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 
 LONG, DOUBLE, STRING = PrimitiveType("long"), PrimitiveType("double"), PrimitiveType("string")
 DATE, TIMESTAMP = PrimitiveType("date"), PrimitiveType("timestamp")

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddFile, Format, Metadata, Protocol
-from dagster_delta.protocol.commit_writer import CommitContents
-from dagster_delta.protocol.pending_actions import CommitSlot, PendingActions
-from dagster_delta.protocol.row_tracking import (
+from dagster_delta.protocol.features.row_tracking import (
     ROW_COMMIT_VERSION_COLUMN_KEY,
     ROW_ID_COLUMN_KEY,
     assign_row_ids,
@@ -24,6 +22,8 @@ from dagster_delta.protocol.row_tracking import (
     tracked_configuration,
     with_materialized_columns,
 )
+from dagster_delta.protocol.log.commit_writer import CommitContents
+from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingActions
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 

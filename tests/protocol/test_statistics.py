@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
-from dagster_delta.protocol.statistics import (
+from dagster_delta.protocol.statistics.statistics import (
     StatisticsColumn,
     parse_statistics_json,
     project_parsed_statistics,

@@ -7,7 +7,7 @@ import pytest
 
 from dagster_delta.errors import InvalidTable, SchemaMismatch, UnsupportedFeature
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
-from dagster_delta.protocol.column_mapping import PHYSICAL_NAME_KEY
+from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,

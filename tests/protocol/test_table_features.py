@@ -17,14 +17,7 @@ from dagster_delta.errors import (
     UnsupportedWriterVersion,
 )
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
-from dagster_delta.protocol.schema import (
-    DataType,
-    PrimitiveType,
-    StructField,
-    StructType,
-)
-from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.protocol.table_features import (
+from dagster_delta.protocol.features.registry import (
     TABLE_FEATURES,
     TableFeature,
     check_readable,
@@ -32,6 +25,13 @@ from dagster_delta.protocol.table_features import (
     effective_features,
     find_feature,
 )
+from dagster_delta.protocol.schema import (
+    DataType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.table_configuration import TableConfiguration
 
 LEGACY_WRITER_FEATURES = {
     1: set(),

@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
+from dagster_delta.protocol.features.type_widening import (
+    TYPE_CHANGES_KEY,
+    TypeChange,
+    check_type_changes,
+    is_widening,
+    type_changes,
+)
 from dagster_delta.protocol.schema import (
     DecimalType,
     PrimitiveType,
     StructField,
     StructType,
     data_type_from_json,
-)
-from dagster_delta.protocol.type_widening import (
-    TYPE_CHANGES_KEY,
-    TypeChange,
-    check_type_changes,
-    is_widening,
-    type_changes,
 )
 from tests.protocol.schema_strategies import PARTITIONABLE_NAMES, decimals
 

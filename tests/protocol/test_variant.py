@@ -18,13 +18,17 @@ from hypothesis import strategies as st
 from pyspark.sql import VariantVal
 
 from dagster_delta.errors import DeltaError, InvalidArgument, InvalidTable, UnsupportedFeature
-from dagster_delta.protocol.variant import NanosecondTimestamp, decode_variant, encode_variant
-from dagster_delta.protocol.variant_binary import (
+from dagster_delta.protocol.variant.binary import (
     decode_names,
     encode_array,
     encode_names,
     encode_object,
     object_fields,
+)
+from dagster_delta.protocol.variant.variant import (
+    NanosecondTimestamp,
+    decode_variant,
+    encode_variant,
 )
 from tests.protocol.variant_strategies import LONGS, SPARK_VARIANTS, VARIANTS, canonical
 

@@ -19,9 +19,9 @@ from dagster_delta.protocol.actions import (
     RemoveFile,
     SetTransaction,
 )
-from dagster_delta.protocol.commit_file import CommitActions, decode_commit
-from dagster_delta.protocol.content_checksum import CHECKSUM_KEY
-from dagster_delta.protocol.version_checksum import (
+from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
+from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY
+from dagster_delta.protocol.log.version_checksum import (
     VersionChecksum,
     encode_version_checksum,
     first_version_checksum,

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.spark.reader import _FrameReader
-from dagster_delta.engines.spark.schema import from_spark_schema
+from dagster_delta.engines.spark.read.reader import _FrameReader
+from dagster_delta.engines.spark.session.schema import from_spark_schema
 from dagster_delta.errors import ConstraintViolation, UnsupportedExpression
 from tests.golden.answers import rows_of
 from tests.reference.test_delta_spark import alike, read_by_delta_spark

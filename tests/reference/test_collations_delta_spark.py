@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.spark.reader import _FrameReader
+from dagster_delta.engines.spark.read.reader import _FrameReader
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.table.streaming.registration import register_delta_log
 from tests.golden.answers import rows_of

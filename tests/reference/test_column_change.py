@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dagster_delta.table.column_change import ColumnChangeProgress
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.schema.column_change import ColumnChangeProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

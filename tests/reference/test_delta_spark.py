@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.table.checkpoint_files import write_checkpoint
+from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from tests.golden.answers import rows_of
 from tests.reference.tables import BUILDERS, PARTITION_ROWS
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.parquet import row_group_copying
+from dagster_delta.engines.parquet.write import row_group_copying
 from tests.golden.answers import rows_of
 from tests.reference.changed_tables import (
     ENGINES,

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.parquet import data_file_reader, row_group_copying
+from dagster_delta.engines.parquet.read import data_file_reader
+from dagster_delta.engines.parquet.write import row_group_copying
 from tests.golden.answers import rows_of
 from tests.reference.test_delta_spark import alike, read_by_delta_spark
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.protocol.log_paths import parse_log_file_name
+from dagster_delta.protocol.log.paths import parse_log_file_name
 from tests.reference.test_deltalake import read_by_deltalake
 
 if TYPE_CHECKING:

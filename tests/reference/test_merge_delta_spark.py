@@ -26,7 +26,7 @@ from tests.reference.changed_tables import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dagster_delta.table.merge_builder import MergeBuilder
+    from dagster_delta.table.write.merge.builder import MergeBuilder
 
 pytestmark = pytest.mark.delta_spark
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.protocol.partition_values import HIVE_NULL
+from dagster_delta.protocol.values.partition_values import HIVE_NULL
 from tests.golden.answers import rows_of
 from tests.reference.test_delta_spark import alike, read_by_delta_spark
 

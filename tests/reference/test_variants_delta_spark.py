@@ -20,7 +20,7 @@ from dagster_delta import (
     variants_to_python,
 )
 from dagster_delta.errors import InvalidCast
-from dagster_delta.protocol.variant import SingleFloat
+from dagster_delta.protocol.variant.variant import SingleFloat
 from tests.engines.shredding import is_shredded
 from tests.golden.answers import table_path
 

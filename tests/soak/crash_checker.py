@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import DeltaError
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot
 from tests.soak.crash_steps import MULTI_COMMIT, OPERATION_ID, SCHEMA_STEPS, Model, Step, comparable
 from tests.soak.crash_writer import Journal
 from tests.soak.part import Round

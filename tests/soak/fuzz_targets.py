@@ -13,13 +13,13 @@ from dagster_delta import DeltaTable
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.evolution.alter_statement import parse_alter
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.checkpoint_reader import CheckpointPart
-from dagster_delta.protocol.deletion_vectors import parse_inline, read_from_file_bytes
-from dagster_delta.protocol.last_checkpoint import parse_last_checkpoint
-from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.checkpoint.last_checkpoint import parse_last_checkpoint
+from dagster_delta.protocol.checkpoint.reader import CheckpointPart
+from dagster_delta.protocol.features.deletion_vectors import parse_inline, read_from_file_bytes
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.log.version_checksum import parse_version_checksum
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.version_checksum import parse_version_checksum
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.memory_store import MemoryStore
 
 __all__ = ["TARGETS", "FuzzTarget"]

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_delta.protocol.deletion_vectors import encode_z85
+from dagster_delta.protocol.features.deletion_vectors import encode_z85
 from tests.soak.hostile_draft import (
     Build,
     Draft,

@@ -131,7 +131,7 @@ def test_an_outage_while_a_checkpoint_is_read_is_no_damage(
     table = _table(uri, options)
     table.checkpoint()
     if is_large:
-        monkeypatch.setattr("dagster_delta.table.log_reader._DOWNLOAD_BYTES", 0)
+        monkeypatch.setattr("dagster_delta.table.log.reader._DOWNLOAD_BYTES", 0)
     with (
         endpoint.failing("GET", ".checkpoint.parquet", way) as asked,
         pytest.raises(StorageFailure) as caught,

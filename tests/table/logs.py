@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_delta.protocol.content_checksum import CHECKSUM_KEY
-from dagster_delta.protocol.log_paths import LAST_CHECKPOINT_PATH, checkpoint_path, commit_path
+from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY
+from dagster_delta.protocol.log.paths import LAST_CHECKPOINT_PATH, checkpoint_path, commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
 

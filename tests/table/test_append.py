@@ -19,8 +19,8 @@ from dagster_delta.errors import (
     UnsupportedFeature,
 )
 from dagster_delta.protocol.actions import Protocol
+from dagster_delta.protocol.features.type_widening import type_changes
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.protocol.type_widening import type_changes
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import FaultyStore

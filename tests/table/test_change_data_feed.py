@@ -26,12 +26,12 @@ from dagster_delta.errors import (
     UnsupportedExpression,
     VersionNotFound,
 )
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table.change_data_feed import ChangeDataFeed
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.read.change_data_feed import ChangeDataFeed
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 VECTORS = {"delta.enableDeletionVectors": "true"}

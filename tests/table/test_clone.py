@@ -16,8 +16,8 @@ from dagster_delta.errors import (
     TableAlreadyExists,
     VersionNotFound,
 )
-from dagster_delta.protocol.log_paths import commit_path
-from dagster_delta.protocol.partition_values import decode_path
+from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash

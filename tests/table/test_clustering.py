@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines import sorted_rewrite
-from dagster_delta.engines.parquet import writer
+from dagster_delta.engines.arrow import sorted_rewrite
+from dagster_delta.engines.parquet.write import writer
 from dagster_delta.errors import (
     InvalidArgument,
     InvalidTable,
     SchemaChangeRefused,
     SchemaMismatch,
 )
-from dagster_delta.table.cluster_planning import table_clustering
+from dagster_delta.table.write.cluster_planning import table_clustering
 
 SCHEMA = pa.schema(
     [("a", pa.int64()), ("s", pa.struct([("b", pa.int64())])), ("text", pa.string())]

@@ -12,8 +12,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.parquet.writer import write_data_files
-from dagster_delta.engines.shadow_column import ShadowColumn
+from dagster_delta.engines.parquet.write.writer import write_data_files
+from dagster_delta.engines.rows.shadow_column import ShadowColumn
 from dagster_delta.errors import (
     ColumnChangeFailed,
     DeltaError,
@@ -22,16 +22,16 @@ from dagster_delta.errors import (
     SchemaMismatch,
     UnsupportedExpression,
 )
-from dagster_delta.protocol.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.column_change import without_mark
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.features.column_change import without_mark
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table.column_change import ColumnChangeProgress
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.transaction import Transaction
-from dagster_delta.table.write_planning import write_spec
+from dagster_delta.table.schema.column_change import ColumnChangeProgress
+from dagster_delta.table.write.planning import write_spec
+from dagster_delta.table.write.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 
 MAPPED = {
@@ -326,7 +326,7 @@ def racing_append(store: MemoryStore, at: str, rows: pa.Table) -> DeltaTable:
         other = opened(store)
         if at == "begin":
             from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
-            from dagster_delta.table.column_change import begin_column_change
+            from dagster_delta.table.schema.column_change import begin_column_change
 
             begin_column_change(
                 store, other.snapshot(), ColumnChangeRequest("v", "INT"), clock=lambda: 1
@@ -591,7 +591,7 @@ def test_nobody_alters_the_column_meanwhile_but_may_alter_others(statement: str)
 def begun(store: MemoryStore, **request: Any) -> DeltaTable:
     """A table whose change is prepared, and no more."""
     from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
-    from dagster_delta.table.column_change import begin_column_change
+    from dagster_delta.table.schema.column_change import begin_column_change
 
     table = make(store)
     wanted = ColumnChangeRequest("v", "INT", **request)

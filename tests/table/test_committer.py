@@ -14,13 +14,13 @@ from dagster_delta.errors import (
     ConditionalPutUnsupported,
     StorageFailure,
 )
-from dagster_delta.protocol.commit_writer import CommitContents
-from dagster_delta.protocol.conflict_checker import TransactionFacts
-from dagster_delta.protocol.log_paths import commit_path
-from dagster_delta.protocol.pending_actions import PendingActions
+from dagster_delta.protocol.log.commit_writer import CommitContents
+from dagster_delta.protocol.log.conflict_checker import TransactionFacts
+from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.log.pending_actions import PendingActions
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table.committer import CommitRequest, Landed, Refused, land_commit
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.write.committer import CommitRequest, Landed, Refused, land_commit
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 
 ROWS = pa.table({"id": [1, 2]})
@@ -186,8 +186,8 @@ def test_in_commit_timestamps_grow_over_a_rebase() -> None:
 def test_data_files_of_a_refused_commit_are_deleted(store: MemoryStore) -> None:
     first = open_table(store)
     transaction = first.transaction()
-    from dagster_delta.engines.arrow_engine import ArrowEngine
-    from dagster_delta.table.write_planning import write_spec
+    from dagster_delta.engines.arrow.engine import ArrowEngine
+    from dagster_delta.table.write.planning import write_spec
 
     spec = write_spec(transaction.configuration, store.location)
     written = ArrowEngine().write(ROWS, spec, store=store)

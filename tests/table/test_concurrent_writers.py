@@ -25,7 +25,7 @@ from dagster_delta.errors import CommitConflict, CommitStateUnknown, StorageFail
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.delta_table import CommitResult, DeltaTable
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
 
 SCHEMA = pa.schema([("part", pa.int64()), ("id", pa.int64())])

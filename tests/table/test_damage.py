@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.errors import CorruptLog, DeltaError, InvalidTable
-from dagster_delta.protocol.log_paths import (
+from dagster_delta.protocol.log.paths import (
     LAST_CHECKPOINT_PATH,
     checkpoint_path,
     checksum_path,
     commit_path,
 )
-from dagster_delta.protocol.version_checksum import (
+from dagster_delta.protocol.log.version_checksum import (
     encode_version_checksum,
     parse_version_checksum,
 )
@@ -209,7 +209,7 @@ def test_a_clean_up_leaves_the_commits_where_others_count_more_than_the_checkpoi
 
 
 def clean_up(table: DeltaTable) -> None:
-    from dagster_delta.table.log_cleanup import clean_log
+    from dagster_delta.table.log_upkeep.cleanup import clean_log
 
     store = table.store
     newest = store.head(commit_path(4))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_delta.errors import CorruptLog
-from dagster_delta.protocol.log_paths import checkpoint_path, commit_path
+from dagster_delta.protocol.log.paths import checkpoint_path, commit_path
 from dagster_delta.table.delta_table import DeltaTable
 
 

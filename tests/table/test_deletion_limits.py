@@ -17,12 +17,12 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import StorageFailure
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.local_store import LocalStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.log_cleanup import clean_log
-from dagster_delta.table.snapshot import Snapshot
-from dagster_delta.table.vacuum import VacuumOptions, vacuum_table
+from dagster_delta.table.log_upkeep.cleanup import clean_log
+from dagster_delta.table.maintenance.vacuum import VacuumOptions, vacuum_table
+from dagster_delta.table.read.snapshot import Snapshot
 from tests.table.test_optimize import rows
 
 HOUR = 60 * 60
@@ -136,9 +136,9 @@ def test_a_table_that_is_itself_reached_by_a_link_is_vacuumed(tmp_path: Path) ->
 KILLED = """
 import os, signal, sys, time
 from dagster_delta.storage.local_store import LocalStore
-from dagster_delta.table.log_cleanup import clean_log
-from dagster_delta.table.snapshot import Snapshot
-from dagster_delta.table.vacuum import VacuumOptions, vacuum_table
+from dagster_delta.table.log_upkeep.cleanup import clean_log
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.maintenance.vacuum import VacuumOptions, vacuum_table
 
 what, root, step = sys.argv[1], sys.argv[2], int(sys.argv[3])
 done = 0

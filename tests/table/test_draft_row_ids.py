@@ -12,7 +12,7 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import InvalidArgument, InvalidTable
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log.paths import commit_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,13 +22,16 @@ from dagster_delta.errors import (
     StorageFailure,
     UnsupportedExpression,
 )
-from dagster_delta.protocol.content_checksum import CHECKSUM_KEY
-from dagster_delta.protocol.existing_defaults import EXISTING_DEFAULT_KEY, EXISTING_DEFAULTS_FEATURE
+from dagster_delta.protocol.features.existing_defaults import (
+    EXISTING_DEFAULT_KEY,
+    EXISTING_DEFAULTS_FEATURE,
+)
+from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table import schema_change_operation
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.rewrite_journal import RewriteJournal
+from dagster_delta.table.schema import schema_change_operation
+from dagster_delta.table.schema.rewrite_journal import RewriteJournal
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
 
 FEATURES = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
@@ -229,7 +232,7 @@ def test_no_filter_skips_a_file_wrongly(
 def test_a_file_of_other_values_is_not_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dagster_delta.engines.parquet import opened_file
+    from dagster_delta.engines.parquet.read import opened_file
 
     table = DeltaTable.create(str(tmp_path), IDS.schema)
     table.append(IDS)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 

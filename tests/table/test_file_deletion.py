@@ -18,9 +18,10 @@ import dagster_delta
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table import schema_change_methods, schema_change_operation
+from dagster_delta.table import schema_change_methods
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.rewrite_journal import JournalEntry, RewriteJournal
+from dagster_delta.table.schema import schema_change_operation
+from dagster_delta.table.schema.rewrite_journal import JournalEntry, RewriteJournal
 from dagster_delta.testing.faulty_store import FaultyStore, SimulatedCrash
 
 PROPERTIES = {
@@ -251,17 +252,17 @@ def test_files_that_a_vacuum_may_be_about_to_delete_are_not_taken(
 
 
 DELETES = {
-    "engines/compaction.py": "files that this call wrote, and returned to no one",
-    "engines/parquet/writer.py": "files that this writer created",
-    "engines/spark/writer.py": "files that the tasks of this write reported",
+    "engines/arrow/compaction.py": "files that this call wrote, and returned to no one",
+    "engines/parquet/write/writer.py": "files that this writer created",
+    "engines/spark/write/writer.py": "files that the tasks of this write reported",
     "storage/file_publication.py": "its own temporary file",
     "storage/local_store.py": "the port itself",
-    "table/checkpoint_files.py": "sidecars that no manifest names yet",
-    "table/deletion_vector_files.py": "files that this call wrote",
-    "table/log_cleanup.py": "the log before the retention",
-    "table/rewrite_journal.py": "entries of the journal, no files of the table",
-    "table/transaction.py": "files written for this commit, which is not in the log",
-    "table/vacuum.py": "VACUUM",
+    "table/log_upkeep/checkpoint_files.py": "sidecars that no manifest names yet",
+    "table/write/deletion_vector_files.py": "files that this call wrote",
+    "table/log_upkeep/cleanup.py": "the log before the retention",
+    "table/schema/rewrite_journal.py": "entries of the journal, no files of the table",
+    "table/write/transaction.py": "files written for this commit, which is not in the log",
+    "table/maintenance/vacuum.py": "VACUUM",
     "testing/store_conformance.py": "tests of stores",
 }
 """Every module that deletes files by a store, or below a table, and which."""

@@ -19,7 +19,7 @@ from dagster_delta.errors import (
     UnsupportedReaderVersion,
 )
 from dagster_delta.storage import open_store
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot
 from tests.conftest import GOLDEN_TABLES
 
 ERRORS: dict[str, type[DeltaError]] = {

@@ -11,10 +11,10 @@ import pytest
 from dagster_delta import DeltaTable
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table import snapshot as snapshot_module
-from dagster_delta.table.large_tables import candidates_in_large_table
-from dagster_delta.table.log_state import LogState
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.log.state import LogState
+from dagster_delta.table.read import snapshot as snapshot_module
+from dagster_delta.table.read.large_tables import candidates_in_large_table
+from dagster_delta.table.read.snapshot import Snapshot
 
 Operation = Callable[[DeltaTable], object]
 

@@ -19,21 +19,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature, VersionNotFound
-from dagster_delta.protocol.log_paths import (
+from dagster_delta.protocol.log.paths import (
     commit_path,
     compacted_path,
     parse_log_file_name,
     v2_checkpoint_path,
 )
-from dagster_delta.protocol.pending_actions import CHECKPOINT_PROTECTION_KEY
+from dagster_delta.protocol.log.pending_actions import CHECKPOINT_PROTECTION_KEY
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table import log_cleanup
-from dagster_delta.table.checkpoint_files import write_checkpoint
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.log_cleanup import LogCleanupResult, clean_log
-from dagster_delta.table.log_watch import read_new_commits, start_cursor
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.log_upkeep import cleanup as log_cleanup
+from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult, clean_log
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.watch import read_new_commits, start_cursor
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 
 DAY = 24 * 60 * 60 * 1000

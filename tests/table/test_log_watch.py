@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import InvalidArgument, StorageFailure, TableNotFound, VersionNotFound
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage import open_store
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.log_watch import (
+from dagster_delta.table.read.watch import (
     LogCursor,
     last_data_change,
     read_new_commits,

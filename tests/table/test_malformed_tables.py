@@ -22,11 +22,11 @@ from dagster_delta.errors import (
     InvalidTable,
     StorageFailure,
 )
-from dagster_delta.protocol.deletion_vectors import (
+from dagster_delta.protocol.features.deletion_vectors import (
     encode_deletion_vector_file,
     encode_inline,
 )
-from dagster_delta.protocol.log_paths import checkpoint_path, checksum_path, commit_path
+from dagster_delta.protocol.log.paths import checkpoint_path, checksum_path, commit_path
 from dagster_delta.table.delta_table import DeltaTable
 from tests.table.logs import (
     ADD_TYPE,

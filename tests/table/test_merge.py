@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.engines.parquet.reader import read_ahead
-from dagster_delta.engines.row_changes import merge_source
+from dagster_delta.engines.arrow import merge_source
+from dagster_delta.engines.parquet.read.reader import read_ahead
 from dagster_delta.errors import (
     ConcurrentAppend,
     ConcurrentDeleteRead,
@@ -29,7 +29,7 @@ from dagster_delta.errors import (
     TableNotFound,
     UnsupportedExpression,
 )
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from tests.sample_tables import FEED, SHAPES, VECTORS, Row, data, numbered
@@ -123,7 +123,7 @@ def test_rows_that_are_read_out_of_order_are_never_written(monkeypatch: pytest.M
         for batch in read_ahead(*arguments):
             yield batch.take(pa.array(range(batch.num_rows))[::-1])
 
-    where = "dagster_delta.engines.row_changes.merge_writing.read_ahead"
+    where = "dagster_delta.engines.arrow.merge_writing.read_ahead"
     monkeypatch.setattr(where, reversed_rows)
     table = make("rewrite", numbered(*range(8)))
     before, files = rows(table), stored(table)

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines import sorted_rewrite
-from dagster_delta.engines.parquet import writer
+from dagster_delta.engines.arrow import sorted_rewrite
+from dagster_delta.engines.parquet.write import writer
 from dagster_delta.errors import (
     ConcurrentDeleteDelete,
     InvalidArgument,
@@ -19,11 +19,11 @@ from dagster_delta.errors import (
     StorageFailure,
     TableNotFound,
 )
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.optimize import OptimizeProgress
+from dagster_delta.table.maintenance.optimize import OptimizeProgress
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.table.logs import edited
 

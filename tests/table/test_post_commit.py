@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import CorruptLog
-from dagster_delta.protocol.last_checkpoint import json_checksum
-from dagster_delta.protocol.log_paths import commit_path
-from dagster_delta.protocol.version_checksum import parse_version_checksum
+from dagster_delta.protocol.checkpoint.last_checkpoint import json_checksum
+from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.log.version_checksum import parse_version_checksum
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table.checkpoint_files import write_checkpoint
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+from dagster_delta.table.read.snapshot import Snapshot
 
 ROWS = pa.table({"id": [1, 2, 3], "p": ["a", "b", None], "s": [{"x": 1.5}, None, {"x": None}]})
 

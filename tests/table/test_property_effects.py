@@ -17,8 +17,8 @@ from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_properties import TableProperties
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table import auto_compaction, optimize
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.maintenance import auto_compaction, optimize
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string())])
 

@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.protocol.log_paths import (
+from dagster_delta.protocol.log.paths import (
     checkpoint_path,
     compacted_path,
     multi_part_checkpoint_paths,
     v2_checkpoint_path,
 )
-from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot
 from tests.table.logs import (
     Action,
     add_file,

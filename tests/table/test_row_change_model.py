@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table import deletion_vector_files
 from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.write import deletion_vector_files
 from tests.golden.answers import rows_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("p", pa.int32())])

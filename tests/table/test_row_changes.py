@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_delta.engines.arrow_engine import ArrowEngine
+from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.errors import (
     CommitConflict,
     ConcurrentAppend,
@@ -26,12 +26,12 @@ from dagster_delta.errors import (
     TableNotFound,
     UnsupportedExpression,
 )
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table import deletion_vector_files
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.row_changes import change_rows
-from dagster_delta.table.row_selection import select_rows
+from dagster_delta.table.read.row_selection import select_rows
+from dagster_delta.table.write import deletion_vector_files
+from dagster_delta.table.write.row_changes import change_rows
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.sample_tables import FEED, VECTORS, numbered
 
@@ -148,7 +148,7 @@ def test_what_the_log_proves_is_deleted_without_reading(properties: dict[str, st
 def test_only_the_columns_of_the_predicate_are_read(
     properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dagster_delta.engines.parquet.opened_file import OpenedFile
+    from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 
     decoded: list[list[int]] = []
     decode = OpenedFile.decode

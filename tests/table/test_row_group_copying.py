@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_delta.engines.parquet import data_file_reader, row_group_copying, writer
-from dagster_delta.engines.parquet.opened_file import OpenedFile
+from dagster_delta.engines.parquet.read import data_file_reader
+from dagster_delta.engines.parquet.read.opened_file import OpenedFile
+from dagster_delta.engines.parquet.write import row_group_copying, writer
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.protocol.statistics import parse_statistics_json
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 

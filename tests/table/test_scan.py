@@ -18,11 +18,11 @@ import pytest
 from dagster_delta import DeltaTable
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
-from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table.scan import Scan
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.read.scan import Scan
+from dagster_delta.table.read.snapshot import Snapshot
 from tests.golden.answers import NAMES, answer, table_path
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from dagster_delta.errors import (
     TableNotFound,
 )
 from dagster_delta.evolution.schema_changes import SchemaChangePlan, plan_schema_changes
-from dagster_delta.protocol.column_mapping import PARQUET_FIELD_ID_KEY
+from dagster_delta.protocol.features.column_mapping import PARQUET_FIELD_ID_KEY
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table import existing_rows, schema_change_operation
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.rewrite_journal import RewriteJournal
-from dagster_delta.table.transaction import Transaction
+from dagster_delta.table.schema import existing_rows, schema_change_operation
+from dagster_delta.table.schema.rewrite_journal import RewriteJournal
+from dagster_delta.table.write.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ def test_statistics_vouch_for_rows_without_reading_them(
 ) -> None:
     table = table_of(store, IDS, MORE)
     monkeypatch.setattr(
-        "dagster_delta.engines.arrow_engine.ArrowEngine.read",
+        "dagster_delta.engines.arrow.engine.ArrowEngine.read",
         lambda *_: pytest.fail("rows were read"),
     )
     table.set_nullable("id", False)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta import DeltaTable, variants_from_json, variants_to_json
-from dagster_delta.engines.parquet import row_group_copying, writer
+from dagster_delta.engines.parquet.write import row_group_copying, writer
 
 ENABLED = {"delta.enableVariantShredding": "true"}
 

@@ -19,7 +19,7 @@ from dagster_delta.errors import (
     UnsupportedReaderVersion,
     VersionNotFound,
 )
-from dagster_delta.protocol.log_paths import (
+from dagster_delta.protocol.log.paths import (
     LAST_CHECKPOINT_PATH,
     checkpoint_path,
     checksum_path,
@@ -28,13 +28,13 @@ from dagster_delta.protocol.log_paths import (
     multi_part_checkpoint_paths,
     v2_checkpoint_path,
 )
-from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
+from dagster_delta.protocol.log.version_checksum import VersionChecksum, encode_version_checksum
 from dagster_delta.protocol.schema import PrimitiveType
-from dagster_delta.protocol.statistics import StatisticsColumn
-from dagster_delta.protocol.version_checksum import VersionChecksum, encode_version_checksum
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table.checkpoint_files import write_checkpoint
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+from dagster_delta.table.read.snapshot import Snapshot
 from tests.conftest import GOLDEN_TABLES
 from tests.table.logs import (
     PROTOCOL,

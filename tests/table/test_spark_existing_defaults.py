@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dagster_delta.engines.spark import defaulted_files, reader
+from dagster_delta.engines.spark.read import defaulted_files, reader
 from dagster_delta.table.delta_table import DeltaTable
 from tests.sample_tables import DEFAULTED, UNDEFAULTED
 

@@ -153,7 +153,7 @@ def test_a_sink_that_fails_before_or_after_its_commit_loses_and_doubles_nothing(
 KILLED = """
 import os, signal, sys
 from dagster_delta import delta_sink, register_delta_log
-from dagster_delta.engines.spark.session import local_spark_session
+from dagster_delta.engines.spark.session.session import local_spark_session
 
 source, target, checkpoint = sys.argv[1:]
 spark = local_spark_session("killed", {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})

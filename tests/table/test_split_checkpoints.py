@@ -10,15 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.errors import CorruptLog, StorageFailure
-from dagster_delta.protocol import checkpoint_batches, checkpoint_parts
-from dagster_delta.protocol.log_paths import checkpoint_path
+from dagster_delta.protocol.checkpoint import batches as checkpoint_batches
+from dagster_delta.protocol.checkpoint import parts as checkpoint_parts
+from dagster_delta.protocol.log.paths import checkpoint_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table import checkpoint_files
-from dagster_delta.table.checkpoint_files import write_checkpoint
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.log_state import LogState
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.log.state import LogState
+from dagster_delta.table.log_upkeep import checkpoint_files
+from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+from dagster_delta.table.read.snapshot import Snapshot
 
 LAYOUTS = {
     "parts": {},

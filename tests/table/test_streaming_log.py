@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.change_data_reader import read_changes
+from dagster_delta.engines.arrow.change_data_reader import read_changes
 from dagster_delta.errors import (
     ChangeDataNotRecorded,
     InvalidArgument,
@@ -21,7 +21,7 @@ from dagster_delta.errors import (
     UnsupportedFeature,
     VersionNotFound,
 )
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.streaming.log_stream import LogStream
 from dagster_delta.table.streaming.offset import Admission, StreamOffset

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.protocol.log_paths import checkpoint_path
+from dagster_delta.protocol.log.paths import checkpoint_path
 from dagster_delta.storage.memory_store import MemoryStore
-from dagster_delta.table import snapshot as snapshot_module
-from dagster_delta.table.log_state import LogState
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.log.state import LogState
+from dagster_delta.table.read import snapshot as snapshot_module
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.streaming import snapshot_files
 from dagster_delta.table.streaming.log_stream import LogStream
 from dagster_delta.table.streaming.offset import Admission

@@ -10,7 +10,7 @@ import pytest
 
 from dagster_delta.errors import InvalidArgument, MetadataChanged
 from dagster_delta.protocol.actions import Protocol
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 
@@ -94,7 +94,7 @@ def test_rows_appended_while_tracking_is_enabled_are_not_left_without_ids() -> N
     transaction = table.transaction()
     opened(table).append(ROWS)
     from dagster_delta.evolution.property_changes import set_properties
-    from dagster_delta.table.configuration_change import stage_configuration_change
+    from dagster_delta.table.schema.configuration_change import stage_configuration_change
 
     names = iter(["a", "b"])
     wanted = set_properties(

@@ -10,8 +10,8 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import ConstraintViolation
+from dagster_delta.protocol.features.text_limits import text_limits
 from dagster_delta.protocol.schema import ArrayType, PrimitiveType, StructField, StructType
-from dagster_delta.protocol.text_limits import text_limits
 from dagster_delta.storage.memory_store import MemoryStore
 
 if TYPE_CHECKING:

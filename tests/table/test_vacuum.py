@@ -16,13 +16,13 @@ from dagster_delta.errors import (
     StorageFailure,
     UnsupportedFeature,
 )
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.empty_directories import EmptiedDirectories
-from dagster_delta.table.snapshot import Snapshot
-from dagster_delta.table.vacuum import VacuumOptions, VacuumResult, vacuum_table
-from dagster_delta.table.vacuum_plan import is_vacuumed
+from dagster_delta.table.maintenance.empty_directories import EmptiedDirectories
+from dagster_delta.table.maintenance.vacuum import VacuumOptions, VacuumResult, vacuum_table
+from dagster_delta.table.maintenance.vacuum_plan import is_vacuumed
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
 from tests.table.logs import edited
 from tests.table.test_optimize import VECTORS, actions, content, make, rows

@@ -141,7 +141,7 @@ def _is_older(path: Path, seconds: float) -> bool:
 _TYPICAL_WORK = """
 import sys
 import pyarrow as pa
-from dagster_delta.engines.spark.session import local_spark_session
+from dagster_delta.engines.spark.session.session import local_spark_session
 
 path, = sys.argv[1:]
 spark = local_spark_session("classes", {"spark.ui.enabled": "true", "spark.ui.port": "0"},

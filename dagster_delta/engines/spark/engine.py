@@ -22,7 +22,7 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dagster_delta.engines.spark.log_planner import SparkLogPlanner
+    from dagster_delta.engines.spark.log.planner import SparkLogPlanner
 
 __all__ = ["SparkEngine", "check_reachable"]
 
@@ -49,7 +49,7 @@ class SparkEngine:
             DataFileMissing, CorruptDeletionVector, InvalidTable: see `read_frame`.
             InvalidArgument: there is no session, or the table lives in the memory of this process.
         """
-        from dagster_delta.engines.spark.reader import read_frame
+        from dagster_delta.engines.spark.read.reader import read_frame
 
         check_reachable(plan.store)
         return read_frame(self.session, plan)
@@ -68,11 +68,11 @@ class SparkEngine:
             return cast("DataFrame", data)
         import pyarrow as pa
 
-        from dagster_delta.engines.data_input import to_reader
-        from dagster_delta.engines.spark.schema import to_spark_schema
-        from dagster_delta.engines.spark.session import frame_of
-        from dagster_delta.engines.store_assignment import assign_batches
-        from dagster_delta.protocol.arrow_schema import from_arrow_schema, to_arrow_schema
+        from dagster_delta.engines.spark.session.schema import to_spark_schema
+        from dagster_delta.engines.spark.session.session import frame_of
+        from dagster_delta.engines.values.data_input import to_reader
+        from dagster_delta.engines.values.store_assignment import assign_batches
+        from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 
         reader = to_reader(data)
         schema = from_arrow_schema(reader.schema)
@@ -87,7 +87,7 @@ class SparkEngine:
             SchemaMismatch: a column has a type that Delta tables do not have, or a name is there
                 twice.
         """
-        from dagster_delta.engines.spark.schema import from_spark_schema
+        from dagster_delta.engines.spark.session.schema import from_spark_schema
 
         return from_spark_schema(data.schema)
 
@@ -98,28 +98,28 @@ class SparkEngine:
             SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch, StorageFailure,
             InvalidArgument: see `write_frame`.
         """
-        from dagster_delta.engines.spark.writer import write_frame
+        from dagster_delta.engines.spark.write.writer import write_frame
 
         check_reachable(store)
         return write_frame(data, spec, store)
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate. Raises as `RowChangeEngine` says."""
-        from dagster_delta.engines.spark.row_changes import find_matches
+        from dagster_delta.engines.spark.changes.row_changes import find_matches
 
         check_reachable(plan.store)
         return find_matches(self.session, plan)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
         """Write rows anew, in no order. Raises as `RowChangeEngine` says."""
-        from dagster_delta.engines.spark.row_changes import rewrite_rows
+        from dagster_delta.engines.spark.changes.row_changes import rewrite_rows
 
         check_reachable(rewrite.source.store)
         return rewrite_rows(self.session, rewrite)
 
     def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
         """Record all rows of a plan as inserted. Raises as `RowChangeEngine` says."""
-        from dagster_delta.engines.spark.row_changes import record_inserts
+        from dagster_delta.engines.spark.changes.row_changes import record_inserts
 
         check_reachable(plan.store)
         return record_inserts(self.session, plan, spec)
@@ -127,14 +127,14 @@ class SparkEngine:
     @property
     def log_planner(self) -> SparkLogPlanner:
         """What finds the files of large tables. Raises InvalidArgument without a session."""
-        from dagster_delta.engines.spark.log_planner import SparkLogPlanner
+        from dagster_delta.engines.spark.log.planner import SparkLogPlanner
 
         return SparkLogPlanner(self.session)
 
     @property
     def session_is_utc(self) -> bool:
         """Whether the session reads timestamps without a zone in UTC."""
-        from dagster_delta.engines.spark.session import is_utc
+        from dagster_delta.engines.spark.session.session import is_utc
 
         return is_utc(self.session)
 

@@ -28,8 +28,8 @@ from dagster_delta.engines.sql.types import (
     sql_type_name,
 )
 from dagster_delta.errors import SchemaMismatch
+from dagster_delta.protocol.features.text_limits import char_length, padded_type
 from dagster_delta.protocol.schema import DataType, MapType, StructField, StructType
-from dagster_delta.protocol.text_limits import char_length, padded_type
 
 __all__ = ["analyse"]
 

@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from dagster_delta.engines.sql.patterns import Wildcard, like_pieces
 from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed, walk
 from dagster_delta.engines.sql.types import BOOLEAN, DOUBLE, STRING, is_integral, is_primitive
-from dagster_delta.protocol.arrow_schema import to_arrow_type
-from dagster_delta.protocol.arrow_values import FALSE, array_of, null_scalar, scalar_of
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.arrow_values import FALSE, array_of, null_scalar, scalar_of
 
 __all__ = ["compile_filter", "compile_value"]
 

@@ -29,8 +29,8 @@ from dagster_delta.engines.sql.variant_functions import (
     register_variant_functions,
 )
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.arrow_schema import VARIANT_STORAGE, to_arrow_type
 from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type
 
 if TYPE_CHECKING:
     import duckdb

@@ -23,9 +23,9 @@ from dagster_delta.engines.sql.tokens import GrammarUnknown, syntax_error, token
 from dagster_delta.engines.sql.typed import Column, Literal, Refused, Typed, operands_of, walk
 from dagster_delta.engines.sql.types import BOOLEAN, VOID, sql_type_name
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.arrow_values import scalar_of
-from dagster_delta.protocol.predicates import Predicate
 from dagster_delta.protocol.schema import DataType, StructType
+from dagster_delta.protocol.statistics.predicates import Predicate
+from dagster_delta.protocol.values.arrow_values import scalar_of
 
 __all__ = ["SqlExpression", "parse_expression"]
 

@@ -21,9 +21,9 @@ from dagster_delta.engines.sql.expressions import SqlExpression, parse_expressio
 from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed
 from dagster_delta.engines.sql.types import DATE, INTEGER, STRING, TIMESTAMP
 from dagster_delta.errors import DeltaError
-from dagster_delta.protocol.arrow_schema import to_arrow_type
-from dagster_delta.protocol.column_values import GENERATION_KEY
-from dagster_delta.protocol.predicates import (
+from dagster_delta.protocol.features.column_values import GENERATION_KEY
+from dagster_delta.protocol.schema import DataType, PrimitiveType, StructField
+from dagster_delta.protocol.statistics.predicates import (
     And,
     Comparison,
     In,
@@ -34,8 +34,8 @@ from dagster_delta.protocol.predicates import (
     Predicate,
     StartsWith,
 )
-from dagster_delta.protocol.schema import DataType, PrimitiveType, StructField
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 
 __all__ = ["with_generated_filters"]
 

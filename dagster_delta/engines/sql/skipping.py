@@ -7,7 +7,7 @@ from dagster_delta.engines.sql.dates import TIME_ZONE_FUNCTIONS
 from dagster_delta.engines.sql.patterns import LikePiece, Wildcard, like_pieces
 from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed, walk
 from dagster_delta.engines.sql.types import BOOLEAN, STRING, TIMESTAMP
-from dagster_delta.protocol.predicates import (
+from dagster_delta.protocol.statistics.predicates import (
     And,
     Comparison,
     Constant,

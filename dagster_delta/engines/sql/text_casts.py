@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_delta.engines.sql.types import STRING, sql_type_name
-from dagster_delta.engines.text_conversion import TextConversion, text_conversion
+from dagster_delta.engines.values.text_conversion import TextConversion, text_conversion
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 

@@ -16,12 +16,12 @@ from dagster_delta.engines.sql.casts import Refusal, duckdb_type
 from dagster_delta.engines.sql.rules import Rule, boolean_call, fixed, literal_of, types_of
 from dagster_delta.engines.sql.typed import Call, Literal, Typed
 from dagster_delta.engines.sql.types import BOOLEAN, DOUBLE, STRING, VARIANT, sql_type_name
-from dagster_delta.engines.variants import variants_from_json
+from dagster_delta.engines.variant.variants import variants_from_json
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.arrow_schema import VARIANT_STORAGE
 from dagster_delta.protocol.schema import DataType, PrimitiveType
-from dagster_delta.protocol.variant import SingleFloat, decode_variant, encode_variant
-from dagster_delta.protocol.variant_json import json_of_variant
+from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
+from dagster_delta.protocol.variant.json import json_of_variant
+from dagster_delta.protocol.variant.variant import SingleFloat, decode_variant, encode_variant
 
 if TYPE_CHECKING:
     import duckdb

@@ -9,7 +9,7 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_delta.evolution.type_spelling import parse_type
-from dagster_delta.orchestration.asset_checks import delta_asset_checks
+from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
 from dagster_delta.orchestration.components.config_fields import documented
 from dagster_delta.orchestration.storage_options import StorageOptions
 from dagster_delta.protocol.schema import StructField, StructType

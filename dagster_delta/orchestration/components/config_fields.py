@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 import dagster as dg
 from pydantic import BaseModel, Field, TypeAdapter, create_model
 
-from dagster_delta.orchestration.maintenance_config import DeltaMaintenanceConfig
+from dagster_delta.orchestration.maintenance.config import DeltaMaintenanceConfig
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, StorageOptions
 
 __all__ = [

@@ -14,11 +14,11 @@ from dagster_delta.orchestration.components.config_fields import (
     documented_texts,
 )
 from dagster_delta.orchestration.components.scaffolders import DeltaMaintenanceScaffolder
-from dagster_delta.orchestration.maintenance import (
+from dagster_delta.orchestration.maintenance.config import DeltaMaintenanceConfig
+from dagster_delta.orchestration.maintenance.jobs import (
     delta_maintenance_job,
     delta_maintenance_schedule,
 )
-from dagster_delta.orchestration.maintenance_config import DeltaMaintenanceConfig
 
 __all__ = ["DeltaMaintenanceComponent", "MaintenanceOptions", "build_maintenance"]
 

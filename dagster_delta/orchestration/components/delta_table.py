@@ -16,7 +16,10 @@ from dagster_delta.orchestration.components.config_fields import (
 )
 from dagster_delta.orchestration.components.scaffolders import DeltaTableScaffolder
 from dagster_delta.orchestration.components.sensor_options import SensorOptions, build_sensor
-from dagster_delta.orchestration.observations import delta_asset_spec, observable_delta_asset
+from dagster_delta.orchestration.sensors.observations import (
+    delta_asset_spec,
+    observable_delta_asset,
+)
 
 __all__ = ["DeltaTableComponent", "TableAssetOptions"]
 

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.components.config_fields import documented, documented_texts
-from dagster_delta.orchestration.sensors import delta_change_feed_sensor, delta_table_sensor
+from dagster_delta.orchestration.sensors.sensors import delta_change_feed_sensor, delta_table_sensor
 from dagster_delta.orchestration.storage_options import StorageOptions
 
 __all__ = ["SensorOptions", "build_sensor"]

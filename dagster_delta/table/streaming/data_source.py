@@ -21,11 +21,11 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from dagster_delta.engines.change_data_reader import ChangeFileSet, feed_configuration
-from dagster_delta.engines.spark.schema import to_spark_schema
+from dagster_delta.engines.arrow.change_data_reader import ChangeFileSet, feed_configuration
+from dagster_delta.engines.spark.session.schema import to_spark_schema
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.storage import open_store
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.streaming.log_stream import LogStream, files_of_snapshot
 from dagster_delta.table.streaming.offset import Admission, StreamOffset
 from dagster_delta.table.streaming.options import (

@@ -12,25 +12,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from dagster_delta.engines.change_data_reader import ChangeFileSet, feed_configuration
-from dagster_delta.engines.row_changes.change_data_files import CHANGE_TYPE_COLUMN
+from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
+from dagster_delta.engines.arrow.change_data_reader import ChangeFileSet, feed_configuration
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, VersionNotFound
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.change_data import FileChange
-from dagster_delta.protocol.commit_file import CommitActions, decode_commit
-from dagster_delta.protocol.existing_defaults import with_existing_defaults_of
-from dagster_delta.protocol.log_paths import commit_path
+from dagster_delta.protocol.features.existing_defaults import with_existing_defaults_of
+from dagster_delta.protocol.log.change_data import FileChange
+from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.change_feed_plan import ChangeFileRows, commit_constants
-from dagster_delta.table.commit_range import read_commit_range
-from dagster_delta.table.log_reader import located, read_commit, read_last_checkpoint
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.log.commit_range import read_commit_range
+from dagster_delta.table.log.reader import located, read_commit, read_last_checkpoint
+from dagster_delta.table.read.change_feed_plan import ChangeFileRows, commit_constants
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.time_travel import first_version_since
 from dagster_delta.table.streaming.commit_rules import CommitRules
 from dagster_delta.table.streaming.offset import Admission, StreamOffset
 from dagster_delta.table.streaming.options import SourceOptions
 from dagster_delta.table.streaming.snapshot_files import SNAPSHOT_COLUMNS, SnapshotFiles
-from dagster_delta.table.time_travel import first_version_since
 
 __all__ = ["LogStream", "files_of_snapshot"]
 

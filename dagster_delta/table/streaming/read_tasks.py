@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.change_data_reader import ChangeFileSet, read_changes
-from dagster_delta.engines.nested_arrays import rename_nested
+from dagster_delta.engines.arrow.change_data_reader import ChangeFileSet, read_changes
+from dagster_delta.engines.values.nested_arrays import rename_nested
 from dagster_delta.storage import StoreLocation, open_store
-from dagster_delta.table.log_reader import located
+from dagster_delta.table.log.reader import located
 
 __all__ = ["ReadFiles", "split_into_tasks"]
 

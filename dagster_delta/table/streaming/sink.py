@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from dagster_delta.engines.spark.session import is_connect
+from dagster_delta.engines.spark.session.session import is_connect
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.write_planning import SchemaMode
+from dagster_delta.table.write.planning import SchemaMode
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

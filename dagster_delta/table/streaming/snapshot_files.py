@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.protocol.arrow_columns import index_column, string_column
-from dagster_delta.protocol.arrow_values import integer_scalar
-from dagster_delta.protocol.log_replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.values.arrow_columns import index_column, string_column
+from dagster_delta.protocol.values.arrow_values import integer_scalar
 
 if TYPE_CHECKING:
-    from dagster_delta.table.snapshot import Snapshot
+    from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["SNAPSHOT_COLUMNS", "SnapshotFiles"]
 

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from dagster_delta.engines.engine import WriteResult
-from dagster_delta.engines.spark.schema import from_spark_schema
+from dagster_delta.engines.spark.session.schema import from_spark_schema
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
-from dagster_delta.table.committer import now_ms
-from dagster_delta.table.row_write import PlannedWrite
-from dagster_delta.table.snapshot import Snapshot
+from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.streaming.options import SourceOptions
-from dagster_delta.table.write_operations import commit_written, plan_write
-from dagster_delta.table.write_planning import WriteOptions
+from dagster_delta.table.write.committer import now_ms
+from dagster_delta.table.write.operations import commit_written, plan_write
+from dagster_delta.table.write.planning import WriteOptions
+from dagster_delta.table.write.row_write import PlannedWrite
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +83,7 @@ class TableWriter(DataSourceArrowWriter):
         """
         import pyarrow as pa
 
-        from dagster_delta.engines.arrow_engine import ArrowEngine
+        from dagster_delta.engines.arrow.engine import ArrowEngine
         from dagster_delta.errors import StorageFailure
 
         first = next(iterator, None)
@@ -142,7 +142,7 @@ class TableWriter(DataSourceArrowWriter):
             self._discard([each for each in messages if isinstance(each, _WrittenByTask)])
 
     def _discard(self, tasks: Sequence[_WrittenByTask]) -> None:
-        from dagster_delta.engines.spark.writer import delete_files
+        from dagster_delta.engines.spark.write.writer import delete_files
 
         results = [each.result for each in tasks if each.result is not None]
         paths = [file.path for each in results for file in each.files]

@@ -1,0 +1,1 @@
+"""The embedded engine: rows as Arrow record batches, in this process."""

@@ -1,0 +1,110 @@
+"""Change data files: the rows that a commit changed, each with what became of it.
+
+Spec: Change Data Files; Add CDC File.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+import pyarrow as pa
+
+from dagster_delta.engines.engine import WriteResult, WriteSpec
+from dagster_delta.engines.parquet.write.writer import DataFileWriter
+from dagster_delta.protocol.actions import AddCDCFile
+from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = [
+    "CHANGE_TYPE_COLUMN",
+    "ChangeDataWriter",
+    "ChangeType",
+    "change_data_configuration",
+    "change_files_of",
+]
+
+CHANGE_TYPE_COLUMN = "_change_type"
+
+ChangeType = Literal["insert", "delete", "update_preimage", "update_postimage"]
+
+
+def change_data_configuration(configuration: TableConfiguration) -> TableConfiguration:
+    """The table's configuration with the column that says what became of a row.
+
+    Raises:
+        InvalidTable: the table has a column of that name already.
+    """
+    field = StructField(
+        CHANGE_TYPE_COLUMN,
+        PrimitiveType("string"),
+        # Mapped or not, readers look for it under its own name; it has no id.
+        metadata={PHYSICAL_NAME_KEY: CHANGE_TYPE_COLUMN},
+    )
+    schema = StructType((*configuration.schema.fields, field))
+    metadata = msgspec.structs.replace(configuration.metadata, schema_string=schema.to_json())
+    return TableConfiguration(configuration.protocol, metadata)
+
+
+def change_files_of(written: WriteResult) -> tuple[AddCDCFile, ...]:
+    """The actions that make written change data files part of a commit."""
+    return tuple(
+        AddCDCFile(
+            path=each.path, partition_values=each.partition_values, size_bytes=each.size_bytes
+        )
+        for each in written.files
+    )
+
+
+class ChangeDataWriter:
+    """Writes changed rows; a context manager that deletes its files when it is left early.
+
+    Args:
+        spec: how the table's data files are written, `is_change_data` set or not.
+        store: store of the table.
+    """
+
+    def __init__(self, spec: WriteSpec, store: ObjectStore) -> None:
+        configuration = change_data_configuration(spec.configuration)
+        self._schema = to_arrow_schema(configuration.schema)
+        self._writer = DataFileWriter(
+            self._schema,
+            replace(spec, configuration=configuration, constraints=(), is_change_data=True),
+            store,
+        )
+
+    def __enter__(self) -> Self:
+        self._writer.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._writer.__exit__(kind, error, trace)
+
+    def add(self, rows: pa.RecordBatch, change: ChangeType) -> None:
+        """Record rows (a `pyarrow.RecordBatch` of the table's schema) as changed.
+
+        Raises:
+            StorageFailure: the store refused or failed.
+        """
+        changes: Any = pa.repeat(string_column([change])[0], rows.num_rows)
+        arrays = [*rows.columns, changes]
+        self._writer.add(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+    def finish(self) -> tuple[AddCDCFile, ...]:
+        """Write what waits, close every file.
+
+        Raises:
+            StorageFailure: the store refused or failed.
+        """
+        return change_files_of(self._writer.finish())

@@ -1,0 +1,152 @@
+"""Writing data files again with the shadow of a column whose type is being changed.
+
+The rows are the same before and after: their deleted ones are left out, and small files of one
+batch come out joined. A value that cannot be converted stops the batch, and is told with its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import ReadPlan, WriteSpec
+from dagster_delta.engines.parquet.read.data_file_reader import (
+    FILE_ORDINAL,
+    DataFileReader,
+    data_files,
+)
+from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
+from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.write.writer import DataFileWriter
+from dagster_delta.engines.rows.shadow_column import ShadowColumn
+from dagster_delta.engines.values.value_conversion import MAX_EXAMPLES
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+
+__all__ = ["Backfilled", "Problems", "backfill_files"]
+
+_NUM_POSITION_COLUMNS = 2
+
+
+@dataclass(slots=True)
+class Problems:
+    """Rows that keep the change from going on."""
+
+    num_rows: int = 0
+    """How many there are; a row that breaks several checks counts for each."""
+    examples: list[str] = field(default_factory=list)
+    """The first few: value, what is wrong with it, and the file it is in."""
+
+    def add(self, num_rows: int, examples: list[str], path: str) -> None:
+        """Take note of problems in one file."""
+        self.num_rows += num_rows
+        room = MAX_EXAMPLES - len(self.examples)
+        self.examples += [f"{each} (in {path})" for each in examples[:room]]
+
+    def join(self, other: Problems) -> None:
+        """Take note of what somebody else met."""
+        self.num_rows += other.num_rows
+        self.examples = [*self.examples, *other.examples][:MAX_EXAMPLES]
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """What writing files again gave."""
+
+    files: tuple[AddFile, ...]
+    """The new files, none of them referenced yet; none where there are problems."""
+    num_rows: int
+    num_nulled: int
+    """Values that could not be converted and became null, as was asked for."""
+    problems: Problems
+
+
+class _Stopped(Exception):
+    """Problems were met: what was written is of no use."""
+
+
+def backfill_files(plan: ReadPlan, spec: WriteSpec) -> Backfilled:
+    """Write the live rows of files again, with the shadow.
+
+    Args:
+        plan: the files, with all columns of the table, whose metadata bears the mark.
+        spec: how data files of the table are written.
+
+    Raises:
+        InvalidArgument: no column is being changed.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure:
+            of a file; files already written are deleted as far as the store lets it.
+    """
+    shadow = ShadowColumn.of(plan.configuration)
+    if shadow is None:
+        raise InvalidArgument(
+            "no column of the table is being changed", table=plan.store.location.uri
+        )
+    job = _Backfill(plan, shadow, spec)
+    try:
+        return job.run()
+    except _Stopped:
+        return Backfilled((), 0, job.num_nulled, job.problems)
+
+
+class _Backfill:
+    def __init__(self, plan: ReadPlan, shadow: ShadowColumn, spec: WriteSpec) -> None:
+        self._plan = plan
+        self._shadow = shadow
+        self._spec = spec
+        self._paths = plan.files["path"].to_pylist()
+        self._schema = to_arrow_schema(plan.configuration.schema)
+        self.problems = Problems()
+        self.num_nulled = 0
+
+    def run(self) -> Backfilled:
+        spec = self._shadow.write_spec(self._spec)
+        schema = self._shadow.schema(self._schema)
+        with DataFileWriter(schema, spec, self._plan.store) as writer:
+            for batch in read_ahead(self._plan.store, self._sources()):
+                self._take(batch, writer)
+            if self.problems.num_rows:
+                raise _Stopped
+            written = writer.finish()
+        files = tuple(msgspec.structs.replace(each, data_change=False) for each in written.files)
+        return Backfilled(files, written.num_rows, self.num_nulled, self.problems)
+
+    def _sources(self) -> Iterator[BatchSource]:
+        plan = self._plan
+        reader = DataFileReader(
+            plan.store,
+            plan.configuration,
+            plan.configuration.schema.names,
+            expected_vectors=deletion_vectors_of(plan.files),
+            with_positions=True,
+        )
+        return reader.sources(data_files(plan.files))
+
+    def _take(self, batch: Any, writer: DataFileWriter) -> None:
+        filled = self._shadow.fill(_rows(batch))
+        if filled.num_problems:
+            self._report(batch)
+        else:
+            self.num_nulled += filled.converted.num_failed
+        # Once something is wrong the rest is only looked at, to count what else is.
+        if not self.problems.num_rows:
+            writer.add(filled.batch)
+
+    def _report(self, batch: Any) -> None:
+        """Find out which files of a batch the problems are in."""
+        start = 0
+        for run in pc.run_end_encode(batch.column(FILE_ORDINAL)).run_ends.to_pylist():
+            piece = batch.slice(start, run - start)
+            start = run
+            filled = self._shadow.fill(_rows(piece))
+            path = self._paths[piece.column(FILE_ORDINAL)[0].as_py()]
+            self.problems.add(filled.num_problems, filled.problems(), path)
+
+
+def _rows(batch: Any) -> Any:
+    return batch.select(list(range(batch.num_columns - _NUM_POSITION_COLUMNS)))

@@ -1,0 +1,159 @@
+"""The embedded engine: rows as Arrow record batches, in this process, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+
+from dagster_delta.engines.engine import (
+    Constraint,
+    MatchedRows,
+    ReadPlan,
+    RewriteResult,
+    RowRewrite,
+    WriteResult,
+    WriteSpec,
+)
+from dagster_delta.engines.parquet.read.reader import read_files
+from dagster_delta.engines.parquet.write.writer import write_data_files
+from dagster_delta.engines.sql.constraint_check import ConstraintCheck
+from dagster_delta.engines.values.data_input import to_reader
+from dagster_delta.engines.values.store_assignment import assign_batches
+from dagster_delta.protocol.actions import AddCDCFile
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["ArrowEngine", "check_constraints"]
+
+
+class ArrowEngine:
+    """Reads plans into record batches, and writes anything `to_reader` takes."""
+
+    keeps_row_ids = True
+    session_is_utc = True
+    casts_values = False
+    log_planner = None
+
+    def read(self, plan: ReadPlan) -> pa.RecordBatchReader:
+        """The rows of the plan as a `pyarrow.RecordBatchReader`, decoded as it is consumed.
+
+        Raises:
+            UnsupportedExpression: the filter is one that only Spark evaluates exactly.
+            DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
+            StorageFailure, InvalidArgument: where the rows would have come.
+        """
+        if plan.where is not None:
+            plan.where.check_filter()
+            plan.where.check_embeddable()
+        batches = read_files(
+            plan.store,
+            plan.files,
+            plan.configuration,
+            plan.columns,
+            where=plan.where,
+            verifies_pages=plan.verifies_pages,
+        )
+        return pa.RecordBatchReader.from_batches(to_arrow_schema(plan.schema), batches)
+
+    def rows_of(self, data: object) -> pa.RecordBatchReader:
+        """The rows of a value as a `pyarrow.RecordBatchReader`, which can be read once.
+
+        Raises:
+            InvalidArgument: the value is no tabular data.
+        """
+        return to_reader(data)
+
+    def schema_of(self, data: object) -> StructType:
+        """The logical schema of a value that is about to be written.
+
+        Raises:
+            SchemaMismatch: a column has a type that no Delta type holds.
+            InvalidArgument: the value is no tabular data.
+        """
+        schema = getattr(data, "schema", None)
+        return from_arrow_schema(
+            schema if isinstance(schema, pa.Schema) else to_reader(data).schema
+        )
+
+    def write(self, data: object, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
+        """Write the rows of `data` as data files.
+
+        Raises:
+            SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch, InvalidArgument.
+            UnsupportedExpression: only Spark computes a column, or checks a constraint, exactly.
+        """
+        schema, table = spec.configuration.schema, spec.location.uri
+        if not spec.values.columns:
+            batches = assign_batches(to_reader(data), schema, table=table)
+            return _write_checked(batches, spec, store)
+        from dagster_delta.engines.rows.completion import IdentityNumbers, RowCompletion
+
+        numbers = IdentityNumbers()
+        completion = RowCompletion(spec.values, schema, numbers, table=table)
+        given = assign_batches(to_reader(data), completion.given, table=table)
+        written = _write_checked(completion.complete(given), spec, store)
+        return replace(written, high_water_marks=numbers.high_water_marks)
+
+    def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
+        """The live rows that satisfy the plan's predicate. Raises as `RowChangeEngine` says."""
+        from dagster_delta.engines.arrow.row_matching import find_matches
+
+        if plan.where is not None:
+            plan.where.check_filter()
+            plan.where.check_embeddable()
+        return find_matches(plan)
+
+    def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
+        """Write rows anew. Raises as `RowChangeEngine` says."""
+        from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
+
+        return rewrite_rows(rewrite)
+
+    def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
+        """Record all rows of a plan as inserted. Raises as `RowChangeEngine` says."""
+        from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
+
+        with ChangeDataWriter(spec, plan.store) as changes:
+            for batch in self.read(plan):
+                changes.add(batch, "insert")
+            return changes.finish()
+
+
+def _write_checked(
+    batches: Iterable[pa.RecordBatch], spec: WriteSpec, store: ObjectStore
+) -> WriteResult:
+    schema = spec.configuration.schema
+    checked = check_constraints(batches, spec.constraints, schema=schema, table=spec.location.uri)
+    return write_data_files(checked, to_arrow_schema(schema), spec, store)
+
+
+def check_constraints(
+    batches: Iterable[pa.RecordBatch],
+    constraints: tuple[Constraint, ...],
+    *,
+    schema: StructType,
+    table: str,
+) -> Iterator[pa.RecordBatch]:
+    """The same batches, once every row in them satisfies every constraint.
+
+    Args:
+        batches: record batches of the table's logical schema.
+        constraints: what to check.
+        schema: logical schema of the table.
+        table: URI of the table, for errors.
+
+    Raises:
+        ConstraintViolation, PartitionMismatch: with the offending rows of the first batch that
+            has any, counted, and a few of them as examples.
+        UnsupportedExpression: the embedded engine cannot evaluate a constraint exactly.
+    """
+    if not constraints:
+        yield from batches
+        return
+    check = ConstraintCheck(constraints, schema, table=table)
+    for batch in batches:
+        check.check(batch)
+        yield batch

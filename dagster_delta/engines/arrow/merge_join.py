@@ -1,0 +1,354 @@
+"""Which row of the target is matched by which row of the source, and which clause that calls for.
+
+Only the columns of the conditions are read. The keys of the source stand in an embedded SQL engine
+without any access, which puts its hash table to disk when memory gets short; the rows of the target
+stream past it. What is kept are 24 bytes per row that changes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.arrow.merge_source import MergeSource, column_at
+from dagster_delta.engines.arrow.semi_join_filter import KeySieve
+from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, ROW_INDEX
+from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
+from dagster_delta.engines.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
+from dagster_delta.engines.sql.typed import Column
+from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
+from dagster_delta.engines.statements.merge_condition import Columns, Computed, MergeCondition
+from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.arrow_values import scalar_of
+
+__all__ = ["ClauseChoice", "MergeJoin", "Pairs", "source_columns", "target_columns"]
+
+_MEMORY_LIMIT = "1GB"
+_BATCH_ROWS = 131_072
+
+
+def source_columns(batch: Any, paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], Any]:
+    """Columns of the source by path, out of a `pyarrow.RecordBatch` of its rows."""
+    return {path: column_at(batch, path[1:]) for path in paths if path[0] == SOURCE}
+
+
+def target_columns(batch: Any, paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], Any]:
+    """Columns of the target by path, out of a `pyarrow.RecordBatch` of its rows."""
+    return {path: column_at(batch, path[1:]) for path in paths if path[0] == TARGET}
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Rows of the target with a row of the source that matches."""
+
+    ordinals: Any
+    """numpy int32: file of the target's row."""
+    rows: Any
+    """numpy int64: index of the row in its file."""
+    source_rows: Any
+    """numpy int64: number of the source's row."""
+    columns: Columns
+    """The columns of the conditions."""
+
+
+class ClauseChoice:
+    """For each row the first of several clauses that wants it.
+
+    Raises:
+        UnsupportedExpression: a condition cannot be computed exactly.
+    """
+
+    def __init__(self, clauses: Sequence[MergeClause]) -> None:
+        self._conditions = [
+            None if each.condition is None else Computed(each.condition) for each in clauses
+        ]
+        self.columns: dict[tuple[str, ...], DataType] = {}
+        """Type of each column that the conditions look at, by path."""
+        for each in self._conditions:
+            self.columns |= {} if each is None else each.columns
+
+    def choose(self, columns: Columns, num_rows: int) -> Any:
+        """Index of the clause per row, -1 where none wants it: numpy int32.
+
+        Raises:
+            InvalidArgument: a condition fails on a value.
+        """
+        chosen = np.full(num_rows, -1, dtype=np.int32)
+        for index, condition in enumerate(self._conditions):
+            open_rows = np.flatnonzero(chosen == -1)
+            if not len(open_rows):
+                break
+            if condition is None:
+                chosen[open_rows] = index
+                break
+            # A condition must not fail on a row that an earlier clause has taken.
+            taken = columns
+            if len(open_rows) < num_rows:
+                places = pa.array(open_rows)
+                taken = {path: columns[path].take(places) for path in condition.columns}
+            is_true = condition.is_true(taken, len(open_rows))
+            chosen[open_rows[_places(is_true)]] = index
+        return chosen
+
+
+class MergeJoin:
+    """Joins rows of the target with the source; a context manager.
+
+    Args:
+        condition: when rows match.
+        source: all its rows.
+        wanted: columns of either side that are needed of the pairs.
+        directory: where the SQL engine may put down what memory does not hold.
+
+    Raises:
+        UnsupportedExpression: a part of the condition cannot be computed exactly.
+        InvalidArgument: it fails on a value of the source.
+    """
+
+    def __init__(
+        self,
+        condition: MergeCondition,
+        source: MergeSource,
+        wanted: Mapping[tuple[str, ...], DataType],
+        directory: str,
+    ) -> None:
+        self._source = source
+        self._keys = [(Computed(each.target), Computed(each.source)) for each in condition.keys]
+        self._nulls_match = [each.nulls_match for each in condition.keys]
+        self._types = [each.target.data_type for each in condition.keys]
+        self._target_only = [Computed(each) for each in condition.target_only]
+        self._source_only = [Computed(each) for each in condition.source_only]
+        self._rest = [Computed(each) for each in condition.rest]
+        of_pairs = dict(wanted)
+        for each in self._rest:
+            of_pairs |= each.columns
+        self._carried = {path: kind for path, kind in of_pairs.items() if path[0] == TARGET}
+        self._source_paths = [path for path in of_pairs if path[0] == SOURCE]
+        self.source_key_names = tuple(
+            dict.fromkeys(path[1] for _, key in self._keys for path in key.columns)
+        )
+        """Columns of the source that the keys are made of."""
+        self._directory = directory
+        self._connection: Any = None
+        self.keys: list[Any] = []
+        """Per key, the values of the rows that can match: `pyarrow.ChunkedArray`s."""
+        self._source_rows: list[Any] = []
+        self._load()
+        self._sieve = self._find_sieve(condition)
+
+    @property
+    def target_paths(self) -> frozenset[tuple[str, ...]]:
+        """The columns of the target that batches have to hold."""
+        computed = [*self._target_only, *(target for target, _ in self._keys)]
+        return frozenset(self._carried).union(*(each.columns for each in computed))
+
+    @property
+    def num_candidates(self) -> int:
+        """Rows of the source that may match at all."""
+        return sum(map(len, self._source_rows))
+
+    def close(self) -> None:
+        """Give back what the SQL engine holds."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def narrowed(self, source: BatchSource) -> BatchSource:
+        """A source of rows of the target without most of those that match no row of the source.
+
+        Args:
+            source: of batches as `pairs` takes them.
+        """
+        if self._sieve is None:
+            return source
+        path, sieve = self._sieve
+
+        def rows() -> Iterator[Any]:
+            for batch in source():
+                kept = batch.filter(sieve.may_be_there(column_at(batch, path)))
+                if kept.num_rows:
+                    yield kept
+
+        return rows
+
+    def pairs(self, batches: Iterable[Any]) -> Iterator[Pairs]:
+        """The matching pairs, in no order.
+
+        Args:
+            batches: `pyarrow.RecordBatch`es of the target with positions.
+
+        Raises:
+            InvalidArgument: the condition fails on a value.
+            What the batches raise.
+        """
+        import duckdb
+
+        failures: list[BaseException] = []
+        schema = pa.schema(list(self._target_fields()))
+        inputs = pa.RecordBatchReader.from_batches(schema, self._inputs(batches, failures))
+        connection = self._open()
+        connection.register("target", inputs)
+        try:
+            joined = connection.sql(self._sql()).to_arrow_reader(_BATCH_ROWS)
+            for batch in joined:
+                yield from self._matching(batch)
+        except (duckdb.Error, pa.ArrowException, OSError):
+            # The SQL engine reports what came out of its input as an error of its own.
+            if failures:
+                raise failures[0] from None
+            raise
+        finally:
+            connection.unregister("target")
+
+    def _load(self) -> None:
+        """Find the rows of the source that can match, and their keys."""
+        parts: list[list[Any]] = [[] for _ in self._keys]
+        for start, batch in self._source.batches():
+            places = np.arange(batch.num_rows, dtype=np.int64)
+            rows = batch
+            for each in self._source_only:
+                columns = source_columns(rows, each.columns)
+                kept = _places(each.is_true(columns, rows.num_rows))
+                rows, places = rows.take(pa.array(kept)), places[kept]
+            for part, (_, key) in zip(parts, self._keys, strict=True):
+                part.append(key.values(source_columns(rows, key.columns), rows.num_rows))
+            self._source_rows.append(places + start)
+        self.keys = [
+            pa.chunked_array(part, _arrow_type(data_type))
+            for part, data_type in zip(parts, self._types, strict=True)
+        ]
+
+    def _find_sieve(self, condition: MergeCondition) -> tuple[tuple[str, ...], KeySieve] | None:
+        """One for the first key that is a column of the target of a kind that can be sieved."""
+        for each, keys in zip(condition.keys, self.keys, strict=True):
+            if isinstance(each.target, Column) and not each.nulls_match and KeySieve.takes(keys):
+                return each.target.path[1:], KeySieve(keys)
+        return None
+
+    def _open(self) -> Any:
+        import duckdb
+
+        connection = duckdb.connect(
+            ":memory:",
+            config={
+                **SEALED_CONFIG,
+                "temp_directory": self._directory,
+                "memory_limit": _MEMORY_LIMIT,
+                "threads": max(1, os.cpu_count() or 1),
+                "preserve_insertion_order": False,
+            },
+        )
+        # The right side is what is hashed; nothing is known of how much will stream past it.
+        connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
+        connection.execute("SET lock_configuration = true")
+        self._connection = connection
+        fields = [pa.field("s", pa.int64()), *self._key_fields()]
+        reader = pa.RecordBatchReader.from_batches(pa.schema(fields), self._source_batches(fields))
+        connection.register("given", reader)
+        connection.execute("CREATE TABLE source AS SELECT * FROM given")
+        connection.unregister("given")
+        return connection
+
+    def _source_batches(self, fields: list[Any]) -> Iterator[Any]:
+        for index, rows in enumerate(self._source_rows):
+            arrays = [pa.array(rows)]
+            arrays += [
+                _join_input(key.chunk(index), data_type)
+                for key, data_type in zip(self.keys, self._types, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _key_fields(self) -> Iterator[Any]:
+        for index, data_type in enumerate(self._types):
+            yield pa.field(f"k{index}", _input_type(data_type))
+
+    def _target_fields(self) -> Iterator[Any]:
+        yield pa.field("f", pa.int32())
+        yield pa.field("r", pa.int64())
+        yield from self._key_fields()
+        for index, data_type in enumerate(self._carried.values()):
+            yield pa.field(f"c{index}", _input_type(data_type))
+
+    def _sql(self) -> str:
+        conditions = [
+            f"target.k{index} {'IS NOT DISTINCT FROM' if nulls_match else '='} source.k{index}"
+            for index, nulls_match in enumerate(self._nulls_match)
+        ]
+        names = ["f", "r", "s", *(f"c{index}" for index in range(len(self._carried)))]
+        join = f"JOIN source ON {' AND '.join(conditions)}" if conditions else "CROSS JOIN source"
+        return f"SELECT {', '.join(names)} FROM target {join}"
+
+    def _inputs(self, batches: Iterable[Any], failures: list[BaseException]) -> Iterator[Any]:
+        schema = pa.schema(list(self._target_fields()))
+        try:
+            for batch in batches:
+                rows = batch
+                for each in self._target_only:
+                    columns = target_columns(rows, each.columns)
+                    rows = rows.filter(each.is_true(columns, rows.num_rows))
+                columns = target_columns(rows, self.target_paths)
+                arrays = [rows.column(FILE_ORDINAL), rows.column(ROW_INDEX)]
+                for (key, _), data_type in zip(self._keys, self._types, strict=True):
+                    arrays.append(_join_input(key.values(columns, rows.num_rows), data_type))
+                for path, data_type in self._carried.items():
+                    arrays.append(duckdb_input(columns[path], data_type))
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    def _matching(self, batch: Any) -> Iterator[Pairs]:
+        source_rows = _numpy(batch.column("s"))
+        needed = sorted({path[1] for path in self._source_paths})
+        columns: dict[tuple[str, ...], Any] = {
+            path: batch.column(f"c{index}") for index, path in enumerate(self._carried)
+        }
+        if needed:
+            taken = self._source.take(source_rows, needed)
+            columns |= source_columns(taken, self._source_paths)
+        kept = None
+        for each in self._rest:
+            is_true = each.is_true(columns, batch.num_rows)
+            kept = is_true if kept is None else pc.and_(kept, is_true)
+        ordinals, rows = _numpy(batch.column("f")), _numpy(batch.column("r"))
+        if kept is not None:
+            columns = {path: values.filter(kept) for path, values in columns.items()}
+            places = _places(kept)
+            ordinals, rows, source_rows = ordinals[places], rows[places], source_rows[places]
+        if len(rows):
+            yield Pairs(ordinals, rows, source_rows, columns)
+
+
+def _numpy(values: Any) -> Any:
+    # `to_numpy` would import pandas, where that is installed.
+    return np.from_dlpack(values) if len(values) else np.empty(0, dtype=np.int64)
+
+
+def _places(is_true: Any) -> Any:
+    return _numpy(pc.indices_nonzero(is_true)).astype(np.int64)
+
+
+def _join_input(values: Any, data_type: DataType | None) -> Any:
+    """A key in a form in which the SQL engine finds the same values equal as Spark does."""
+    assert data_type is not None  # noqa: S101  what is computed has a type
+    found = duckdb_input(values, data_type)
+    if pa.types.is_floating(found.type):
+        # Minus zero equals zero, and hashes otherwise.
+        return pc.add(found, scalar_of(0.0, data_type))
+    return found
+
+
+def _input_type(data_type: DataType | None) -> Any:
+    assert data_type is not None  # noqa: S101
+    return duckdb_input(pa.nulls(0, to_arrow_type(data_type)), data_type).type
+
+
+def _arrow_type(data_type: DataType | None) -> Any:
+    assert data_type is not None  # noqa: S101
+    return to_arrow_type(data_type)

@@ -1,0 +1,281 @@
+"""What a MERGE does to each row of the target: found out before anything is written."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pyroaring import BitMap64
+
+from dagster_delta.engines.arrow.merge_join import (
+    ClauseChoice,
+    MergeJoin,
+    Pairs,
+    target_columns,
+)
+from dagster_delta.engines.arrow.merge_source import MergeSource
+from dagster_delta.engines.parquet.read.data_file_reader import (
+    FILE_ORDINAL,
+    ROW_INDEX,
+    DataFile,
+    DataFileReader,
+    data_files,
+)
+from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.statements.merge_clauses import MergeClause
+from dagster_delta.errors import ConstraintViolation
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["MergeTarget", "RowActions", "find_row_actions"]
+
+_MAX_EXAMPLES = 5
+_NO_SOURCE_ROW = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTarget:
+    """The part of a table that a MERGE looks at."""
+
+    store: ObjectStore
+    configuration: TableConfiguration
+    files: Any
+    """`pyarrow.Table` of LIVE_FILE_SCHEMA."""
+    may_match: Any
+    """`pyarrow.BooleanArray`, a value per file: whether a row of it may match."""
+    may_lack_source: Any
+    """`pyarrow.BooleanArray`, a value per file: whether a row of it may be one that a clause for
+    rows not matched by the source wants."""
+
+    def reader(self, paths: Iterable[tuple[str, ...]]) -> DataFileReader:
+        """Reads the top-level columns that hold some paths (without their side), with positions."""
+        needed = {path[0] for path in paths}
+        names = [name for name in self.configuration.schema.names if name in needed]
+        return DataFileReader(
+            self.store,
+            self.configuration,
+            names,
+            expected_vectors=deletion_vectors_of(self.files),
+            with_positions=True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RowActions:
+    """Which rows change, in order of file and row, and which rows of the source matched none."""
+
+    ordinals: Any
+    """numpy int32 array: file of each row that changes, as its index in the files."""
+    rows: Any
+    """numpy int64 array: index of the row in its file."""
+    source_rows: Any
+    """numpy int64 array: the row of the source that changes it, -1 where none matches."""
+    clauses: Any
+    """numpy int32 array: index of the clause among all of the MERGE."""
+    source_matched: Any
+    """numpy bool array: whether the row of the source matched a row of the target."""
+    used_files: frozenset[int]
+    """Files with a row that matched or changes."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def bitmaps(self, wanted: Any = None) -> dict[int, BitMap64]:
+        """Indexes of the rows by file.
+
+        Args:
+            wanted: numpy bool array, a value per row; None for all.
+        """
+        ordinals = self.ordinals if wanted is None else self.ordinals[wanted]
+        rows = self.rows if wanted is None else self.rows[wanted]
+        return {ordinal: bitmap_of(part) for ordinal, part in _by_file(ordinals, rows)}
+
+
+def find_row_actions(
+    target: MergeTarget,
+    source: MergeSource,
+    join: MergeJoin,
+    clauses: Sequence[MergeClause],
+) -> RowActions:
+    """What the clauses do to the rows that stand in the table.
+
+    Args:
+        target: what is read.
+        source: all rows of the source.
+        join: of the two; it carries the columns of the conditions of the matched clauses.
+        clauses: all clauses.
+
+    Raises:
+        ConstraintViolation: several rows of the source would change one row of the target.
+        InvalidArgument: a condition fails on a value.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+    """
+    matched = _of_kind(clauses, "matched")
+    lacking = _of_kind(clauses, "not_matched_by_source")
+    search = _Search(clauses, matched, source.num_rows, keeps_rows=bool(lacking))
+    files = list(data_files(target.files))
+    searched = [
+        each for each, is_in in zip(files, target.may_match.to_pylist(), strict=True) if is_in
+    ]
+    if searched and join.num_candidates:
+        reader = target.reader(path[1:] for path in join.target_paths)
+        sources = map(join.narrowed, reader.sources(searched))
+        batches = read_ahead(target.store, sources)
+        for pairs in join.pairs(batches):
+            search.take(pairs)
+    found = _sorted(search.parts)
+    is_deleting = [clauses[index].text.action == "delete" for index in matched]
+    if is_deleting != [True] or clauses[matched[0]].condition is not None:
+        _refuse_doubles(found, join, source, table=target.store.location.uri)
+    found = _without_doubles(found)
+    if lacking:
+        hidden = search.matched_rows()
+        rest = [
+            replace(each, hidden=hidden.get(each.ordinal))
+            for each, is_in in zip(files, target.may_lack_source.to_pylist(), strict=True)
+            if is_in
+        ]
+        parts = [found, *_lacking(target, rest, clauses, lacking)]
+        found = _sorted(parts)
+    ordinals, rows, source_rows, chosen = found
+    used = search.used_files | frozenset(np.unique(ordinals).tolist())
+    return RowActions(ordinals, rows, source_rows, chosen, search.source_matched, used)
+
+
+_Columns = tuple[Any, Any, Any, Any]
+"""numpy arrays: file, row, row of the source, clause."""
+
+
+class _Search:
+    """Collects what pairs of rows call for."""
+
+    def __init__(
+        self,
+        clauses: Sequence[MergeClause],
+        matched: Sequence[int],
+        num_source_rows: int,
+        *,
+        keeps_rows: bool,
+    ) -> None:
+        self._choice = ClauseChoice([clauses[index] for index in matched])
+        # The last one stands for no clause, as -1 does.
+        self._indexes = np.array([*matched, -1], dtype=np.int32)
+        self._keeps_rows = keeps_rows
+        self._matched: list[tuple[Any, Any]] = []
+        self.source_matched = np.zeros(num_source_rows, dtype=bool)
+        self.used_files: frozenset[int] = frozenset()
+        self.parts: list[_Columns] = []
+
+    def take(self, pairs: Pairs) -> None:
+        self.source_matched[pairs.source_rows] = True
+        self.used_files |= frozenset(np.unique(pairs.ordinals).tolist())
+        if self._keeps_rows:
+            self._matched.append((pairs.ordinals, pairs.rows))
+        chosen = self._indexes[self._choice.choose(pairs.columns, len(pairs.rows))]
+        wanted = chosen >= 0
+        if wanted.any():
+            self.parts.append(
+                (
+                    pairs.ordinals[wanted],
+                    pairs.rows[wanted],
+                    pairs.source_rows[wanted],
+                    chosen[wanted],
+                )
+            )
+
+    def matched_rows(self) -> Mapping[int, BitMap64]:
+        """Indexes of the rows that have matched, by file."""
+        found: dict[int, BitMap64] = {}
+        for ordinals, rows in self._matched:
+            order = np.lexsort((rows, ordinals))
+            for ordinal, part in _by_file(ordinals[order], rows[order]):
+                found[ordinal] = found.get(ordinal, BitMap64()) | bitmap_of(part)
+        return found
+
+
+def _of_kind(clauses: Sequence[MergeClause], kind: str) -> list[int]:
+    return [index for index, each in enumerate(clauses) if each.text.kind == kind]
+
+
+def _sorted(parts: Sequence[_Columns]) -> _Columns:
+    """All parts as one, in order of file and row."""
+    if not parts:
+        empty = np.empty(0, dtype=np.int64)
+        return empty.astype(np.int32), empty, empty, empty.astype(np.int32)
+    ordinals, rows, source_rows, clauses = (
+        np.concatenate(each) for each in zip(*parts, strict=True)
+    )
+    order = np.lexsort((source_rows, rows, ordinals))
+    return ordinals[order], rows[order], source_rows[order], clauses[order]
+
+
+def _is_double(found: _Columns) -> Any:
+    """Where the row of the target is that of the entry before: numpy bool array."""
+    ordinals, rows, _, _ = found
+    is_double = np.zeros(len(rows), dtype=bool)
+    is_double[1:] = (ordinals[1:] == ordinals[:-1]) & (rows[1:] == rows[:-1])
+    return is_double
+
+
+def _without_doubles(found: _Columns) -> _Columns:
+    """Every row of the target once."""
+    kept = ~_is_double(found)
+    ordinals, rows, source_rows, clauses = found
+    return ordinals[kept], rows[kept], source_rows[kept], clauses[kept]
+
+
+def _refuse_doubles(found: _Columns, join: MergeJoin, source: MergeSource, *, table: str) -> None:
+    """Make sure that no two rows of the source change one row of the target.
+
+    Raises:
+        ConstraintViolation: it would depend on the order of the source what becomes of a row.
+    """
+    excess = np.unique(found[2][_is_double(found)])
+    if not len(excess):
+        return
+    names = join.source_key_names or tuple(source.schema.names)
+    shown = source.take(excess[:_MAX_EXAMPLES], names).to_pylist()
+    raise ConstraintViolation(
+        "several rows of the source match the same row of the table, so the result would be "
+        f"ambiguous ({len(excess)} surplus matches): leave one row per key in the source, or "
+        "make the condition of the merge stricter",
+        table=table,
+        examples=tuple(repr(each) for each in shown),
+    )
+
+
+def _lacking(
+    target: MergeTarget,
+    files: Sequence[DataFile],
+    clauses: Sequence[MergeClause],
+    lacking: Sequence[int],
+) -> Iterator[_Columns]:
+    """The rows of some files, but for the hidden ones, that a clause wants without a source."""
+    choice = ClauseChoice([clauses[index] for index in lacking])
+    indexes = np.array([*lacking, -1], dtype=np.int32)
+    reader = target.reader(path[1:] for path in choice.columns)
+    for batch in read_ahead(target.store, reader.sources(files)):
+        columns = target_columns(batch, choice.columns)
+        chosen = indexes[choice.choose(columns, batch.num_rows)]
+        wanted = chosen >= 0
+        ordinals = np.from_dlpack(batch.column(FILE_ORDINAL))[wanted]
+        rows = np.from_dlpack(batch.column(ROW_INDEX))[wanted]
+        if len(rows):
+            yield ordinals, rows, np.full(len(rows), _NO_SOURCE_ROW), chosen[wanted]
+
+
+def _by_file(ordinals: Any, rows: Any) -> Iterator[tuple[int, Any]]:
+    """The rows of each file; the ordinals are in order."""
+    bounds = np.flatnonzero(np.diff(ordinals)) + 1
+    for part in np.split(np.arange(len(ordinals)), bounds):
+        if len(part):
+            yield int(ordinals[part[0]]), rows[part[0] : part[-1] + 1]
+
+
+def bitmap_of(rows: Any) -> BitMap64:
+    """A bitmap of a numpy array of row indexes."""
+    # An array of the standard library is taken as a block; other sequences, value by value.
+    return BitMap64(array("Q", rows.astype("uint64").tobytes()))

@@ -1,0 +1,132 @@
+"""The source of a MERGE: read once, kept until the merge is done, in memory or beside it.
+
+A source that is a query or a stream must not be asked twice: it could answer otherwise.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.values.data_input import to_reader
+from dagster_delta.engines.values.store_assignment import assign_batches
+from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
+
+__all__ = ["MergeSource", "column_at"]
+
+MEMORY_BYTES = 256 * 1024 * 1024
+"""Arrow bytes of a source that are kept in memory; a larger one goes to a file."""
+
+
+class MergeSource:
+    """The rows of a source by their number.
+
+    Args:
+        data: anything that an append takes, but a Spark frame.
+        directory: where a large source may be put down; it must outlive the source.
+
+    Raises:
+        InvalidArgument: the value is no tabular data.
+        SchemaMismatch: a column has a type that no Delta type holds, or is there twice.
+        UnsupportedFeature: it is a Spark frame.
+    """
+
+    def __init__(self, data: object, directory: str) -> None:
+        if type(data).__module__.partition(".")[0] == "pyspark":
+            raise UnsupportedFeature(
+                "the embedded engine cannot merge a Spark DataFrame: omit engine to merge on "
+                "Spark, or pass frame.toArrow()"
+            )
+        reader = to_reader(data)
+        self.schema: StructType = from_arrow_schema(reader.schema)
+        """Logical schema."""
+        batches = assign_batches(reader, self.schema, table="the source of the merge")
+        # Nothing more than what the batches are needs to be known of nulls.
+        self._arrow_schema = to_arrow_schema(self.schema)
+        self._batches = _materialise(batches, self._arrow_schema, directory)
+        sizes = [each.num_rows for each in self._batches]
+        self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self._starts[-1])
+
+    def batches(self) -> Iterator[tuple[int, Any]]:
+        """The rows as `pyarrow.RecordBatch`es, each with the number of its first row."""
+        for start, batch in zip(self._starts, self._batches, strict=False):
+            yield int(start), batch
+
+    def take(self, rows: Any, columns: Sequence[str]) -> pa.RecordBatch:
+        """Some columns of some rows, as a `pyarrow.RecordBatch`.
+
+        Args:
+            rows: numpy int64 array of row numbers, in any order, perhaps repeated.
+            columns: names, as the schema spells them.
+        """
+        if not columns or not self._batches:
+            return _rows_without_columns(len(rows))
+        found = [each.select(list(columns)) for each in self._batches]
+        if len(found) == 1:
+            return found[0].take(pa.array(rows))
+        # A string column of many batches may be longer than one array can be, so it is not joined
+        # before the rows are taken.
+        owners = np.searchsorted(self._starts, rows, side="right") - 1
+        order = np.argsort(owners, kind="stable")
+        parts = []
+        bounds = np.flatnonzero(np.diff(owners[order])) + 1
+        for part in np.split(order, bounds):
+            if len(part):
+                owner = int(owners[part[0]])
+                parts.append(found[owner].take(pa.array(rows[part] - self._starts[owner])))
+        if not parts:
+            return found[0].slice(0, 0)
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order))
+        joined = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+        return joined.take(pa.array(back))
+
+
+def column_at(batch: Any, path: Sequence[str]) -> Any:
+    """A column of a `pyarrow.RecordBatch`, or a field inside structs, as an array."""
+    values = batch.column(path[0])
+    for name in path[1:]:
+        values = pc.struct_field(values, indices=[values.type.get_field_index(name)])
+    return values
+
+
+def _materialise(batches: Iterable[Any], schema: Any, directory: str) -> list[Any]:
+    kept: list[Any] = []
+    size = 0
+    remaining = iter(batches)
+    for batch in remaining:
+        kept.append(batch)
+        size += batch.nbytes
+        if size > MEMORY_BYTES:
+            return _put_down(kept, remaining, schema, directory)
+    return [each for each in kept if each.num_rows]
+
+
+def _put_down(kept: list[Any], remaining: Iterable[Any], schema: Any, directory: str) -> list[Any]:
+    """The batches, mapped from a file: the system drops pages of it when memory gets short."""
+    path = str(Path(directory) / f"source-{secrets.token_hex(8)}.arrow")
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        while kept:
+            writer.write_batch(kept.pop(0))
+        for batch in remaining:
+            writer.write_batch(batch)
+    table = pa.ipc.open_file(pa.memory_map(path)).read_all()
+    return [each for each in table.to_batches() if each.num_rows]
+
+
+def _rows_without_columns(count: int) -> Any:
+    nothing = pa.struct([])
+    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(nothing, count, [None]))

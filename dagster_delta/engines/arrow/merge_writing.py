@@ -1,0 +1,289 @@
+"""Writing what a MERGE makes: rows with new values, rows that are new, and the record of both.
+
+Rows of the table that do not change are none of its business.
+
+Spec: Change Data Files; Column Invariants; CHECK Constraints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter, ChangeType
+from dagster_delta.engines.arrow.merge_join import ClauseChoice, source_columns
+from dagster_delta.engines.arrow.merge_matching import MergeTarget, RowActions
+from dagster_delta.engines.arrow.merge_source import MergeSource
+from dagster_delta.engines.engine import Constraint, WriteSpec
+from dagster_delta.engines.parquet.read.data_file_reader import (
+    ROW_INDEX,
+    DataFileReader,
+    data_files,
+)
+from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.write.writer import DataFileWriter
+from dagster_delta.engines.rows.completion import (
+    IdentityNumbers,
+    RowCompletion,
+    generation_constraints,
+    row_update,
+)
+from dagster_delta.engines.rows.row_tracking import CarriedIds
+from dagster_delta.engines.sql.constraint_check import ConstraintCheck
+from dagster_delta.engines.statements.assignments import compute_assigned
+from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause, MergeNames
+from dagster_delta.engines.values.store_assignment import MAX_BATCH_ROWS, assign_batches
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.protocol.features.row_tracking import tracked_configuration
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+
+__all__ = ["MergeWriting", "MergedFiles", "write_merged"]
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFiles:
+    """The files that were written, none of them referenced yet."""
+
+    files: tuple[AddFile, ...]
+    change_files: tuple[AddCDCFile, ...]
+    num_inserted_rows: int
+    high_water_marks: Mapping[str, int]
+    """The last value given out, by logical name of each identity column that was numbered."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeWriting:
+    """What the rows of one MERGE are made of."""
+
+    target: MergeTarget
+    source: MergeSource
+    names: MergeNames
+    clauses: Sequence[MergeClause]
+    actions: RowActions
+    data: WriteSpec
+    """How the files are written; its constraints bind every new row."""
+    change_data: WriteSpec | None
+    """How changes are recorded for the change data feed; None where they are not."""
+
+
+def write_merged(merge: MergeWriting) -> MergedFiles:
+    """Write the rows that get new values, and the rows that are new.
+
+    Raises:
+        SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column.
+        UnsupportedExpression, InvalidArgument: of an expression.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file. Whatever
+            is raised, files already written are deleted as far as the store lets it.
+    """
+    store = merge.target.store
+    tracked = replace(merge.data, configuration=tracked_configuration(merge.data.configuration))
+    schema = to_arrow_schema(tracked.configuration.schema)
+    with ExitStack() as writers:
+        data = writers.enter_context(DataFileWriter(schema, tracked, store))
+        changes = None
+        if merge.change_data is not None:
+            changes = writers.enter_context(ChangeDataWriter(merge.change_data, store))
+        _Changing(merge, data, changes).run()
+        inserting = _Inserting(merge, data, changes)
+        inserting.run()
+        return MergedFiles(
+            data.finish().files,
+            changes.finish() if changes is not None else (),
+            inserting.num_rows,
+            inserting.numbers.high_water_marks,
+        )
+
+
+class _Changing:
+    """Rows of the table that get new values, and, where it is recorded, those that leave."""
+
+    def __init__(
+        self, merge: MergeWriting, data: DataFileWriter, changes: ChangeDataWriter | None
+    ) -> None:
+        self._merge, self._data, self._changes = merge, data, changes
+        table = merge.data.location.uri
+        self._configuration = tracked_configuration(merge.target.configuration)
+        self._ids = CarriedIds.of(self._configuration)
+        schema = self._configuration.schema
+        self._updates = {
+            index: row_update(
+                each.assignments, each.values, schema, _constraints(merge, each), table=table
+            )
+            for index, each in enumerate(merge.clauses)
+            if each.text.action == "update"
+        }
+        self._source_names = {
+            index: _source_names(merge, clause) for index, clause in enumerate(merge.clauses)
+        }
+
+    def run(self) -> None:
+        actions = self._merge.actions
+        wanted = np.ones(len(actions), dtype=bool)
+        if self._changes is None:
+            wanted = np.isin(actions.clauses, list(self._updates))
+        if not wanted.any():
+            return
+        clauses, source_rows = actions.clauses[wanted], actions.source_rows[wanted]
+        needed = self._needed_columns(np.unique(clauses).tolist())
+        position = 0
+        for columns, count in self._read(actions, wanted, needed):
+            part = slice(position, position + count)
+            position += count
+            self._take(self._rows(columns, count), clauses[part], source_rows[part])
+
+    def _needed_columns(self, clauses: Sequence[int]) -> list[str]:
+        """The columns of the table that are kept, computed with or recorded, ids of rows too."""
+        every = self._configuration.schema.names
+        if self._changes is not None:
+            return list(every)
+        needed: set[str] = set()
+        for index in clauses:
+            clause = self._merge.clauses[index]
+            replaced = {each.column[0] for each in clause.assignments if len(each.column) == 1}
+            needed.update(name for name in every if name not in replaced)
+            needed.update(path[1] for path in self._merge.names.paths(clause) if path[0] == TARGET)
+        return [name for name in every if name in needed]
+
+    def _read(
+        self, actions: RowActions, wanted: Any, columns: list[str]
+    ) -> Iterator[tuple[Any, int]]:
+        """Some columns of the rows as `pyarrow.RecordBatch`es, in the order of the actions."""
+        rows = actions.rows[wanted]
+        if not columns:
+            for start in range(0, len(rows), MAX_BATCH_ROWS):
+                yield None, min(MAX_BATCH_ROWS, len(rows) - start)
+            return
+        target, bitmaps = self._merge.target, actions.bitmaps(wanted)
+        reader = DataFileReader(
+            target.store,
+            self._configuration,
+            columns,
+            expected_vectors=deletion_vectors_of(target.files),
+            with_positions=True,
+        )
+        files = (
+            replace(each, selected=bitmaps[each.ordinal])
+            for each in data_files(target.files)
+            if each.ordinal in bitmaps
+        )
+        position = 0
+        for batch in read_ahead(target.store, reader.sources(files)):
+            indexes = np.from_dlpack(batch.column(ROW_INDEX))
+            # Files and rows come in the order in which the actions were sorted. A row that is
+            # written in the place of another one would be a loss without an error.
+            if not np.array_equal(indexes, rows[position : position + len(indexes)]):
+                raise InvalidTable(
+                    "the rows of a data file were not read in their order; nothing was changed. "
+                    "Verify the file by scan(verify_checksums=True)",
+                    table=target.store.location.uri,
+                )
+            position += batch.num_rows
+            yield batch, batch.num_rows
+
+    def _rows(self, batch: Any, count: int) -> Any:
+        """Rows of the table; what was not read is null, as it will be replaced unseen."""
+        schema = to_arrow_schema(self._configuration.schema)
+        there = set() if batch is None else set(batch.schema.names)
+        arrays = [
+            batch.column(each.name) if each.name in there else pa.nulls(count, each.type)
+            for each in schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _take(self, rows: Any, clauses: Any, source_rows: Any) -> None:
+        for index in np.unique(clauses).tolist():
+            places = np.flatnonzero(clauses == index)
+            chosen = rows if len(places) == len(clauses) else rows.take(pa.array(places))
+            if index in self._updates:
+                self._update(index, chosen, source_rows[places])
+            else:
+                self._record(chosen, "delete")
+
+    def _update(self, index: int, rows: Any, source_rows: Any) -> None:
+        sides = {TARGET: self._ids.of_table(rows)}
+        if self._merge.clauses[index].text.kind == "matched":
+            sides[SOURCE] = self._merge.source.take(source_rows, self._source_names[index])
+        changed = self._updates[index].apply(rows, self._merge.names.rows(sides))
+        changed = self._ids.as_changed(changed)
+        self._data.add(changed)
+        self._record(rows, "update_preimage")
+        self._record(changed, "update_postimage")
+
+    def _record(self, rows: Any, change: ChangeType) -> None:
+        if self._changes is not None:
+            self._changes.add(self._ids.of_table(rows), change)
+
+
+@dataclass(slots=True)
+class _Inserting:
+    """Rows of the source that match none of the table's."""
+
+    merge: MergeWriting
+    data: DataFileWriter
+    changes: ChangeDataWriter | None
+    num_rows: int = field(default=0, init=False)
+    numbers: IdentityNumbers = field(default_factory=IdentityNumbers, init=False)
+
+    def run(self) -> None:
+        merge = self.merge
+        clauses = [each for each in merge.clauses if each.text.kind == "not_matched"]
+        if not clauses:
+            return
+        choice = ClauseChoice(clauses)
+        insertions = [_Insertion(merge, each, self.numbers) for each in clauses]
+        ids = CarriedIds.of(tracked_configuration(merge.target.configuration))
+        for start, batch in merge.source.batches():
+            matched = merge.actions.source_matched[start : start + batch.num_rows]
+            places = np.flatnonzero(~matched)
+            if not len(places):
+                continue
+            rows = batch if len(places) == batch.num_rows else batch.take(pa.array(places))
+            chosen = choice.choose(source_columns(rows, choice.columns), rows.num_rows)
+            for index, insertion in enumerate(insertions):
+                mine = np.flatnonzero(chosen == index)
+                if len(mine):
+                    self._insert(insertion.rows(rows.take(pa.array(mine))), ids)
+
+    def _insert(self, batches: Iterator[Any], ids: CarriedIds) -> None:
+        for new in batches:
+            self.data.add(ids.as_new(new))
+            self.num_rows += new.num_rows
+            if self.changes is not None:
+                self.changes.add(new, "insert")
+
+
+class _Insertion:
+    """Makes the new rows of one clause."""
+
+    def __init__(self, merge: MergeWriting, clause: MergeClause, numbers: IdentityNumbers) -> None:
+        schema, self._table = merge.target.configuration.schema, merge.data.location.uri
+        self._names, self._assignments = merge.names, clause.assignments
+        self._completion = RowCompletion(clause.values, schema, numbers, table=self._table)
+        self._check = ConstraintCheck(_constraints(merge, clause), schema, table=self._table)
+
+    def rows(self, source: Any) -> Iterator[Any]:
+        """Rows of the table for rows of the source, as `pyarrow.RecordBatch`es."""
+        scope = self._names.rows({SOURCE: source})
+        values = [compute_assigned(each, scope, table=self._table) for each in self._assignments]
+        names = [each.column[0] for each in self._assignments]
+        given = pa.RecordBatch.from_arrays(values, names=names)
+        reader = pa.RecordBatchReader.from_batches(given.schema, [given])
+        assigned = assign_batches(reader, self._completion.given, table=self._table)
+        for new in self._completion.complete(assigned):
+            self._check.check(new)
+            yield new
+
+
+def _constraints(merge: MergeWriting, clause: MergeClause) -> tuple[Constraint, ...]:
+    return (*merge.data.constraints, *generation_constraints(clause.values))
+
+
+def _source_names(merge: MergeWriting, clause: MergeClause) -> list[str]:
+    needed = {path[1] for path in merge.names.paths(clause) if path[0] == SOURCE}
+    return [name for name in merge.source.schema.names if name in needed]

@@ -1,0 +1,236 @@
+"""Writing rows of data files anew, with new values or without some of them, as a stream.
+
+Spec: Add File and Remove File; Add CDC File; Change Data Files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter, ChangeType
+from dagster_delta.engines.arrow.column_update import ColumnUpdate, FileUpdate
+from dagster_delta.engines.engine import RewriteResult, RowRewrite
+from dagster_delta.engines.parquet.read.data_file_reader import (
+    ROW_INDEX,
+    DataFile,
+    DataFileReader,
+    data_files,
+)
+from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
+from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns, RowGroupCopier
+from dagster_delta.engines.parquet.write.writer import DataFileWriter
+from dagster_delta.engines.rows.completion import row_update
+from dagster_delta.engines.rows.row_tracking import CarriedIds
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+
+__all__ = ["rewrite_rows"]
+
+_MATCHES = "\0matches"
+
+
+def rewrite_rows(rewrite: RowRewrite) -> RewriteResult:
+    """Write rows anew; those of one file stay in their order.
+
+    Raises:
+        SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column.
+        UnsupportedExpression, InvalidArgument: of an assignment.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file. Whatever
+            is raised, files already written are deleted as far as the store lets it.
+    """
+    store, schema = rewrite.source.store, rewrite.source.configuration.schema
+    with ExitStack() as writers:
+        data = writers.enter_context(DataFileWriter(to_arrow_schema(schema), rewrite.data, store))
+        changes = None
+        if rewrite.change_data is not None:
+            changes = writers.enter_context(ChangeDataWriter(rewrite.change_data, store))
+        copier, update = None, None
+        if rewrite.keeps_rest:
+            update = ColumnUpdate.of(rewrite)
+            if update is not None or not _is_mixed(rewrite):
+                copier = RowGroupCopier(rewrite.source, rewrite.data)
+        job = _Rewriting(rewrite, data, changes, copier)
+        for batch in _read(rewrite, copier, update):
+            job.take(batch)
+        return RewriteResult(
+            data.finish().files,
+            changes.finish() if changes is not None else (),
+            job.num_changed_rows,
+            job.num_copied_rows,
+        )
+
+
+def _is_mixed(rewrite: RowRewrite) -> bool:
+    """Whether both the matches and the rest have to be looked at."""
+    uses_matches = bool(rewrite.assignments) or rewrite.change_data is not None
+    return rewrite.keeps_rest and uses_matches
+
+
+def _read(
+    rewrite: RowRewrite, copier: RowGroupCopier | None, update: ColumnUpdate | None
+) -> Iterator[Any]:
+    """The rows that are written or recorded, as batches with a last column that marks the matches.
+
+    Where all of them are matches, or none is, the mark is left out. Rows that are only copied, or
+    that get new values in a few columns, may come as `CopiedColumns`.
+    """
+    source = rewrite.source
+    paths = source.files["path"].to_pylist()
+    matches = [rewrite.matches.get(path) for path in paths]
+    reader = DataFileReader(
+        source.store,
+        source.configuration,
+        source.configuration.schema.names,
+        expected_vectors=deletion_vectors_of(source.files),
+        with_positions=_is_mixed(rewrite),
+    )
+    return read_ahead(source.store, _sources(rewrite, reader, matches, copier, update))
+
+
+def _sources(
+    rewrite: RowRewrite,
+    reader: DataFileReader,
+    matches: list[BitMap64 | None],
+    copier: RowGroupCopier | None,
+    update: ColumnUpdate | None,
+) -> Iterator[BatchSource]:
+    is_mixed = _is_mixed(rewrite)
+    for file in data_files(rewrite.source.files):
+        rows = matches[file.ordinal]
+        if is_mixed:
+            changed = None
+            if copier is not None and update is not None and rows is not None:
+                changed = copier.sources(file, reader, FileUpdate(update, rows))
+            yield from changed or (partial(_mark, each, rows) for each in reader.sources([file]))
+        elif rewrite.keeps_rest and rows is not None:
+            rest = replace(file, hidden=rows)
+            copied = None if copier is None else copier.sources(rest, reader)
+            yield from copied or reader.sources([rest])
+        elif not rewrite.keeps_rest:
+            yield from reader.sources([_only(file, rows)])
+
+
+def _only(file: DataFile, rows: BitMap64 | None) -> DataFile:
+    return file if rows is None else replace(file, selected=rows)
+
+
+def _mark(source: BatchSource, matches: BitMap64 | None) -> Iterator[Any]:
+    """The batches with a mark on matching rows instead of the positions."""
+    for batch in source():
+        indexes = np.from_dlpack(batch.column(ROW_INDEX))
+        marks = np.ones(len(indexes), dtype=bool)
+        if matches is not None:
+            marks[:] = False
+            nearby = matches & BitMap64(range(int(indexes[0]), int(indexes[-1]) + 1))
+            # Every match is a live row, so each is found where it would be inserted.
+            marks[np.searchsorted(indexes, np.asarray(nearby.to_array(), dtype=np.int64))] = True
+        bits = pa.py_buffer(np.packbits(marks, bitorder="little"))
+        mask = pa.Array.from_buffers(pa.bool_(), len(marks), [None, bits])
+        columns = [*batch.columns[:-2], mask]
+        names = [*batch.schema.names[:-2], _MATCHES]
+        yield pa.RecordBatch.from_arrays(columns, names=names)
+
+
+class _Rewriting:
+    """Takes the rows of one rewrite and hands them to the writers."""
+
+    def __init__(
+        self,
+        rewrite: RowRewrite,
+        data: DataFileWriter,
+        changes: ChangeDataWriter | None,
+        copier: RowGroupCopier | None,
+    ) -> None:
+        configuration = rewrite.source.configuration
+        self._copier = copier
+        self._copied: list[CopiedColumns] = []
+        self.num_changed_rows = 0
+        self.num_copied_rows = 0
+        self._schema = to_arrow_schema(configuration.schema)
+        self._data = data
+        self._changes = changes
+        self._all_match = not rewrite.keeps_rest
+        self._ids = CarriedIds.of(configuration)
+        self._update = None
+        if rewrite.assignments:
+            self._update = row_update(
+                rewrite.assignments,
+                rewrite.data.values,
+                configuration.schema,
+                rewrite.data.constraints,
+                table=rewrite.data.location.uri,
+            )
+
+    def take(self, batch: Any) -> None:
+        """Write the rows of a batch as `_read` gives it."""
+        if isinstance(batch, CopiedColumns):
+            self._take_copied(batch)
+        elif batch.schema.names[-1:] == [_MATCHES]:
+            self._take_marked(batch)
+        elif self._all_match:
+            self._write(self._change(batch))
+        else:
+            self.num_copied_rows += batch.num_rows
+            self._write(batch)
+
+    def _take_copied(self, columns: CopiedColumns) -> None:
+        assert self._copier is not None  # noqa: S101  it made them
+        self._copied.append(columns)
+        if columns.is_last:
+            self.num_changed_rows += columns.num_changed
+            self.num_copied_rows += columns.num_rows - columns.num_changed
+            self._data.add_encoded(columns.key, self._copier.join(self._copied))
+            self._copied = []
+
+    def _take_marked(self, batch: Any) -> None:
+        marks = batch.column(_MATCHES)
+        rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self._schema)
+        matching = rows.filter(marks)
+        self.num_copied_rows += rows.num_rows - matching.num_rows
+        changed = self._change(matching) if matching.num_rows else None
+        if changed is not None and self._update is not None:
+            columns = (*self._update.columns, self._ids.version_column)
+            self._write(_put_back(rows, changed, marks, columns))
+        else:
+            self._write(rows.filter(pc.invert(marks)) if matching.num_rows else rows)
+
+    def _change(self, matching: Any) -> Any:
+        """The matching rows as they will be, None where they leave; recorded if that is wanted."""
+        self.num_changed_rows += matching.num_rows
+        if self._update is None:
+            self._record(matching, "delete")
+            return None
+        changed = self._ids.as_changed(self._update.apply(matching))
+        self._record(matching, "update_preimage")
+        self._record(changed, "update_postimage")
+        return changed
+
+    def _record(self, rows: Any, change: ChangeType) -> None:
+        if self._changes is not None:
+            self._changes.add(self._ids.of_table(rows), change)
+
+    def _write(self, rows: Any) -> None:
+        if rows is not None and rows.num_rows:
+            self._data.add(rows)
+
+
+def _put_back(rows: Any, changed: Any, marks: Any, columns: tuple[str | None, ...]) -> Any:
+    """The rows, with the changed ones at the places they were taken from."""
+    places = np.arange(rows.num_rows, dtype=np.int64)
+    marked = np.from_dlpack(pc.indices_nonzero(marks))
+    places[marked] = rows.num_rows + np.arange(changed.num_rows)
+    index = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+    arrays = [
+        pa.concat_arrays([old, new]).take(index) if name in columns else old
+        for name, old, new in zip(rows.schema.names, rows.columns, changed.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)

@@ -1,0 +1,179 @@
+"""Writing the rows of data files anew along a Z-order curve, in bounded memory.
+
+Rows that do not fit are spread over temporary files by stretches of the curve, and each stretch is
+sorted by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.arrow.compaction import combined, discard_files
+from dagster_delta.engines.arrow.engine import ArrowEngine
+from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.storage.scratch_directory import scratch_directory
+
+__all__ = ["sort_files", "sorted_along"]
+
+SORT_BYTES = 128 * 1024 * 1024
+"""Arrow bytes of the rows that are sorted at once."""
+
+_MAX_STRETCHES = 256
+_BATCH_ROWS = 65_536
+_UNCOUNTED_STRIDE = 50
+
+
+def sort_files(
+    groups: Sequence[ReadPlan],
+    spec: WriteSpec,
+    columns: Sequence[tuple[str, ...]],
+    *,
+    is_hilbert: bool = False,
+) -> WriteResult:
+    """New files with the rows of each group sorted along a curve of its own.
+
+    Args:
+        groups: files of one partition each.
+        spec: how the files are written.
+        columns: logical paths of the columns to sort by.
+        is_hilbert: whether along the Hilbert curve instead of the Z-order curve.
+
+    Raises:
+        DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure.
+    """
+    written: list[WriteResult] = []
+    engine = ArrowEngine()
+    try:
+        for group in groups:
+            curve, num_rows = _curve_of(group, columns, is_hilbert=is_hilbert)
+            rows = engine.read(group)
+            batches = sorted_along(curve, rows, num_rows=num_rows)
+            reader = pa.RecordBatchReader.from_batches(rows.schema, batches)
+            written.append(engine.write(reader, spec, store=group.store))
+    except BaseException:
+        discard_files(combined(written), groups[0].store)
+        raise
+    return combined(written)
+
+
+def _curve_of(
+    group: ReadPlan, columns: Sequence[tuple[str, ...]], *, is_hilbert: bool
+) -> tuple[ZOrderCurve, int | None]:
+    """The curve through a sample of the group, and how many rows it has as far as the log knows."""
+    counts = parse_statistics_json(group.files["stats"], ())["num_records"]
+    num_rows = pc.sum(counts, skip_nulls=False).as_py()
+    names = tuple(dict.fromkeys(path[0] for path in columns))
+    stride = _UNCOUNTED_STRIDE if num_rows is None else max(1, num_rows // SAMPLE_ROWS)
+    rows = ArrowEngine().read(replace(group, columns=names))
+    sampled, skip = [], 0
+    for batch in rows:
+        chosen = np.arange(skip, batch.num_rows, stride)
+        skip = int(chosen[-1]) + stride - batch.num_rows if len(chosen) else skip - batch.num_rows
+        sampled.append(batch.take(index_of(chosen)) if stride > 1 else batch)
+    sample = pa.Table.from_batches(sampled, rows.schema)
+    return ZOrderCurve.through(columns, sample, is_hilbert=is_hilbert), num_rows
+
+
+def sorted_along(
+    curve: ZOrderCurve,
+    rows: pa.RecordBatchReader,
+    *,
+    num_rows: int | None,
+    sort_bytes: int = SORT_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """The rows in the order of the curve.
+
+    Args:
+        curve: through a sample of them.
+        rows: `pa.RecordBatchReader`.
+        num_rows: about how many there are; None where nobody knows.
+        sort_bytes: Arrow bytes to keep in memory before rows are spread over temporary files.
+    """
+    waiting: list[Any] = []
+    size = 0
+    for batch in rows:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size > sort_bytes:
+            stretches = _stretch_count(waiting, size, num_rows, sort_bytes)
+            yield from _spilled(curve, rows, waiting, stretches, sort_bytes)
+            return
+    if waiting:
+        yield from _sorted(curve, pa.Table.from_batches(waiting))
+
+
+def _stretch_count(waiting: Sequence[Any], size: int, num_rows: int | None, sort_bytes: int) -> int:
+    if num_rows is None:
+        return _MAX_STRETCHES // 4
+    per_row = size / max(1, sum(each.num_rows for each in waiting))
+    # Half full on average, as the sample tells the ends of the stretches only roughly.
+    return min(_MAX_STRETCHES, int(2 * per_row * num_rows / sort_bytes) + 2)
+
+
+def _spilled(
+    curve: ZOrderCurve,
+    rows: Iterable[Any],
+    waiting: list[Any],
+    num_stretches: int,
+    sort_bytes: int,
+) -> Iterator[pa.RecordBatch]:
+    places = np.concatenate([curve.positions(each) for each in waiting])
+    # The first rows stand for all: that their stretches are of uneven length costs memory only.
+    ends = np.quantile(places.astype(np.float64), np.linspace(0, 1, num_stretches + 1)[1:-1])
+    schema = waiting[0].schema
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(scratch_directory("delta-zorder-")))
+        files = [directory / f"{index}.arrow" for index in range(num_stretches)]
+        with ExitStack() as writers:
+            sinks = [writers.enter_context(pa.ipc.new_file(str(each), schema)) for each in files]
+            while waiting:
+                _spread(curve, waiting.pop(0), ends, sinks)
+            for batch in rows:
+                _spread(curve, batch, ends, sinks)
+        for each in files:
+            yield from _sorted_file(curve, each, sort_bytes)
+            each.unlink()
+
+
+def _spread(curve: ZOrderCurve, batch: Any, ends: Any, sinks: Sequence[Any]) -> None:
+    stretch = np.searchsorted(ends, curve.positions(batch).astype(np.float64), side="right")
+    order = np.argsort(stretch, kind="stable")
+    rows = batch.take(index_of(order))
+    borders = np.searchsorted(stretch[order], np.arange(len(sinks) + 1))
+    for sink, start, end in zip(sinks, borders, borders[1:], strict=False):
+        if end > start:
+            sink.write_batch(rows.slice(start, end - start))
+
+
+def _sorted_file(curve: ZOrderCurve, path: Path, sort_bytes: int) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(str(path), "rb") as source, pa.ipc.open_file(source) as reader:
+        together: list[Any] = []
+        size = 0
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index)
+            together.append(batch)
+            size += batch.nbytes
+            if size > 2 * sort_bytes:
+                # A stretch that is too long, of one value say, is sorted in parts: its files
+                # overlap in what they cover, and memory stays bounded.
+                yield from _sorted(curve, pa.Table.from_batches(together))
+                together, size = [], 0
+        if together:
+            yield from _sorted(curve, pa.Table.from_batches(together))
+
+
+def _sorted(curve: ZOrderCurve, table: Any) -> Iterator[pa.RecordBatch]:
+    order = np.argsort(curve.positions(table), kind="stable")
+    for start in range(0, len(order), _BATCH_ROWS):
+        chosen = table.take(index_of(order[start : start + _BATCH_ROWS]))
+        yield from chosen.combine_chunks().to_batches()

@@ -1,0 +1,1 @@
+"""Parquet files read as the rows of a table."""

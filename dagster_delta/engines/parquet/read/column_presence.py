@@ -1,0 +1,120 @@
+"""Which data files have the columns that a default stands in for: the log tells of some, their
+footers of the others.
+
+Spec: Per-file Statistics; footers of data files are Parquet's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow.compute as pc
+
+from dagster_delta.engines.parquet.read.file_projection import num_steps_found
+from dagster_delta.engines.parquet.read.source import read_arrow_schema
+from dagster_delta.protocol.features.existing_defaults import (
+    defaulted_columns,
+    fields_with_existing_default,
+)
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.table_properties import ColumnMappingMode
+from dagster_delta.protocol.values.arrow_values import every
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["has_any", "lacked_fields", "may_lack"]
+
+_FOOTER_READERS = 16
+
+_T = TypeVar("_T")
+
+_Path: TypeAlias = tuple[str, ...]
+
+
+def may_lack(files: Any, schema: StructType, mode: ColumnMappingMode) -> Any:
+    """Which files may lack a field that has a default in them, by the log alone.
+
+    Statistics that count the nulls of a column are of a file that has it. That they do not count
+    them says nothing.
+
+    Args:
+        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
+        schema: logical schema, or the columns of it that matter.
+        mode: column mapping mode of the table.
+
+    Returns:
+        `pa.BooleanArray`, one value per file.
+    """
+    columns = defaulted_columns(schema, mode)
+    unknown = every(False, files.num_rows)
+    if not columns:
+        return unknown
+    statistics = parse_statistics_json(files["stats"], columns)
+    for index in range(len(columns)):
+        counts = statistics[f"null_count.{index}"].combine_chunks()
+        unknown = pc.or_(unknown, pc.is_null(counts))
+    return unknown
+
+
+def lacked_fields(
+    store: ObjectStore, paths: Sequence[str], schema: StructType, mode: ColumnMappingMode
+) -> list[frozenset[_Path]]:
+    """The fields with a default that each file lacks, by its footer.
+
+    A file that lacks the struct around a field has no rows with a default in it.
+
+    Args:
+        store: store of the table.
+        paths: of the files, as the log spells them.
+        schema: logical schema, or the columns of it that matter.
+        mode: column mapping mode of the table.
+
+    Raises:
+        DataFileMissing, InvalidTable, StorageFailure: of a file.
+    """
+    fields = [path for path, _ in fields_with_existing_default(schema)]
+
+    def lacked(found: Any) -> frozenset[_Path]:
+        steps = {path: num_steps_found(found, schema, path, mode) for path in fields}
+        return frozenset(path for path, count in steps.items() if count == len(path) - 1)
+
+    return _each_footer(store, paths, lacked)
+
+
+def has_any(
+    store: ObjectStore,
+    paths: Sequence[str],
+    schema: StructType,
+    mode: ColumnMappingMode,
+    fields: Sequence[_Path],
+) -> list[bool]:
+    """Whether each file has any of some fields, by its footer.
+
+    Args:
+        store: store of the table.
+        paths: of the files, as the log spells them.
+        schema: logical schema.
+        mode: column mapping mode of the table.
+        fields: logical paths through structs.
+
+    Raises:
+        DataFileMissing, InvalidTable, StorageFailure: of a file.
+    """
+
+    def has(found: Any) -> bool:
+        return any(num_steps_found(found, schema, path, mode) == len(path) for path in fields)
+
+    return _each_footer(store, paths, has)
+
+
+def _each_footer(store: ObjectStore, paths: Sequence[str], look: Callable[[Any], _T]) -> list[_T]:
+    """What is found in the `pyarrow.Schema` of each file."""
+
+    def open_and_look(path: str) -> _T:
+        return look(read_arrow_schema(store, decode_path(path)))
+
+    with ThreadPoolExecutor(_FOOTER_READERS, "delta-footer") as readers:
+        return list(readers.map(open_and_look, paths))

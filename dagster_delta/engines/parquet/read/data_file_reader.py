@@ -1,0 +1,426 @@
+"""Reading one data file at a time: its live rows, of some columns, that a filter is true for.
+
+With a filter, the columns it looks at are decoded first; the others only in row groups where a row
+has passed it.
+
+Spec: Data Files; Partition Values; Deletion Vectors; Column Mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from dagster_delta.engines.parquet.read.file_projection import FileProjection
+from dagster_delta.engines.parquet.read.opened_file import OpenedFile
+from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
+from dagster_delta.engines.parquet.read.row_group_skipping import matching_row_groups
+from dagster_delta.engines.parquet.read.source import naming_data_file, read_footer
+from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
+from dagster_delta.engines.values.char_padding import with_padded_text
+from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
+from dagster_delta.protocol.features.row_tracking import carried_columns
+from dagster_delta.protocol.features.text_limits import padded_type
+from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.values.arrow_values import FALSE
+from dagster_delta.protocol.values.partition_values import decode_path, parse_partition_column
+from dagster_delta.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.sql.expressions import SqlExpression
+
+__all__ = [
+    "FILE_ORDINAL",
+    "ROW_ID_COLUMNS",
+    "ROW_INDEX",
+    "DataFile",
+    "DataFileReader",
+    "data_files",
+]
+
+FILE_ORDINAL = "\0file ordinal"
+"""The int32 column that tells which of the files that are read together a row is of."""
+ROW_INDEX = "\0row index"
+"""The int64 column that tells where in its file a row stands, deleted rows counted."""
+
+SPLIT_FILE_BYTES = 16 * 1024 * 1024
+"""Files from this size on are shared out among workers by row group."""
+
+ROW_ID_COLUMNS = ("base_row_id", "default_row_commit_version")
+"""Columns of `LIVE_FILE_SCHEMA` that only a read of row ids needs."""
+
+_FILES_AT_ONCE = 10_000
+_NEEDED_COLUMNS = ("path", "size_bytes", "partition_values", "deletion_vector")
+_POSITION_FIELDS = (pa.field(FILE_ORDINAL, pa.int32()), pa.field(ROW_INDEX, pa.int64()))
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One logical file of the table."""
+
+    path: str
+    """Decoded: relative to the table root, or absolute."""
+    size_bytes: int
+    partition_values: Mapping[str, str | None]
+    """Serialised values by physical column name."""
+    deletion_vector: DeletionVectorDescriptor | None
+    ordinal: int = 0
+    """Which of the files that are read together it is."""
+    selected: BitMap64 | None = None
+    """Indexes of the rows to read, of those that are live; None for all."""
+    hidden: BitMap64 | None = None
+    """Indexes of rows to leave out besides the deleted ones."""
+    base_row_id: int | None = None
+    """Row id of the first row, where the log was asked for it."""
+    default_row_commit_version: int | None = None
+    """Version of rows that carry none of their own, where the log was asked for it."""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> DataFile:
+        """The file of one row of `LIVE_FILE_SCHEMA`, as `to_pylist` gives it."""
+        vector = row.get("deletion_vector")
+        return cls(
+            path=decode_path(row["path"]),
+            size_bytes=row["size_bytes"],
+            partition_values=dict(row["partition_values"] or ()),
+            deletion_vector=None if vector is None else DeletionVectorDescriptor(**vector),
+            base_row_id=row.get("base_row_id"),
+            default_row_commit_version=row.get("default_row_commit_version"),
+        )
+
+
+def data_files(files: pa.Table) -> Iterator[DataFile]:
+    """The files of a `pyarrow.Table` with columns of `LIVE_FILE_SCHEMA`, numbered in order."""
+    names = [*_NEEDED_COLUMNS, *(each for each in ROW_ID_COLUMNS if each in files.column_names)]
+    needed = files.select(names)
+    ordinals = count()
+    for chunk in needed.to_batches(max_chunksize=_FILES_AT_ONCE):
+        for row in chunk.to_pylist():
+            yield replace(DataFile.from_row(row), ordinal=next(ordinals))
+
+
+class DataFileReader:
+    """Reads files of one table version; may be used by several threads.
+
+    Args:
+        store: store of the table.
+        configuration: of the version that is read; where it carries row ids (see
+            `tracked_configuration`), rows without materialised ones have those of their place.
+        columns: logical top-level columns of the batches, in order.
+        where: exact filter; None for all rows.
+        expected_vectors: deletion vectors of the files that will be read, where several files
+            are: vectors in one file are then fetched together.
+        with_positions: whether `FILE_ORDINAL` and `ROW_INDEX` follow the columns.
+        verifies_pages: whether pages are held against the checksums that they carry.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        configuration: TableConfiguration,
+        columns: Sequence[str],
+        *,
+        where: SqlExpression | None = None,
+        expected_vectors: Iterable[DeletionVectorDescriptor] = (),
+        with_positions: bool = False,
+        verifies_pages: bool = True,
+    ) -> None:
+        self._store = store
+        self._verifies_pages = verifies_pages
+        self._is_remote = store.local_path("") is None
+        self._configuration = configuration
+        self._columns = list(columns)
+        self._where = where
+        self._predicate = None if where is None else where.to_predicate()
+        self._vectors = DeletionVectorLoader(store, expected_vectors)
+        referenced = {path[0] for path in where.references} if where is not None else set(columns)
+        schema = configuration.schema
+        first = [each.name for each in schema if each.name in referenced] if where else columns
+        self._first = _ColumnSet(configuration, first)
+        """The columns that are always decoded: those of the filter, or all where there is none."""
+        self._rest = _ColumnSet(configuration, [name for name in columns if name not in referenced])
+        self._with_positions = with_positions
+        carried = carried_columns(configuration)
+        self._row_ids = None if carried is None else carried.positions_in(columns)
+        self.schema = to_arrow_schema(StructType(tuple(schema.field(name) for name in columns)))
+        if with_positions:
+            self.schema = pa.schema([*self.schema, *_POSITION_FIELDS])
+
+    def sources(self, files: Iterable[DataFile]) -> Iterator[BatchSource]:
+        """One source per small file and per row group of a large one, in order.
+
+        Raises:
+            As `read` does, for large files.
+        """
+        for file in files:
+            if file.size_bytes < SPLIT_FILE_BYTES:
+                yield partial(self.read, file)
+                continue
+            opened = self.open(file)
+            for group in self._row_groups(opened):
+                yield partial(self.read_group, opened, group)
+
+    def read(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+        """The rows of a file, as `pyarrow.RecordBatch`es of `schema`.
+
+        Raises:
+            DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
+            StorageFailure, InvalidArgument (from the filter).
+        """
+        opened = self.open(file)
+        for group in self._row_groups(opened):
+            yield from self.read_group(opened, group)
+
+    def open(self, file: DataFile) -> OpenedFile:
+        """The file with its footer and its deletion vector. Raises as `read` does."""
+        with self.naming(file):
+            handle = self._store.open_input(file.path)
+            parquet = read_footer(handle)
+            opened = OpenedFile(
+                file,
+                handle,
+                parquet.metadata,
+                parquet.schema_arrow,
+                self._is_remote,
+                self._verifies_pages,
+            )
+            vector = file.deletion_vector
+            if vector is not None:
+                opened.left_out = self._vectors.load(
+                    vector, data_file=file.path, num_rows=opened.footer.num_rows
+                )
+            if file.hidden:
+                opened.left_out = (opened.left_out or BitMap64()) | file.hidden
+        return opened
+
+    def _row_groups(self, opened: OpenedFile) -> list[int]:
+        if self._predicate is None:
+            return list(range(opened.footer.num_row_groups))
+        return matching_row_groups(
+            self._predicate,
+            opened.footer,
+            opened.arrow_schema,
+            self._configuration.schema,
+            self._configuration.column_mapping_mode,
+        )
+
+    def read_group(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
+        """The rows of one row group of a file that a reader of the same table version has opened.
+        Raises as `read` does.
+        """
+        with self.naming(opened.file):
+            if opened.may_hold_wanted(group):
+                read = self._read_all if self._where is None else self._read_matching
+                yield from read(opened, group)
+
+    def _read_all(self, opened: OpenedFile, group: int) -> Iterator[Any]:
+        position = opened.first_rows[group]
+        projection = self._first.projection(opened.arrow_schema)
+        for raw in opened.decode(group, projection.parquet_columns):
+            wanted = opened.wanted_rows(position, raw.num_rows)
+            rows, count = _filter(raw, wanted)
+            if count:
+                arrays = self._first.arrays(projection, rows, opened.file, count)
+                yield self._located(arrays, opened.file, position, raw.num_rows, wanted, count)
+            position += raw.num_rows
+
+    def _read_matching(self, opened: OpenedFile, group: int) -> Iterator[Any]:
+        selected, first_columns = self._match(opened, group)
+        if not selected.true_count:
+            return
+        position = taken = 0
+        for rows, length in self._decode_rest(opened, group, selected):
+            mask = selected.slice(position, length)
+            count = mask.true_count
+            if count:
+                found = dict(zip(self._rest.names, rows, strict=True))
+                for name in self._first.names:
+                    found[name] = first_columns[name].slice(taken, count).combine_chunks()
+                arrays = [found[name] for name in self._columns]
+                start = opened.first_rows[group] + position
+                yield self._located(arrays, opened.file, start, length, mask, count)
+            position += length
+            taken += count
+
+    def _located(
+        self, arrays: list[Any], file: DataFile, start: int, length: int, mask: Any, count: int
+    ) -> Any:
+        """The batch of some rows, with what follows from where they stand in the file."""
+        if self._with_positions or self._row_ids is not None:
+            positions = _positions(file, start, length, mask)
+            if self._row_ids is not None:
+                _fill_row_ids(arrays, self._row_ids, file, positions[1])
+            if self._with_positions:
+                arrays = [*arrays, *positions]
+        return _batch(arrays, self.schema, count)
+
+    def _decode_rest(
+        self, opened: OpenedFile, group: int, selected: Any
+    ) -> Iterator[tuple[list[Any], int]]:
+        """The columns besides the filter's, batch by batch: the selected rows of them, and how many
+        rows the batch was taken from.
+        """
+        if not self._rest.names:
+            yield [], len(selected)
+            return
+        position = 0
+        projection = self._rest.projection(opened.arrow_schema)
+        for raw in opened.decode(group, projection.parquet_columns):
+            rows, count = _filter(raw, selected.slice(position, raw.num_rows))
+            position += raw.num_rows
+            arrays = self._rest.arrays(projection, rows, opened.file, count) if count else []
+            yield arrays, raw.num_rows
+
+    def _match(self, opened: OpenedFile, group: int) -> tuple[Any, Any]:
+        """Which rows of a row group are wanted and pass the filter.
+
+        Returns:
+            A `pyarrow.BooleanArray` of all its rows, and a `pyarrow.Table` of the filter's columns
+            in those that pass.
+        """
+        assert self._where is not None  # noqa: S101  it is what chose this way of reading
+        position = opened.first_rows[group]
+        projection = self._first.projection(opened.arrow_schema)
+        masks = []
+        batches = []
+        for raw in opened.decode(group, projection.parquet_columns):
+            wanted = opened.wanted_rows(position, raw.num_rows)
+            position += raw.num_rows
+            # The filter never sees a deleted row: it could fail on one.
+            rows, count = _filter(raw, wanted)
+            arrays = self._first.arrays(projection, rows, opened.file, count)
+            batch = _batch(arrays, self._first.schema, count)
+            mask = pc.fill_null(self._where.mask(batch), FALSE)
+            masks.append(mask if wanted is None else pc.replace_with_mask(wanted, wanted, mask))
+            passed, count = _filter(batch, mask)
+            if count:
+                batches.append(passed)
+        selected = pa.concat_arrays(masks) if masks else pa.array([], pa.bool_())
+        return selected, pa.Table.from_batches(batches, self._first.schema)
+
+    def naming(self, file: DataFile) -> AbstractContextManager[None]:
+        """Errors from here on name the table and the data file, those of the system included."""
+        return naming_data_file(self._store, file.path)
+
+
+def _filter(rows: Any, mask: Any) -> tuple[Any, int]:
+    """The rows of a `pyarrow.RecordBatch` where the mask is true (all without one), counted."""
+    if mask is None:
+        return rows, rows.num_rows
+    count = mask.true_count
+    if count == rows.num_rows:
+        return rows, count
+    # A batch without columns cannot be filtered: it would forget how many rows it has.
+    if not rows.num_columns:
+        return _rows(count), count
+    # `RecordBatch.filter` takes no allocator.
+    drop = pc.FilterOptions("drop")
+    return pc.call_function("filter", [rows, mask], drop, decoding_pool()), count
+
+
+def _positions(file: DataFile, start: int, length: int, mask: Any) -> list[Any]:
+    """The position columns of those rows of a file from `start` on where the mask is true."""
+    rows = np.arange(start, start + length, dtype=np.int64)
+    indexes = pa.Array.from_buffers(pa.int64(), length, [None, pa.py_buffer(rows)])
+    if mask is not None:
+        indexes = indexes.filter(mask)
+    return [pa.repeat(integer_column([file.ordinal], pa.int32())[0], len(indexes)), indexes]
+
+
+def _fill_row_ids(
+    arrays: list[Any], places: tuple[int | None, int | None], file: DataFile, indexes: Any
+) -> None:
+    """Put the ids of a file's rows where they carry none, in place.
+
+    Spec: a materialised id counts; without one, the id is the file's first plus the position.
+    """
+    row_id, row_commit_version = places
+    if row_id is not None and file.base_row_id is not None:
+        fresh = pc.add(indexes, file.base_row_id)
+        arrays[row_id] = pc.coalesce(arrays[row_id], fresh)
+    if row_commit_version is not None and file.default_row_commit_version is not None:
+        arrays[row_commit_version] = pc.fill_null(
+            arrays[row_commit_version], file.default_row_commit_version
+        )
+
+
+def _batch(arrays: list[Any], schema: Any, count: int) -> Any:
+    return pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else _rows(count)
+
+
+def _rows(count: int) -> Any:
+    """A `pyarrow.RecordBatch` of rows without columns."""
+    nothing = pa.struct([])
+    return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(nothing, count, [None]))
+
+
+class _ColumnSet:
+    """Some columns of the table, found in any of its files."""
+
+    def __init__(self, configuration: TableConfiguration, names: Sequence[str]) -> None:
+        fields = [configuration.schema.field(name) for name in names]
+        partitioned = set(configuration.partition_columns)
+        self.names = list(names)
+        self.schema = to_arrow_schema(StructType(tuple(fields)))
+        self._mode = configuration.column_mapping_mode
+        self._data_fields = StructType(tuple(f for f in fields if f.name not in partitioned))
+        self._constants = [
+            _PartitionColumn(field, configuration.physical_name(field.name))
+            if field.name in partitioned
+            else None
+            for field in fields
+        ]
+        self._projections: list[tuple[Any, FileProjection]] = []
+
+    def projection(self, file_schema: Any) -> FileProjection:
+        """How a file of that `pyarrow.Schema` gives the columns that are not partition columns."""
+        # Most files of a table share their schema, so the last plans are tried first.
+        for schema, projection in self._projections:
+            if schema.equals(file_schema, check_metadata=True):
+                return projection
+        projection = FileProjection.plan(file_schema, self._data_fields, self._mode)
+        self._projections = [(file_schema, projection), *self._projections[:3]]
+        return projection
+
+    def arrays(self, projection: FileProjection, raw: Any, file: DataFile, count: int) -> list[Any]:
+        """All columns of the set: from decoded rows, and from the file's partition values."""
+        data = iter(projection.apply(raw))
+        values = file.partition_values
+        return [
+            next(data) if constant is None else constant.repeat(values, count)
+            for constant in self._constants
+        ]
+
+
+class _PartitionColumn:
+    """A partition column: one value per file, parsed once per distinct text."""
+
+    def __init__(self, field: StructField, physical_name: str) -> None:
+        self._field = field
+        self._physical_name = physical_name
+        self._scalars: dict[str | None, Any] = {}
+
+    def repeat(self, values: Mapping[str, str | None], count: int) -> Any:
+        """The value of a file as a `pyarrow.Array` of `count` rows."""
+        text = values.get(self._physical_name)
+        scalar = self._scalars.get(text)
+        if scalar is None:
+            parsed = parse_partition_column(
+                string_column([text]), self._field.data_type, column=self._field.name
+            )
+            padded = with_padded_text(parsed, padded_type(self._field))
+            scalar = self._scalars[text] = padded[0]
+        return pa.repeat(scalar, count)

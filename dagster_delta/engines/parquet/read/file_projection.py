@@ -1,0 +1,438 @@
+"""How the columns of one data file become the columns that are asked for.
+
+Fields are found by name, physical name or field id at every depth; what a file lacks is null, or
+the default that the schema has for existing rows, what it has beyond is ignored, narrower types
+from before a widening are cast, days and times of the legacy calendar are moved, shredded
+variants are put together, and CHAR(n) is filled up with blanks.
+
+Spec: Column Mapping (Reader Requirements); Data Files; Type Widening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
+from dagster_delta.engines.parquet.read.variant_reassembly import VariantReassembly
+from dagster_delta.engines.sql.ansi_cast import value_cast
+from dagster_delta.engines.values.char_padding import with_padded_text
+from dagster_delta.engines.values.nested_arrays import (
+    is_list_like,
+    list_elements,
+    map_entries,
+    plain_array,
+    plain_type,
+    rebuild_list,
+    rebuild_map,
+    rebuild_struct,
+)
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
+from dagster_delta.protocol.features.column_mapping import (
+    PARQUET_FIELD_ID_KEY,
+    field_id,
+    physical_name,
+)
+from dagster_delta.protocol.features.existing_defaults import existing_default
+from dagster_delta.protocol.features.text_limits import padded_type
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.table_properties import ColumnMappingMode
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.arrow_values import null_scalar
+
+__all__ = ["FileProjection", "leaf_ranges", "locate_leaf", "num_steps_found"]
+
+_Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _ProjectedColumn:
+    """One wanted column: where it stands among the columns read, and how it is converted."""
+
+    position: int | None
+    absent: Any
+    """`pyarrow.Scalar` of a column that the file lacks."""
+    convert: _Convert | None
+    declared: DataType | None
+    """See `padded_type`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What decides about the columns of a file besides their types."""
+
+    mode: ColumnMappingMode
+    calendar: LegacyCalendar | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileProjection:
+    """The plan for all files of one Arrow schema."""
+
+    parquet_columns: list[int]
+    """Indexes of the Parquet columns to decode."""
+    _columns: tuple[_ProjectedColumn, ...]
+
+    @classmethod
+    def plan(cls, file_schema: Any, wanted: StructType, mode: ColumnMappingMode) -> FileProjection:
+        """Match the wanted fields with those of a file.
+
+        Args:
+            file_schema: `pyarrow.Schema` of the data file.
+            wanted: logical fields, in order, without partition columns.
+            mode: column mapping mode of the table.
+
+        Raises:
+            InvalidTable: a column has a type the table's schema cannot have come from, or the
+                table maps columns by id and the file has no ids.
+        """
+        file_fields = list(file_schema)
+        # Spec: in id mode, readers refuse a file without ids or return nulls. Nulls would hide
+        # the rows of a file that was put there by a writer that does not know about ids.
+        if mode == "id" and file_fields and not any(map(_parquet_id, file_fields)):
+            raise InvalidTable(
+                "the table maps columns by id and the data file has no field ids: rewrite the "
+                "file with a writer that supports column mapping"
+            )
+        found = [_find(file_fields, each, mode) for each in wanted]
+        rules = _Rules(mode, LegacyCalendar.of(file_schema.metadata))
+        # The reader returns columns in the order of the file.
+        chosen = sorted({index for index in found if index is not None})
+        position = {index: order for order, index in enumerate(chosen)}
+        leaves = leaf_ranges(file_fields)
+        return cls(
+            [leaf for index in chosen for leaf in leaves[index]],
+            tuple(
+                _ProjectedColumn(
+                    None if index is None else position[index],
+                    _absent_value(field),
+                    None
+                    if index is None
+                    else _plan(file_fields[index].type, field.data_type, rules, (field.name,)),
+                    padded_type(field),
+                )
+                for field, index in zip(wanted, found, strict=True)
+            ),
+        )
+
+    def apply(self, batch: pa.RecordBatch) -> list[Any]:
+        """The wanted columns of a batch of the file, as `pyarrow.Array`s of the table's types.
+
+        Raises:
+            pyarrow.ArrowInvalid: a value does not fit the table's type.
+        """
+        arrays = []
+        for each in self._columns:
+            if each.position is None:
+                array = _repeated(each.absent, batch.num_rows)
+            else:
+                array = batch.column(each.position)
+                if pa.types.is_dictionary(array.type):
+                    array = pc.take(array.dictionary, array.indices, memory_pool=decoding_pool())
+                array = array if each.convert is None else each.convert(array)
+            arrays.append(with_padded_text(array, each.declared))
+        return arrays
+
+
+def num_steps_found(
+    file_schema: Any, schema: StructType, path: tuple[str, ...], mode: ColumnMappingMode
+) -> int:
+    """How far into a logical path a file has fields: all of its steps where it has the last one.
+
+    Args:
+        file_schema: `pyarrow.Schema` of the data file.
+        schema: logical schema of the table.
+        path: logical names from the root to a field, through structs.
+        mode: column mapping mode of the table.
+    """
+    siblings, fields = list(file_schema), schema
+    for depth, name in enumerate(path):
+        field = fields.field(name)
+        index = _find(siblings, field, mode)
+        if index is None:
+            return depth
+        found = siblings[index].type
+        if isinstance(field.data_type, StructType) and pa.types.is_struct(found):
+            siblings, fields = list(found), field.data_type
+    return len(path)
+
+
+def locate_leaf(
+    file_schema: Any, schema: StructType, path: tuple[str, ...], mode: ColumnMappingMode
+) -> tuple[int, Any] | None:
+    """Index and Arrow type of the Parquet column behind a logical path through structs.
+
+    Args:
+        file_schema: `pyarrow.Schema` of the data file.
+        schema: logical schema of the table.
+        path: logical names from the root to a leaf.
+        mode: column mapping mode of the table.
+
+    Returns:
+        None where the file lacks the column, or the path does not end at a single Parquet column.
+    """
+    siblings, fields, start = list(file_schema), schema, 0
+    for depth, name in enumerate(path, start=1):
+        field = fields.get(name)
+        index = None if field is None else _find(siblings, field, mode)
+        if field is None or index is None:
+            return None
+        start += leaf_ranges(siblings)[index].start
+        found = siblings[index].type
+        if depth == len(path):
+            return (start, found) if not pa.types.is_nested(found) else None
+        if not (isinstance(field.data_type, StructType) and pa.types.is_struct(found)):
+            return None
+        siblings, fields = list(found), field.data_type
+    return None
+
+
+def _find(siblings: list[Any], field: StructField, mode: ColumnMappingMode) -> int | None:
+    """Index of the file's field for a logical field, or None where the file lacks it."""
+    if mode == "id":
+        wanted_id = field_id(field)
+        if wanted_id is not None:
+            matching = (i for i, each in enumerate(siblings) if _parquet_id(each) == wanted_id)
+            return next(matching, None)
+        # Only columns of change data files have no id: they are no columns of the table.
+    name = physical_name(field, mode)
+    for index, each in enumerate(siblings):
+        if each.name == name:
+            return index
+    if mode == "none":
+        folded = name.casefold()
+        for index, each in enumerate(siblings):
+            if each.name.casefold() == folded:
+                return index
+    return None
+
+
+def _absent_value(field: StructField) -> Any:
+    """`pyarrow.Scalar` of a field in rows of a file that lacks it."""
+    default = existing_default(field)
+    return null_scalar(to_arrow_type(field.data_type)) if default is None else default
+
+
+def _repeated(value: Any, count: int) -> Any:
+    return pa.repeat(value, count) if value.is_valid else pa.nulls(count, value.type)
+
+
+def _parquet_id(field: Any) -> int | None:
+    value = (field.metadata or {}).get(PARQUET_FIELD_ID_KEY)
+    return None if value is None else int(value)
+
+
+def leaf_ranges(fields: list[Any]) -> list[range]:
+    """Indexes of the Parquet columns of each field."""
+    ranges = []
+    start = 0
+    for each in fields:
+        stop = start + _count_leaves(each.type)
+        ranges.append(range(start, stop))
+        start = stop
+    return ranges
+
+
+def _count_leaves(arrow_type: Any) -> int:
+    if pa.types.is_struct(arrow_type):
+        return sum(_count_leaves(each.type) for each in arrow_type)
+    if pa.types.is_map(arrow_type):
+        return _count_leaves(arrow_type.key_type) + _count_leaves(arrow_type.item_type)
+    if is_list_like(arrow_type):
+        return _count_leaves(arrow_type.value_type)
+    return 1
+
+
+def _plan(source: Any, target: DataType, rules: _Rules, path: tuple[str, ...]) -> _Convert | None:
+    """The conversion from a file's type, or None where the array is right as it stands."""
+    arrow_type = to_arrow_type(target)
+    is_same = source == arrow_type and rules.calendar is None
+    if is_same and not _has_mapped_names(target, rules.mode):
+        return None
+    plain = plain_type(source)
+    convert = _plan_plain(plain, target, rules, path)
+    if plain == source:
+        return convert
+    return lambda array: convert(plain_array(array)) if convert else plain_array(array)
+
+
+def _has_mapped_names(target: DataType, mode: ColumnMappingMode) -> bool:
+    """Whether equal types may still pair the wrong fields: names mean nothing under a mapping."""
+    if mode == "none":
+        return False
+    match target:
+        case StructType():
+            return True
+        case ArrayType(element_type):
+            return _has_mapped_names(element_type, mode)
+        case MapType(key_type, value_type):
+            return _has_mapped_names(key_type, mode) or _has_mapped_names(value_type, mode)
+    return False
+
+
+def _plan_plain(
+    source: Any, target: DataType, rules: _Rules, path: tuple[str, ...]
+) -> _Convert | None:
+    arrow_type = to_arrow_type(target)
+    if pa.types.is_null(source) or target == PrimitiveType("void"):
+        return lambda array: pa.nulls(len(array), arrow_type)
+    match target:
+        case StructType() if pa.types.is_struct(source):
+            return _plan_struct(source, target, rules, path)
+        case ArrayType() if is_list_like(source):
+            return _plan_list(source, target, rules, path)
+        case MapType() if pa.types.is_map(source):
+            return _plan_map(source, target, rules, path)
+        case PrimitiveType("variant") if pa.types.is_struct(source):
+            return VariantReassembly.plan(source, ".".join(path)).apply
+        case PrimitiveType() | DecimalType():
+            return _plan_value(source, target, rules.calendar, path)
+    raise _unreadable(source, target, path)
+
+
+def _unreadable(source: Any, target: DataType, path: tuple[str, ...]) -> InvalidTable:
+    column = ".".join(path)
+    return InvalidTable(
+        f"the data file holds {source} where column {column} is of type {target}: it was not "
+        "written for this schema; restore an older version of the table or rewrite the file",
+        column=column,
+    )
+
+
+def _plan_struct(source: Any, target: StructType, rules: _Rules, path: tuple[str, ...]) -> _Convert:
+    siblings = list(source)
+    arrow_type = to_arrow_type(target)
+    plans: list[tuple[int | None, Any, _Convert | None]] = []
+    for field in target:
+        index = _find(siblings, field, rules.mode)
+        convert = (
+            None
+            if index is None
+            else _plan(siblings[index].type, field.data_type, rules, (*path, field.name))
+        )
+        plans.append((index, _absent_value(field), convert))
+
+    def convert_struct(array: Any) -> Any:
+        children = array.flatten()
+        converted = []
+        for index, absent, convert in plans:
+            if index is None:
+                converted.append(_repeated(absent, len(array)))
+            else:
+                child = children[index]
+                converted.append(child if convert is None else convert(child))
+        return rebuild_struct(array, converted, arrow_type)
+
+    return convert_struct
+
+
+def _plan_list(source: Any, target: ArrayType, rules: _Rules, path: tuple[str, ...]) -> _Convert:
+    convert = _plan(source.value_type, target.element_type, rules, (*path, "element"))
+    arrow_type = to_arrow_type(target)
+
+    def convert_list(array: Any) -> Any:
+        elements = list_elements(array)
+        return rebuild_list(array, convert(elements) if convert else elements, arrow_type)
+
+    return convert_list
+
+
+def _plan_map(source: Any, target: MapType, rules: _Rules, path: tuple[str, ...]) -> _Convert:
+    convert_key = _plan(source.key_type, target.key_type, rules, (*path, "key"))
+    convert_value = _plan(source.item_type, target.value_type, rules, (*path, "value"))
+    arrow_type = to_arrow_type(target)
+
+    def convert_map(array: Any) -> Any:
+        keys, values = map_entries(array)
+        return rebuild_map(
+            array,
+            convert_key(keys) if convert_key else keys,
+            convert_value(values) if convert_value else values,
+            arrow_type,
+        )
+
+    return convert_map
+
+
+def _plan_value(
+    source: Any, target: DataType, calendar: LegacyCalendar | None, path: tuple[str, ...]
+) -> _Convert | None:
+    convert = _plan_cast(source, target, path)
+    if calendar is None:
+        return convert
+    days = calendar.day_conversion(source)
+    times = calendar.time_conversion(source, target)
+    return _one_after_another(days, convert, times)
+
+
+def _one_after_another(*steps: _Convert | None) -> _Convert | None:
+    known = [step for step in steps if step is not None]
+    if not known:
+        return None
+    return lambda array: reduce(lambda values, step: step(values), known, array)
+
+
+def _plan_cast(source: Any, target: DataType, path: tuple[str, ...]) -> _Convert | None:
+    if source == to_arrow_type(target):
+        return None
+    if target == PrimitiveType("binary") and _is_bytes(source):
+        return lambda array: array.cast(pa.binary())
+    if not _may_hold(source, target):
+        raise _unreadable(source, target, path)
+    return value_cast(source, target)
+
+
+def _is_bytes(source: Any) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(source)
+        or types.is_large_string(source)
+        or types.is_string_view(source)
+        or types.is_binary(source)
+        or types.is_large_binary(source)
+        or types.is_fixed_size_binary(source)
+        or types.is_binary_view(source)
+    )
+
+
+def _may_hold(source: Any, target: DataType) -> bool:
+    """Whether a file may hold this type for a column: another spelling of it, or a narrower type
+    from before a widening. Integers are checked by value, because some writers spell all of them
+    as 32 or 64 bits.
+    """
+    types = pa.types
+    if isinstance(target, DecimalType):
+        is_exact = types.is_decimal(source) and source.scale <= target.scale
+        return bool(is_exact or types.is_integer(source))
+    assert isinstance(target, PrimitiveType)  # noqa: S101  nested targets were handled before
+    match target.name:
+        case "string":
+            # Old writers leave out the annotation that tells text from bytes.
+            return _is_bytes(source)
+        case "byte" | "short" | "integer" | "long":
+            return bool(types.is_integer(source))
+        case "double":
+            return bool(types.is_integer(source) or types.is_floating(source))
+        case "float":
+            return bool(types.is_float16(source))
+        case "date":
+            return bool(types.is_date(source))
+        case "timestamp":
+            return bool(types.is_timestamp(source))
+        case "timestamp_ntz":
+            return bool(types.is_timestamp(source) or types.is_date(source))
+    return False

@@ -1,0 +1,126 @@
+"""One data file whose footer has been read: which of its rows are wanted, and their raw columns.
+
+Spec: Data Files; Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from dagster_delta.engines.parquet.read.source import open_parquet, repetitive_columns
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.parquet.read.data_file_reader import DataFile
+
+__all__ = ["OpenedFile"]
+
+BATCH_ROWS = 65_536
+"""Rows decoded at once. A multiple of what a container of a deletion vector covers."""
+WIDE_ROW_GROUP_BYTES = 16 * 1024 * 1024
+"""So many bytes of columns and more are decoded by several threads, column by column: a worker that
+reads ahead in one row group would fill the buffer and wait."""
+
+
+@dataclass
+class OpenedFile:
+    """A data file whose footer has been read."""
+
+    file: DataFile
+    handle: Any
+    """`pyarrow.NativeFile`; its reads at a position may come from several threads."""
+    footer: Any
+    """`pyarrow.parquet.FileMetaData`."""
+    arrow_schema: Any
+    """`pyarrow.Schema` of the file."""
+    is_remote: bool
+    """Whether a read costs a round trip."""
+    verifies_pages: bool
+    """Whether pages are held against the checksums that they carry."""
+    left_out: BitMap64 | None = None
+    """Indexes of the rows that are deleted or hidden."""
+    _wanted: dict[tuple[int, int], Any] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def first_rows(self) -> list[int]:
+        """Index in the file of the first row of each row group, the skipped ones included."""
+        starts = [0]
+        for group in range(self.footer.num_row_groups):
+            starts.append(starts[-1] + self.footer.row_group(group).num_rows)
+        return starts
+
+    def num_wanted(self, group: int) -> int:
+        """How many rows of a row group are not left out."""
+        start, end = self.first_rows[group], self.first_rows[group + 1]
+        left_out = 0 if self.left_out is None else self.left_out.range_cardinality(start, end)
+        return end - start - int(left_out)
+
+    def may_hold_wanted(self, group: int) -> bool:
+        """Whether any row of a row group is asked for, a filter aside."""
+        start, end = self.first_rows[group], self.first_rows[group + 1]
+        if self.left_out is not None and self.left_out.range_cardinality(start, end) == end - start:
+            return False
+        selected = self.file.selected
+        return selected is None or selected.range_cardinality(start, end) > 0
+
+    def wanted_rows(self, position: int, count: int) -> Any:
+        """A `pyarrow.BooleanArray` of the rows that are asked for; None for all.
+
+        Args:
+            position: index in the file of the first row.
+            count: number of rows.
+        """
+        if self.left_out is None and self.file.selected is None:
+            return None
+        # Columns that are read apart ask for the same rows.
+        known = self._wanted.get((position, count))
+        if known is None:
+            known = self._wanted[position, count] = self._find_wanted(position, count)
+        return None if known.true_count == count else known
+
+    def _find_wanted(self, position: int, count: int) -> Any:
+        wanted = None
+        if self.left_out is not None:
+            wanted = pc.invert(deleted_row_mask(self.left_out, position, count))
+        if self.file.selected is not None:
+            selected = deleted_row_mask(self.file.selected, position, count)
+            wanted = selected if wanted is None else pc.and_(wanted, selected)
+        return wanted
+
+    def decode(self, group: int, parquet_columns: list[int]) -> Iterator[Any]:
+        """Parquet columns of a row group, as `pyarrow.RecordBatch`es.
+
+        Raises:
+            InvalidTable: there are fewer rows than the footer says.
+        """
+        # A reader of its own: one reader must not decode on two threads.
+        dictionaries = repetitive_columns(self.footer, group, parquet_columns)
+        parquet = open_parquet(
+            self.handle,
+            footer=self.footer,
+            dictionaries=dictionaries,
+            is_remote=self.is_remote,
+            verifies_pages=self.verifies_pages,
+        )
+        row_group = self.footer.row_group(group)
+        sizes = (row_group.column(each).total_uncompressed_size for each in parquet_columns)
+        is_wide = sum(sizes) >= WIDE_ROW_GROUP_BYTES
+        missing = row_group.num_rows
+        for batch in parquet.iter_batches(
+            BATCH_ROWS, [group], parquet_columns, use_threads=is_wide
+        ):
+            missing -= batch.num_rows
+            yield batch
+        # Arrow passes over what its header calls neither data nor dictionary, be it by damage.
+        if missing:
+            raise InvalidTable(
+                f"the data file lacks {missing} of the {row_group.num_rows} rows of a row group: "
+                "it is damaged; restore it from a copy, or restore the table to an older version"
+            )

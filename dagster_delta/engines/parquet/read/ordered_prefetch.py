@@ -1,0 +1,158 @@
+"""Running several sources of record batches ahead of their consumer, in order and in few bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from dagster_delta.protocol.checkpoint.parquet_reader import release_scratch_memory
+
+__all__ = ["BatchSource", "prefetch_in_order"]
+
+BatchSource = Callable[[], Iterable[Any]]
+"""Opens one source; its `pyarrow.RecordBatch`es are produced on a worker thread."""
+
+
+def prefetch_in_order(
+    sources: Iterable[BatchSource], *, threads: int, max_buffered_bytes: int
+) -> Iterator[Any]:
+    """The record batches of all sources, one source after the other.
+
+    Args:
+        sources: taken one at a time, as workers become free.
+        threads: workers that produce batches.
+        max_buffered_bytes: produced and not yet consumed; each worker may exceed it by one batch.
+
+    Raises:
+        Whatever a source raises, at its place in the order.
+    """
+    prefetch = _Prefetch(iter(sources), max_buffered_bytes)
+    workers = [
+        threading.Thread(target=prefetch.work, name=f"delta-read-{index}", daemon=True)
+        for index in range(threads)
+    ]
+    for each in workers:
+        each.start()
+    try:
+        yield from prefetch.consume()
+    finally:
+        prefetch.stop()
+        for each in workers:
+            each.join()
+
+
+class _Channel:
+    """The batches of one source that wait for the consumer."""
+
+    __slots__ = ("batches", "error", "is_done")
+
+    def __init__(self) -> None:
+        self.batches: deque[Any] = deque()
+        self.error: BaseException | None = None
+        self.is_done = False
+
+
+class _Prefetch:
+    """What workers and consumer share; all of it is guarded by one condition."""
+
+    def __init__(self, sources: Iterator[BatchSource], max_bytes: int) -> None:
+        self._sources = sources
+        self._sources_lock = threading.Lock()
+        self._max_bytes = max_bytes
+        self._changed = threading.Condition()
+        self._channels: deque[_Channel] = deque()
+        self._buffered_bytes = 0
+        self._exhausted = False
+        self._stopped = False
+
+    def consume(self) -> Iterator[Any]:
+        while True:
+            batch = self._next_batch()
+            if batch is None:
+                return
+            yield batch
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def work(self) -> None:
+        while (taken := self._take_source()) is not None:
+            source, channel = taken
+            try:
+                for batch in source():
+                    if not self._put(channel, batch):
+                        break
+            except BaseException as error:  # noqa: BLE001  raised again where it is consumed
+                channel.error = error
+            release_scratch_memory()
+            with self._changed:
+                channel.is_done = True
+                self._changed.notify_all()
+
+    def _take_source(self) -> tuple[BatchSource, _Channel] | None:
+        # The lock keeps the channels in the order of the sources; it is not the condition, because
+        # taking a source may read a footer.
+        with self._sources_lock:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or self._has_room())
+                if self._stopped or self._exhausted:
+                    return None
+            channel = _Channel()
+            source: BatchSource | None = None
+            try:
+                source = next(self._sources, None)
+            except BaseException as error:  # noqa: BLE001  raised again where it is consumed
+                channel.error, channel.is_done = error, True
+            with self._changed:
+                self._exhausted = source is None
+                if source is not None or channel.error is not None:
+                    self._channels.append(channel)
+                self._changed.notify_all()
+            return None if source is None else (source, channel)
+
+    def _has_room(self) -> bool:
+        return self._buffered_bytes < self._max_bytes
+
+    def _put(self, channel: _Channel, batch: Any) -> bool:
+        """Hand over a batch and wait for room. False when nobody wants more."""
+        size_bytes = batch.nbytes
+        with self._changed:
+            channel.batches.append((batch, size_bytes))
+            self._buffered_bytes += size_bytes
+            self._changed.notify_all()
+            # The first in order may always go on once its own batches are taken: the others, which
+            # fill the buffer, are waiting for it.
+            self._changed.wait_for(
+                lambda: (
+                    self._stopped
+                    or self._has_room()
+                    or (self._channels[0] is channel and not channel.batches)
+                )
+            )
+            return not self._stopped
+
+    def _next_batch(self) -> Any:
+        with self._changed:
+            while True:
+                self._changed.wait_for(self._is_ready)
+                if not self._channels:
+                    return None
+                channel = self._channels[0]
+                if channel.batches:
+                    batch, size_bytes = channel.batches.popleft()
+                    self._buffered_bytes -= size_bytes
+                    self._changed.notify_all()
+                    return batch
+                self._channels.popleft()
+                self._changed.notify_all()
+                if channel.error is not None:
+                    raise channel.error
+
+    def _is_ready(self) -> bool:
+        if not self._channels:
+            return self._exhausted
+        return bool(self._channels[0].batches) or self._channels[0].is_done

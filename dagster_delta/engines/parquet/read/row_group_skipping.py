@@ -1,0 +1,160 @@
+"""Which row groups of a data file may hold rows that a filter is true for, by the file's footer.
+
+Spec: none; the footers of data files are Parquet's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.parquet.read.file_projection import locate_leaf, num_steps_found
+from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
+from dagster_delta.protocol.features.existing_defaults import existing_default, has_existing_default
+from dagster_delta.protocol.features.text_limits import char_paths
+from dagster_delta.protocol.schema import DataType, StructField, StructType
+from dagster_delta.protocol.statistics.bounds import ColumnBounds, bounds_of_partition_values
+from dagster_delta.protocol.statistics.predicates import Predicate, may_match, referenced_columns
+from dagster_delta.protocol.table_properties import ColumnMappingMode
+from dagster_delta.protocol.values.arrow_columns import (
+    boolean_column,
+    integer_column,
+    string_column,
+)
+from dagster_delta.protocol.values.arrow_schema import from_arrow_type, to_arrow_type
+from dagster_delta.protocol.values.arrow_values import array_of, every
+
+__all__ = ["matching_row_groups"]
+
+_EXACT = Context(prec=40)
+
+
+def matching_row_groups(
+    predicate: Predicate,
+    footer: Any,
+    file_schema: Any,
+    schema: StructType,
+    mode: ColumnMappingMode,
+) -> list[int]:
+    """Indexes of the row groups that may hold a matching row, in order.
+
+    Args:
+        predicate: the filter, over logical paths.
+        footer: `pyarrow.parquet.FileMetaData` of the file.
+        file_schema: `pyarrow.Schema` of the file.
+        schema: logical schema of the table.
+        mode: column mapping mode of the table.
+    """
+    count = footer.num_row_groups
+    paths = referenced_columns(predicate)
+    fields = {path: found for path in paths if (found := _field_at(schema, path)) is not None}
+    bounds = {
+        path: _default_bounds(field, count, is_nested=len(path) > 1)
+        for path, field in fields.items()
+        if has_existing_default(field)
+        and num_steps_found(file_schema, schema, path, mode) == len(path) - 1
+    }
+    # The log has told the same about a file of one row group, but for columns that it lacks.
+    if count < 2 and not bounds:
+        return list(range(count))
+    has_legacy_times = LegacyCalendar.of(file_schema.metadata) is not None
+    padded = char_paths(schema)
+    for path, field in fields.items():
+        located = locate_leaf(file_schema, schema, path, mode)
+        if located is not None:
+            index, file_type = located
+            if path in padded or (has_legacy_times and pa.types.is_temporal(file_type)):
+                continue
+            chunks = [footer.row_group(group).column(index) for group in range(count)]
+            known = _bounds(chunks, file_type, field.data_type)
+            if known is not None:
+                bounds[path] = known
+    return _true_positions(predicate, bounds, count)
+
+
+def _true_positions(
+    predicate: Predicate, bounds: Mapping[tuple[str, ...], ColumnBounds], count: int
+) -> list[int]:
+    matches = may_match(predicate, bounds, count).to_pylist()
+    return [index for index, may in enumerate(matches) if may]
+
+
+def _field_at(schema: StructType, path: tuple[str, ...]) -> StructField | None:
+    data_type: DataType = schema
+    field = None
+    for name in path:
+        field = data_type.get(name) if isinstance(data_type, StructType) else None
+        if field is None:
+            return None
+        data_type = field.data_type
+    return field
+
+
+def _default_bounds(field: StructField, count: int, *, is_nested: bool) -> ColumnBounds:
+    """Bounds of a column that a file lacks, where its rows have a default."""
+    bounds = bounds_of_partition_values(pa.repeat(existing_default(field), count), field.data_type)
+    # The struct that holds it may be null itself.
+    return replace(bounds, may_hold_null=every(True, count)) if is_nested else bounds
+
+
+def _bounds(chunks: list[Any], file_type: Any, data_type: DataType) -> ColumnBounds | None:
+    """Bounds of one column, one per row group, or None where the footer's cannot be used."""
+    decode = _decoder(file_type)
+    if decode is None:
+        return None
+    arrow_type = to_arrow_type(data_type)
+    statistics = [each.statistics for each in chunks]
+    known = [each is not None and each.has_min_max for each in statistics]
+    lowest = [each.min_raw if has else None for each, has in zip(statistics, known, strict=True)]
+    highest = [each.max_raw if has else None for each, has in zip(statistics, known, strict=True)]
+    counts = [
+        each.null_count if each is not None and each.has_null_count else None for each in statistics
+    ]
+    sizes = [each.num_values for each in chunks]
+    try:
+        return ColumnBounds(
+            data_type=data_type,
+            minimum=decode(lowest).cast(arrow_type),
+            maximum=decode(highest).cast(arrow_type),
+            may_hold_null=boolean_column([nulls != 0 for nulls in counts]),
+            may_hold_value=boolean_column(
+                [nulls != size for nulls, size in zip(counts, sizes, strict=True)]
+            ),
+            # Footer bounds ignore NaN.
+            maximum_covers_nan=not pa.types.is_floating(arrow_type),
+        )
+    except (ValueError, ArithmeticError, pa.ArrowNotImplementedError):
+        # A cut string, or a value beyond the table's type: no bounds are always right.
+        return None
+
+
+def _decoder(file_type: Any) -> Callable[[list[Any]], Any] | None:
+    """From raw footer bounds to an Arrow array of the file's type."""
+    types = pa.types
+    if types.is_signed_integer(file_type):
+        return lambda raw: integer_column(raw).cast(file_type)
+    if types.is_floating(file_type):
+        return lambda raw: array_of(raw, from_arrow_type(file_type))
+    if types.is_date32(file_type):
+        return lambda raw: integer_column(raw, pa.int32()).cast(file_type)
+    # Nanoseconds would have to be rounded, differently for each bound.
+    if types.is_timestamp(file_type) and file_type.unit in ("ms", "us"):
+        return lambda raw: integer_column(raw).cast(file_type)
+    if types.is_string(file_type):
+        return lambda raw: string_column([b if b is None else b.decode() for b in raw])
+    if types.is_decimal(file_type):
+        return lambda raw: array_of(
+            [_decimal(each, file_type.scale) for each in raw], from_arrow_type(file_type)
+        )
+    return None
+
+
+def _decimal(raw: Any, scale: int) -> Decimal | None:
+    if raw is None:
+        return None
+    unscaled = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
+    return Decimal(unscaled).scaleb(-scale, _EXACT)

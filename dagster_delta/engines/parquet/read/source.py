@@ -1,0 +1,151 @@
+"""Opening data files, and what their footers tell about decoding them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable
+from dagster_delta.protocol.checkpoint.parquet_footer import open_footer
+from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, storage_failure
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = [
+    "count_file_rows",
+    "naming_data_file",
+    "open_parquet",
+    "read_arrow_schema",
+    "read_footer",
+    "repetitive_columns",
+]
+
+_INT96_UNIT = "us"
+"""INT96 holds times far outside what nanoseconds can count."""
+_STREAM_BYTES = 256 * 1024
+"""What is read of a column at once where columns are streamed."""
+_MAX_INDEX_BYTES = 2
+"""Bytes per value, dictionary included, up to which a column counts as repetitive."""
+
+
+def open_parquet(
+    handle: Any,
+    *,
+    footer: Any = None,
+    dictionaries: Sequence[int] = (),
+    is_remote: bool = True,
+    verifies_pages: bool = False,
+) -> Any:
+    """A `ParquetReader` over an open data file.
+
+    Args:
+        handle: `pyarrow.NativeFile` of the file.
+        footer: its `pyarrow.parquet.FileMetaData`, see `read_footer`.
+        dictionaries: indexes of Parquet columns to decode into dictionary arrays.
+        is_remote: whether a read costs a round trip, so that columns are fetched whole; otherwise
+            they are streamed, which takes a third less memory.
+        verifies_pages: whether pages are held against the checksums that they carry.
+    """
+    return open_parquet_reader(
+        handle,
+        metadata=footer,
+        read_dictionary=list(dictionaries) or None,
+        pre_buffer=is_remote,
+        buffer_size=0 if is_remote else _STREAM_BYTES,
+        coerce_int96_timestamp_unit=_INT96_UNIT,
+        page_checksum_verification=verifies_pages,
+    )
+
+
+def read_footer(handle: Any) -> Any:
+    """A `ParquetReader` of an open data file, good for `metadata` and `schema_arrow` alone.
+
+    Raises:
+        pyarrow.ArrowInvalid, OSError: it is no Parquet file, cannot be read, or is damaged.
+    """
+    return open_footer(handle, coerce_int96_timestamp_unit=_INT96_UNIT)
+
+
+def repetitive_columns(footer: Any, group: int, parquet_columns: Sequence[int]) -> list[int]:
+    """Those of the Parquet columns that are top-level text with few distinct values.
+
+    Decoding them as dictionaries, and the dictionary arrays afterwards, takes half the time.
+
+    Args:
+        footer: `pyarrow.parquet.FileMetaData` of the file.
+        group: index of the row group that is looked at.
+        parquet_columns: indexes of the columns that will be decoded.
+    """
+    row_group = footer.row_group(group)
+    found = []
+    for index in parquet_columns:
+        column = footer.schema.column(index)
+        if column.physical_type != "BYTE_ARRAY" or column.path != column.name:
+            continue
+        chunk = row_group.column(index)
+        if chunk.has_dictionary_page and (
+            chunk.total_uncompressed_size <= chunk.num_values * _MAX_INDEX_BYTES
+        ):
+            found.append(index)
+    return found
+
+
+def count_file_rows(store: ObjectStore, path: str) -> int:
+    """The rows of a data file by its footer, deleted ones counted.
+
+    Raises:
+        DataFileMissing, InvalidTable, StorageFailure.
+    """
+    with naming_data_file(store, path):
+        return int(read_footer(store.open_input(path)).metadata.num_rows)
+
+
+def read_arrow_schema(store: ObjectStore, path: str) -> Any:
+    """The `pyarrow.Schema` of a data file by its footer.
+
+    Raises:
+        DataFileMissing, InvalidTable, StorageFailure.
+    """
+    with naming_data_file(store, path):
+        return read_footer(store.open_input(path)).schema_arrow
+
+
+@contextmanager
+def naming_data_file(store: ObjectStore, path: str) -> Iterator[None]:
+    """Errors from here on name the table and the data file, and say whether the file is missing,
+    the storage failed, or the bytes are bad.
+
+    Args:
+        store: store of the table.
+        path: of the file, decoded.
+    """
+    table = store.location.uri
+    try:
+        yield
+    except DeltaError as error:
+        error.table = error.table or table
+        error.file = error.file or path
+        raise
+    except FileNotFoundError as error:
+        raise DataFileMissing(
+            "the log refers to a data file that is missing: restore the file, or restore the "
+            "table to an older version",
+            table=table,
+            file=path,
+        ) from error
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        failure = storage_failure(error, table=table, file=path)
+        if failure is not None:
+            raise failure from error
+        if store.local_path("") is None:
+            # Over HTTP a proxy's page does not decode either. The store knows it from an object.
+            with suppress(FileNotFoundError):
+                store.read_range(path, 0, 1)
+        raise InvalidTable(
+            f"the data file cannot be read ({error}): it is cut or damaged; restore it from a "
+            "copy, or restore the table to an older version",
+            table=table,
+            file=path,
+        ) from error

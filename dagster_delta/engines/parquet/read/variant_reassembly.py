@@ -1,0 +1,312 @@
+"""Putting shredded variants together again.
+
+A writer may split variants into typed columns: beside the encoded `value` of a variant, of a field
+or of an element stands a `typed_value` of one type, and each row fills the one that fits, objects
+both. Columns of scalars are encoded buffer by buffer; objects and arrays row by row.
+
+Spec: Parquet, Variant Shredding.
+"""
+
+from __future__ import annotations
+
+from array import array as buffer_of
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, repeat
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.parquet.read.variant_scalars import (
+    Encoded,
+    is_binary_like,
+    scalar_encoder,
+)
+from dagster_delta.engines.values.nested_arrays import (
+    is_list_like,
+    list_elements,
+    plain_array,
+    plain_type,
+    rebuild_struct,
+)
+from dagster_delta.errors import DeltaError, InvalidTable, UnsupportedFeature
+from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
+from dagster_delta.protocol.variant.binary import (
+    VARIANT_NULL,
+    VariantNames,
+    decode_names,
+    encode_array,
+    encode_object,
+    object_fields,
+)
+
+__all__ = ["VariantReassembly"]
+
+_Names: TypeAlias = Sequence[VariantNames | None]
+"""The dictionary of each row; None where the variant is null."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scalar:
+    """A typed value without fields or elements."""
+
+    encode: Callable[[Any], Encoded]
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """A typed object: fields by name, in the order of an encoded object."""
+
+    fields: tuple[tuple[str, int, _Group], ...]
+    """Name, position among the struct's children, and shape of each field."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """A typed array."""
+
+    element: _Group
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A struct of `value` and `typed_value`, of which a file may leave one out."""
+
+    value: int | None
+    """Position among the struct's children."""
+    typed_value: tuple[int, _Scalar | _Object | _Array] | None
+
+
+@dataclass(frozen=True, slots=True)
+class VariantReassembly:
+    """How the variants of one column of a file become variants that are not shredded."""
+
+    column: str
+    """Dotted logical path, for errors."""
+    _metadata: int
+    _root: _Group
+
+    @classmethod
+    def plan(cls, storage: Any, column: str) -> VariantReassembly:
+        """Understand a shredding schema.
+
+        Args:
+            storage: `pyarrow.StructType` of the variant in the file; one that is not shredded will
+                do.
+            column: dotted logical path, for errors.
+
+        Raises:
+            InvalidTable: it is no variant.
+        """
+        names = [each.name for each in storage]
+        if names.count("metadata") != 1:
+            raise _not_a_variant(storage, column)
+        root = _plan_group(storage, column, "metadata")
+        return cls(column, names.index("metadata"), root)
+
+    def apply(self, array: Any) -> Any:
+        """The variants of a `pyarrow.StructArray` as one of `VARIANT_STORAGE`.
+
+        Raises:
+            InvalidTable: a variant breaks the encoding, or what the spec says about shredding.
+            UnsupportedFeature: a variant is of a later version of the encoding.
+        """
+        try:
+            return self._apply(array)
+        except DeltaError as error:
+            error.column = error.column or self.column
+            raise
+
+    def _apply(self, array: Any) -> Any:
+        children = array.flatten()
+        metadata = plain_array(children[self._metadata]).cast(pa.binary())
+        if metadata.null_count > array.null_count:
+            raise InvalidTable(
+                "a variant has no metadata: restore an older version of the table or rewrite the "
+                "file"
+            )
+        # Spec: where a variant is required and missing, readers return the variant null.
+        if self._root.typed_value is None:
+            values = pc.fill_null(_values(self._root, array, children), VARIANT_NULL)
+        else:
+            values = _binary_array(_present(_read_group(self._root, array, _row_names(metadata))))
+        return rebuild_struct(array, [values, metadata], VARIANT_STORAGE)
+
+
+# -- planning -----------------------------------------------------------------------------------
+
+
+def _plan_group(storage: Any, column: str, *besides: str) -> _Group:
+    """The shape of a struct of `value` and `typed_value`, at least one of them."""
+    names = [each.name for each in storage] if pa.types.is_struct(storage) else []
+    # Spec: the columns are accessed by name, not by position.
+    known = {"value", "typed_value"}.intersection(names)
+    if not known or sorted(names) != sorted({*known, *besides}):
+        raise _not_a_variant(storage, column)
+    value = names.index("value") if "value" in known else None
+    if value is not None and not is_binary_like(plain_type(storage.field(value).type)):
+        raise _not_a_variant(storage, column)
+    if "typed_value" not in known:
+        return _Group(value, None)
+    position = names.index("typed_value")
+    return _Group(value, (position, _plan_typed(plain_type(storage.field(position).type), column)))
+
+
+def _plan_typed(data_type: Any, column: str) -> _Scalar | _Object | _Array:
+    if pa.types.is_struct(data_type):
+        names = [each.name for each in data_type]
+        if len(set(names)) < len(names):
+            raise _not_a_variant(data_type, column)
+        fields = [
+            (each.name, position, _plan_group(plain_type(each.type), column))
+            for position, each in enumerate(data_type)
+        ]
+        return _Object(tuple(sorted(fields, key=lambda field: field[0])))
+    if is_list_like(data_type):
+        return _Array(_plan_group(plain_type(data_type.value_type), column))
+    encode = scalar_encoder(data_type)
+    if encode is None:
+        raise _not_a_variant(data_type, column)
+    return _Scalar(encode)
+
+
+def _not_a_variant(data_type: Any, column: str) -> InvalidTable:
+    return InvalidTable(
+        f"the data file holds {data_type} where column {column} is of type variant, which the "
+        "Parquet format does not shred so: restore an older version of the table or rewrite the "
+        "file",
+        column=column,
+    )
+
+
+# -- objects and arrays -------------------------------------------------------------------------
+
+
+def _values(group: _Group, array: Any, children: Sequence[Any]) -> Any:
+    """The `value` column of a group, as a `pyarrow.BinaryArray`."""
+    if group.value is None:
+        return pa.nulls(len(array), pa.binary())
+    return plain_array(children[group.value]).cast(pa.binary())
+
+
+def _row_names(metadata: Any) -> _Names:
+    """The dictionary of each row of a `pyarrow.BinaryArray`; few rows have one of their own."""
+    encoded = metadata.dictionary_encode()
+    dictionaries = [decode_names(each) for each in encoded.dictionary.to_pylist()]
+    return [None if each is None else dictionaries[each] for each in encoded.indices.to_pylist()]
+
+
+def _read_group(group: _Group, array: Any, names: _Names) -> Encoded:
+    """The encoded values of a `pyarrow.StructArray`; None where a row has neither child."""
+    children = array.flatten()
+    residual: Encoded = _values(group, array, children).to_pylist()
+    if group.typed_value is None:
+        return residual
+    position, shape = group.typed_value
+    typed = plain_array(children[position])
+    if typed.null_count == len(typed):
+        return residual
+    match shape:
+        case _Object():
+            return _read_objects(shape, typed, residual, names)
+        case _Array():
+            encoded = _read_arrays(shape, typed, names)
+        case _Scalar():
+            encoded = shape.encode(typed)
+    return [_either(*both) for both in zip(encoded, residual, strict=True)]
+
+
+def _either(encoded: bytes | None, residual: bytes | None) -> bytes | None:
+    if encoded is None:
+        return residual
+    # Spec: engines should fail when both are there and the value is no object.
+    if residual is not None:
+        raise _wrongly_shredded("it has two values at one place")
+    return encoded
+
+
+def _read_objects(shape: _Object, typed: Any, residual: Encoded, names: _Names) -> Encoded:
+    children = typed.flatten()
+    columns = [
+        (name, _read_group(group, plain_array(children[position]), names))
+        for name, position, group in shape.fields
+    ]
+    shredded = {name for name, _ in columns}
+    objects: Encoded = []
+    for row, is_object in enumerate(typed.is_valid().to_pylist()):
+        known, rest = names[row], residual[row]
+        if not is_object or known is None:
+            objects.append(rest)
+            continue
+        fields = [
+            (_field_id(known, name), value)
+            for name, values in columns
+            if (value := values[row]) is not None
+        ]
+        if rest is not None:
+            fields = _merge(fields, rest, known, shredded)
+        objects.append(encode_object([each[0] for each in fields], [each[1] for each in fields]))
+    return objects
+
+
+def _field_id(known: VariantNames, name: str) -> int:
+    # Spec: all field names of a variant, whether shredded or not, must be present in the metadata.
+    field_id = known.ids.get(name)
+    if field_id is None:
+        raise _wrongly_shredded(f"its dictionary lacks the name of its field {name}")
+    return field_id
+
+
+def _merge(
+    fields: list[tuple[int, bytes]], rest: bytes, known: VariantNames, shredded: set[str]
+) -> list[tuple[int, bytes]]:
+    """The fields of a partially shredded object together with those that have no column."""
+    others = object_fields(rest)
+    if others is None:
+        raise _wrongly_shredded("it is an object by its columns and none by its value")
+    # Spec: the value of a partially shredded object never contains fields that have a column.
+    if twice := shredded.intersection(known.name(field_id) for field_id, _ in others):
+        raise _wrongly_shredded(f"the field {min(twice)} stands in a column and outside of it")
+    return sorted(fields + others, key=lambda field: known.name(field[0]))
+
+
+def _read_arrays(shape: _Array, typed: Any, names: _Names) -> Encoded:
+    lengths = pc.list_value_length(typed).to_pylist()
+    elements = plain_array(list_elements(typed))
+    element_names = [*chain.from_iterable(map(repeat, names, [length or 0 for length in lengths]))]
+    # Spec: an array has no missing elements; where a variant is required, missing means null.
+    encoded = _present(_read_group(shape.element, elements, element_names))
+    arrays: Encoded = []
+    start = 0
+    for length in lengths:
+        if length is None:
+            arrays.append(None)
+        else:
+            arrays.append(encode_array(encoded[start : start + length]))
+            start += length
+    return arrays
+
+
+def _present(values: Encoded) -> list[bytes]:
+    return [VARIANT_NULL if each is None else each for each in values]
+
+
+def _wrongly_shredded(what: str) -> InvalidTable:
+    return InvalidTable(
+        f"a shredded variant is invalid: {what}; restore an older version of the table or "
+        "rewrite the file"
+    )
+
+
+def _binary_array(values: list[bytes]) -> Any:
+    """A `pyarrow.BinaryArray`; built by its buffers, as `pyarrow.array` would import pandas."""
+    try:
+        offsets = buffer_of("i", accumulate(map(len, values), initial=0))
+    except OverflowError as error:
+        raise UnsupportedFeature(
+            f"the variants of {len(values)} rows take more than 2 GiB, the limit of a binary Arrow "
+            "array: read the table with the Spark engine"
+        ) from error
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)

@@ -1,0 +1,1 @@
+"""Parquet files written with their statistics."""

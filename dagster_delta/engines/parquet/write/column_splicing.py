@@ -1,0 +1,175 @@
+"""One row group from column chunks that were encoded apart, or that stand in another file.
+
+Neither pages nor statistics of a chunk know what stands beside it: the pages are copied, their
+positions in the footer are moved, and nothing is encoded again.
+
+Spec: Parquet's file format and its Thrift definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagster_delta.engines.parquet.write.footer_splicing import (
+    MAGIC,
+    RowGroupBytes,
+    footer_of_row_group,
+    moved_chunk,
+)
+from dagster_delta.engines.parquet.write.thrift_compact import (
+    I64,
+    LIST,
+    STRUCT,
+    Cursor,
+    field_header,
+    list_header_bytes,
+    zigzag,
+)
+
+__all__ = ["ColumnBytes", "FooterBytes", "is_movable", "joined_columns"]
+
+_LENGTH_BYTES = 4
+_TAIL_BYTES = _LENGTH_BYTES + len(MAGIC)
+
+_FILE_SCHEMA, _FILE_ROW_GROUPS = 2, 4
+_GROUP_COLUMNS = 1
+_CHUNK_POSITION, _CHUNK_METADATA = 2, 3
+_UNCOMPRESSED_BYTES, _COMPRESSED_BYTES = 6, 7
+_METADATA_ELSEWHERE = frozenset({10, 14, 15})
+"""Of index pages and Bloom filters, which stand apart from the pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBytes:
+    """The chunk of one Parquet column in one row group."""
+
+    pages: memoryview | bytes
+    metadata: bytes
+    """The `ColumnChunk` of a footer."""
+    position: int
+    """Where the pages stand in the file of that footer."""
+
+
+@dataclass(frozen=True, slots=True)
+class FooterBytes:
+    """The Thrift metadata of a Parquet file."""
+
+    schema: bytes
+    """The elements of the schema."""
+    row_groups: tuple[tuple[bytes, ...], ...]
+    """The `ColumnChunk` of each column, by row group."""
+
+    @classmethod
+    def parse(cls, footer: bytes) -> FooterBytes:
+        """The parts of a `FileMetaData`."""
+        cursor = Cursor(footer)
+        schema, groups = b"", []
+        for field, kind in cursor.fields():
+            start = cursor.position
+            if field == _FILE_ROW_GROUPS:
+                count, _ = cursor.list_header()
+                groups = [_columns_of_row_group(footer, cursor) for _ in range(count)]
+                continue
+            cursor.skip(kind)
+            if field == _FILE_SCHEMA:
+                schema = footer[start : cursor.position]
+        return cls(schema, tuple(groups))
+
+    @classmethod
+    def of_handle(cls, handle: Any) -> FooterBytes | None:
+        """That of an open file, or None where it is encrypted.
+
+        Args:
+            handle: `pyarrow.NativeFile` of a file that was found to be Parquet.
+        """
+        size = handle.size()
+        tail = handle.read_at(_TAIL_BYTES, size - _TAIL_BYTES)
+        if tail[_LENGTH_BYTES:] != MAGIC:
+            return None
+        length = int.from_bytes(tail[:_LENGTH_BYTES], "little")
+        return cls.parse(handle.read_at(length, size - _TAIL_BYTES - length))
+
+
+def _columns_of_row_group(footer: bytes, cursor: Cursor) -> tuple[bytes, ...]:
+    columns = []
+    for field, kind in cursor.fields():
+        if field != _GROUP_COLUMNS:
+            cursor.skip(kind)
+            continue
+        count, _ = cursor.list_header()
+        for _ in range(count):
+            start = cursor.position
+            cursor.skip(STRUCT)
+            columns.append(footer[start : cursor.position])
+    return tuple(columns)
+
+
+def is_movable(chunk: bytes) -> bool:
+    """Whether the pages are all that a `ColumnChunk` speaks of: neither indexes nor filters that
+    stand elsewhere, and no encryption.
+    """
+    cursor = Cursor(chunk)
+    for field, kind in cursor.fields():
+        if field == _CHUNK_METADATA:
+            for inner, inner_kind in cursor.fields():
+                if inner in _METADATA_ELSEWHERE:
+                    return False
+                cursor.skip(inner_kind)
+        elif field == _CHUNK_POSITION:
+            cursor.skip(kind)
+        else:
+            return False
+    return True
+
+
+def joined_columns(model: bytes, columns: Sequence[ColumnBytes], num_rows: int) -> RowGroupBytes:
+    """A row group of the columns, as a writer of them all would have made it.
+
+    Args:
+        model: footer of a file without row groups, with the schema of the columns.
+        columns: all of the schema, in order.
+        num_rows: rows of each.
+    """
+    chunks, position, uncompressed, compressed = [], len(MAGIC), 0, 0
+    for each in columns:
+        chunks.append(moved_chunk(each.metadata, position - each.position))
+        position += len(each.pages)
+        sizes = _sizes(each.metadata)
+        uncompressed, compressed = uncompressed + sizes[0], compressed + sizes[1]
+    row_group = b"".join(
+        (
+            field_header(1, LIST),
+            list_header_bytes(len(chunks)),
+            *chunks,
+            field_header(1, I64),
+            zigzag(uncompressed),
+            field_header(1, I64),
+            zigzag(num_rows),
+            # No sorting columns: the field between is left out.
+            field_header(2, I64),
+            zigzag(len(MAGIC)),
+            field_header(1, I64),
+            zigzag(compressed),
+            b"\0",
+        )
+    )
+    footer = footer_of_row_group(model, row_group, num_rows)
+    return RowGroupBytes(tuple(each.pages for each in columns), footer)
+
+
+def _sizes(chunk: bytes) -> tuple[int, int]:
+    """Bytes of the pages before and after compression."""
+    found = {_UNCOMPRESSED_BYTES: 0, _COMPRESSED_BYTES: 0}
+    cursor = Cursor(chunk)
+    for field, kind in cursor.fields():
+        if field != _CHUNK_METADATA:
+            cursor.skip(kind)
+            continue
+        for inner, inner_kind in cursor.fields():
+            if inner in found:
+                found[inner] = cursor.integer()
+            else:
+                cursor.skip(inner_kind)
+    return found[_UNCOMPRESSED_BYTES], found[_COMPRESSED_BYTES]

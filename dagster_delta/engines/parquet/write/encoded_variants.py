@@ -1,0 +1,313 @@
+"""Looking into encoded variants, a column at a time: what each value is, and where its parts stand.
+
+A value in Python costs microseconds; here every value at one place of a column is looked at
+together.
+
+Spec: Parquet, Variant Binary Encoding (Metadata encoding; Value encoding).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.variant.binaries import malformed, number_at, packed_bytes
+from dagster_delta.protocol.variant.binary import (
+    PRIMITIVE_SIZES,
+    BasicType,
+    PrimitiveId,
+    decode_names,
+    encode_object,
+)
+
+__all__ = ["EncodedVariants", "Kind", "Parts", "Places"]
+
+
+class Kind(IntEnum):
+    """What a value is, types that say the same taken as one."""
+
+    MISSING = 0
+    """There is no value."""
+    OTHER = 1
+    """What is only told by its own bytes: the null of a variant, and types without a column."""
+    BOOLEAN = 2
+    INTEGER = 3
+    DECIMAL = 4
+    FLOAT = 5
+    DOUBLE = 6
+    DATE = 7
+    TIMESTAMP = 8
+    TIMESTAMP_NTZ = 9
+    BINARY = 10
+    STRING = 11
+    OBJECT = 12
+    ARRAY = 13
+    NULL = 14
+
+
+_KIND_OF_PRIMITIVE = {
+    PrimitiveId.NULL: Kind.NULL,
+    PrimitiveId.TRUE: Kind.BOOLEAN,
+    PrimitiveId.FALSE: Kind.BOOLEAN,
+    PrimitiveId.INT8: Kind.INTEGER,
+    PrimitiveId.INT16: Kind.INTEGER,
+    PrimitiveId.INT32: Kind.INTEGER,
+    PrimitiveId.INT64: Kind.INTEGER,
+    PrimitiveId.DECIMAL4: Kind.DECIMAL,
+    PrimitiveId.DECIMAL8: Kind.DECIMAL,
+    PrimitiveId.DECIMAL16: Kind.DECIMAL,
+    PrimitiveId.FLOAT: Kind.FLOAT,
+    PrimitiveId.DOUBLE: Kind.DOUBLE,
+    PrimitiveId.DATE: Kind.DATE,
+    PrimitiveId.TIMESTAMP: Kind.TIMESTAMP,
+    PrimitiveId.TIMESTAMP_NTZ: Kind.TIMESTAMP_NTZ,
+    PrimitiveId.BINARY: Kind.BINARY,
+    PrimitiveId.STRING: Kind.STRING,
+}
+
+
+def _kinds_by_first_byte() -> Any:
+    kinds = np.full(256, Kind.OTHER, dtype=np.int8)
+    for primitive_id, kind in _KIND_OF_PRIMITIVE.items():
+        kinds[primitive_id << 2 | BasicType.PRIMITIVE] = kind
+    basic = np.arange(256) & 3
+    kinds[basic == BasicType.SHORT_STRING] = Kind.STRING
+    kinds[basic == BasicType.OBJECT] = Kind.OBJECT
+    kinds[basic == BasicType.ARRAY] = Kind.ARRAY
+    return kinds
+
+
+_KINDS = _kinds_by_first_byte()
+_SIZES = np.zeros(64, dtype=np.int64)
+_SIZES[list(PRIMITIVE_SIZES)] = list(PRIMITIVE_SIZES.values())
+_EXACT_NUMBERS = {
+    PrimitiveId.INT8: (1, 1),
+    PrimitiveId.INT16: (1, 2),
+    PrimitiveId.INT32: (1, 4),
+    PrimitiveId.INT64: (1, 8),
+    PrimitiveId.DECIMAL4: (2, 4),
+    PrimitiveId.DECIMAL8: (2, 8),
+}
+"""Where the bytes of a number begin, and how many there are."""
+_SIZED = (PrimitiveId.BINARY, PrimitiveId.STRING)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the values of one place of a column stand, one by slot: numpy arrays of int64."""
+
+    start: Any
+    """Of the value; -1 where there is none."""
+    row: Any
+    """Of the column, which says whose dictionary of names holds."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The fields of objects or the elements of arrays, in order: numpy arrays of int64."""
+
+    slot: Any
+    """Of the container."""
+    start: Any
+    """Of the value."""
+    row: Any
+    name: Any
+    """Index among the names of the column; nothing that is used where the containers are arrays."""
+    name_id: Any
+    """Index in the dictionary of the row."""
+
+    def of_name(self, name: int, num_slots: int) -> Places:
+        """Where the field of a name stands in each of the objects.
+
+        Args:
+            name: index among the names of the column.
+            num_slots: how many slots the objects stand in.
+        """
+        found = self.name == name
+        start = np.full(num_slots, -1, dtype=np.int64)
+        row = np.zeros(num_slots, dtype=np.int64)
+        start[self.slot[found]] = self.start[found]
+        row[self.slot[found]] = self.row[found]
+        return Places(start, row)
+
+
+class EncodedVariants:
+    """The variants of a column.
+
+    Args:
+        array: `pyarrow.StructArray` of `value` and `metadata`.
+    """
+
+    def __init__(self, array: Any) -> None:
+        values, metadata = (
+            array.field(name).cast(pa.binary()).filter(array.is_valid())
+            for name in ("value", "metadata")
+        )
+        valid = np.from_dlpack(pc.indices_nonzero(array.is_valid())).astype(np.int64)
+        self.data, offsets = packed_bytes(values)
+        start = np.full(len(array), -1, dtype=np.int64)
+        start[valid] = offsets[:-1]
+        self.root = Places(start, np.cumsum(start >= 0) - 1)
+        is_whole = np.ones(len(array), dtype=bool)
+        if len(valid):
+            is_whole[valid] = ~malformed(metadata, values)
+        self.is_whole = is_whole
+        """By row: whether the bytes may be looked into; nobody has looked at files of others."""
+        self._stops = np.full(len(array), 0, dtype=np.int64)
+        self._stops[valid] = offsets[1:]
+        self._read_names(metadata, is_whole[valid])
+
+    def _read_names(self, metadata: Any, is_whole: Any) -> None:
+        encoded = metadata.dictionary_encode()
+        rows = np.from_dlpack(encoded.indices).astype(np.int64)
+        known = set(rows[is_whole].tolist())
+        names: dict[str, int] = {}
+        indexes: list[int] = []
+        first: list[int] = []
+        for number, each in enumerate(encoded.dictionary.to_pylist()):
+            first.append(len(indexes))
+            if number in known:
+                indexes += [names.setdefault(n, len(names)) for n in decode_names(each).names]
+        self.names = tuple(names)
+        """All names in the column."""
+        self._first_name = np.array(first, dtype=np.int64)[rows]
+        self._name_indexes = np.array(indexes, dtype=np.int64)
+
+    def kinds(self, places: Places) -> Any:
+        """The `Kind` of each value, as a numpy array."""
+        if not len(self.data):
+            return np.zeros(len(places), dtype=np.int8)
+        return np.where(places.start < 0, Kind.MISSING, _KINDS[self.data[places.start]])
+
+    def sizes(self, start: Any) -> Any:
+        """Bytes of the values at some positions."""
+        first = self.data[start]
+        kind, header = first & 3, (first >> 2).astype(np.int64)
+        size = np.where(kind == BasicType.SHORT_STRING, 1 + header, 1 + _SIZES[header])
+        sized = (kind == BasicType.PRIMITIVE) & np.isin(header, _SIZED)
+        size[sized] = 5 + number_at(self.data, start[sized] + 1, 4)
+        nested = (kind == BasicType.OBJECT) | (kind == BasicType.ARRAY)
+        if nested.any():
+            frame = self._frame(start[nested])
+            last = number_at(
+                self.data, frame.offsets + frame.offset_size * frame.count, frame.offset_size
+            )
+            size[nested] = frame.content + last - start[nested]
+        return size
+
+    def root_sizes(self) -> Any:
+        """Bytes of the value of each row, whole or not; 0 where there is none."""
+        return np.where(self.root.start < 0, 0, self._stops - self.root.start)
+
+    def parts(self, places: Places, slots: Any) -> Parts:
+        """What the objects, or the arrays, in some slots are made of.
+
+        Args:
+            places: of the containers.
+            slots: the slots whose values are containers.
+        """
+        start, row = places.start[slots], places.row[slots]
+        frame = self._frame(start)
+        container = np.repeat(np.arange(len(slots)), frame.count)
+        first = np.cumsum(frame.count) - frame.count
+        ordinal = np.arange(len(container)) - first[container]
+        offsets = number_at(
+            self.data,
+            frame.offsets[container] + ordinal * frame.offset_size[container],
+            frame.offset_size[container],
+        )
+        id_size = frame.id_size[container]
+        name_id = number_at(self.data, frame.ids[container] + ordinal * id_size, id_size)
+        rows = row[container]
+        name = np.zeros(len(container), dtype=np.int64)
+        named = id_size > 0
+        name[named] = self._name_indexes[self._first_name[rows[named]] + name_id[named]]
+        return Parts(slots[container], frame.content[container] + offsets, rows, name, name_id)
+
+    def numbers(self, start: Any, size: int, data_type: Any) -> Any:
+        """Numbers of a width, read from some positions.
+
+        Args:
+            start: of the first byte of each.
+            size: bytes of each.
+            data_type: of numpy, as wide.
+        """
+        words = self.data[start[:, None] + np.arange(size)]
+        return np.ascontiguousarray(words).view(data_type).reshape(-1)
+
+    def exact_numbers(self, start: Any) -> tuple[Any, Any, Any]:
+        """The integers and decimals at some positions: the number without its point, the digits
+        behind the point, and whether it has 16 bytes, which are left to the caller.
+        """
+        primitive = self.data[start] >> 2
+        unscaled = np.zeros(len(start), dtype=np.int64)
+        for primitive_id, (skip, size) in _EXACT_NUMBERS.items():
+            found = primitive == primitive_id
+            if found.any():
+                unscaled[found] = self.numbers(start[found] + skip, size, f"<i{size}")
+        is_wide = primitive == PrimitiveId.DECIMAL16
+        is_decimal = is_wide | np.isin(primitive, (PrimitiveId.DECIMAL4, PrimitiveId.DECIMAL8))
+        scale = np.zeros(len(start), dtype=np.int64)
+        scale[is_decimal] = self.data[start[is_decimal] + 1]
+        return unscaled, scale, is_wide
+
+    def texts(self, start: Any) -> tuple[Any, Any]:
+        """Where the contents of the strings and binaries at some positions begin, and their
+        lengths.
+        """
+        first = self.data[start]
+        is_short = (first & 3) == BasicType.SHORT_STRING
+        length = np.where(is_short, first >> 2, number_at(self.data, start + 1, 4))
+        return start + np.where(is_short, 1, 5), length
+
+    def object_of(self, name_ids: Any, start: Any, size: Any) -> bytes:
+        """The object of some fields, encoded.
+
+        Args:
+            name_ids: indexes of their names in the dictionary, in the order of the fields.
+            start: of their values.
+            size: of their values.
+        """
+        values = [
+            self.data[first : first + length].tobytes()
+            for first, length in zip(start.tolist(), size.tolist(), strict=True)
+        ]
+        return encode_object(name_ids.tolist(), values)
+
+    def _frame(self, start: Any) -> _Frame:
+        first = self.data[start]
+        header = (first >> 2).astype(np.int64)
+        is_object = (first & 3) == BasicType.OBJECT
+        is_large = np.where(is_object, header >> 4 & 1, header >> 2 & 1) == 1
+        count_size = np.where(is_large, 4, 1)
+        count = number_at(self.data, start + 1, count_size)
+        id_size = np.where(is_object, (header >> 2 & 3) + 1, 0)
+        offset_size = (header & 3) + 1
+        ids = start + 1 + count_size
+        offsets = ids + id_size * count
+        return _Frame(
+            count, ids, id_size, offsets, offset_size, offsets + offset_size * (count + 1)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """How containers are laid out: numpy arrays of int64."""
+
+    count: Any
+    ids: Any
+    """Where the ids of the fields begin."""
+    id_size: Any
+    """Bytes of an id; 0 where the container is an array."""
+    offsets: Any
+    offset_size: Any
+    content: Any
+    """Where the values begin."""

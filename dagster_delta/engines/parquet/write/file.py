@@ -1,0 +1,347 @@
+"""One data file while it is being written: row groups encoded apart, then put one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.parquet.write.encodings import PLAIN, ColumnEncodings
+from dagster_delta.engines.parquet.write.file_statistics import FileStatistics, StatisticsLayout
+from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
+from dagster_delta.engines.parquet.write.variant_shredding import VariantShredding
+from dagster_delta.engines.values.nested_arrays import rename_nested
+from dagster_delta.errors import StorageFailure, UnsupportedFeature
+from dagster_delta.protocol.checkpoint.parquet_footer import sealed
+from dagster_delta.protocol.checkpoint.parquet_reader import (
+    decoding_pool,
+    open_parquet_reader,
+    release_scratch_memory,
+)
+from dagster_delta.protocol.features.column_mapping import physical_arrow_schema
+from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType, walk_fields
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_schema import is_marked_variant
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["EncodedFile", "EncodedRowGroup", "FileFormat", "FileInWriting", "encode_rows"]
+
+_CODECS = {"none": "none", "uncompressed": "none", "lz4_raw": "lz4"}
+_EXTENSIONS = {"none": "", "gzip": ".gz"}
+_LEVELLED_CODECS = frozenset({"zstd", "gzip", "brotli"})
+_MATERIALIZING_FEATURES = ("icebergCompatV1", "icebergCompatV2", "materializePartitionColumns")
+_LENGTH_BYTES = 4
+_LARGE_FILE_BYTES = 1024 * 1024
+_VOID, _VARIANT = PrimitiveType("void"), PrimitiveType("variant")
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """What all files of one write have in common."""
+
+    columns: tuple[str, ...]
+    """Logical names of the columns that stand in the files."""
+    arrow_schema: Any
+    """`pyarrow.Schema` of the files: physical names, field ids, everything nullable."""
+    statistics: StatisticsLayout
+    codec: str
+    compression_level: int | None
+    may_pack: bool = True
+    """Whether encodings are used that came after version 1 of the Parquet format."""
+    may_shred: bool = False
+    """Whether variants may be split into typed columns, as suits the rows of each file."""
+    shredding: VariantShredding | None = None
+    """How they are."""
+
+    @classmethod
+    def of(cls, spec: WriteSpec) -> FileFormat:
+        """The format that a table asks for.
+
+        Raises:
+            UnsupportedFeature: a column type cannot be written.
+        """
+        configuration = spec.configuration
+        schema = _file_schema(configuration)
+        asked = configuration.properties.parquet_compression_codec or spec.compression
+        codec = _CODECS.get(asked, asked)
+        is_levelled = asked == spec.compression and codec in _LEVELLED_CODECS
+        physical = physical_arrow_schema(schema, configuration.column_mapping_mode)
+        return cls(
+            columns=schema.names,
+            arrow_schema=pa.schema([_relax(each) for each in physical]),
+            statistics=StatisticsLayout.of(configuration, schema),
+            codec=codec,
+            compression_level=spec.compression_level if is_levelled else None,
+            may_pack=configuration.properties.parquet_format_version != "1.0.0",
+            may_shred=_may_shred(configuration),
+        )
+
+    def suiting(self, rows: pa.Table) -> FileFormat:
+        """The format of files that begin with `rows`, which are as `file_rows` makes them."""
+        shredding = VariantShredding.infer(rows) if self.may_shred else None
+        if shredding is None:
+            return self
+        schema = shredding.arrow_schema
+        return replace(
+            self,
+            arrow_schema=schema,
+            statistics=self.statistics.in_file(schema),
+            shredding=shredding,
+        )
+
+    def stored(self, rows: pa.Table) -> pa.Table:
+        """Rows as `file_rows` makes them, as they stand in files of this format."""
+        return rows if self.shredding is None else self.shredding.apply(rows)
+
+    @property
+    def extension(self) -> str:
+        """End of the file names, with the codec as other writers spell it."""
+        return _EXTENSIONS.get(self.codec, f".{self.codec}") + ".parquet"
+
+    def file_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of a batch that stand in the files, as they stand there.
+
+        Args:
+            batch: has all columns of the table, under logical names.
+        """
+        columns = [
+            rename_nested(batch.column(name), each.type)
+            for name, each in zip(self.columns, self.arrow_schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRowGroup:
+    """Rows as they will stand in a file, wherever in it."""
+
+    content: RowGroupBytes
+    metadata: Any
+    """`pyarrow.parquet.FileMetaData` of a file of these rows alone."""
+    statistics: FileStatistics
+
+    @classmethod
+    def of_rows(
+        cls, rows: pa.Table, format_: FileFormat, encodings: ColumnEncodings
+    ) -> EncodedRowGroup:
+        """All `rows`, a `pyarrow.Table` of the format's schema, as one row group."""
+        statistics = FileStatistics(format_.statistics)
+        statistics.observe(rows)
+        encoded = encode_rows(rows, format_, encodings)
+        return cls(RowGroupBytes.of_file(memoryview(encoded.file)), encoded.metadata, statistics)
+
+    @classmethod
+    def of_bytes(cls, data: pa.Buffer, format_: FileFormat) -> EncodedRowGroup:
+        """The row group that `to_bytes` made bytes of.
+
+        Args:
+            data: a `pyarrow.Buffer`.
+            format_: of the file, as it was.
+        """
+        noted_size = int.from_bytes(data[:_LENGTH_BYTES], "little")
+        start = _LENGTH_BYTES + noted_size
+        noted = memoryview(data)[_LENGTH_BYTES:start]
+        file = data.slice(start)
+        return cls(
+            RowGroupBytes.of_file(memoryview(file)),
+            open_parquet_reader(pa.BufferReader(file)).metadata,
+            FileStatistics.of_noted(format_.statistics, noted),
+        )
+
+    def to_bytes(self) -> bytes:
+        """The row group on its way to the process that writes the file: what was noted of the rows,
+        and a file of them alone.
+        """
+        noted = self.statistics.noted()
+        footer = self.content.footer
+        lengths = [len(each).to_bytes(_LENGTH_BYTES, "little") for each in (noted, footer)]
+        file = (MAGIC, *self.content.pages, footer, lengths[1], MAGIC)
+        return b"".join((lengths[0], noted, *file))
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedFile:
+    """A Parquet file in memory."""
+
+    file: Any
+    """`pyarrow.Buffer` of all its bytes."""
+    metadata: Any
+    """`pyarrow.parquet.FileMetaData`."""
+
+
+def encode_rows(
+    rows: pa.Table, format_: FileFormat, encodings: ColumnEncodings = PLAIN
+) -> EncodedFile:
+    """A file of one row group.
+
+    Args:
+        rows: a `pyarrow.Table` of all columns of the format's schema, or of some of them.
+        format_: how they are written.
+        encodings: of the columns.
+    """
+    # `pyarrow.parquet` wraps the same writer, and loads every file system that Arrow knows first.
+    from pyarrow._parquet import ParquetWriter
+
+    sink = pa.BufferOutputStream(decoding_pool())
+    writer = ParquetWriter(
+        sink,
+        rows.schema,
+        version="2.6",
+        data_page_version="1.0",
+        writer_engine_version="V2",
+        compression=format_.codec,
+        compression_level=format_.compression_level,
+        use_dictionary=list(encodings.dictionary) or False,
+        column_encoding=dict.fromkeys(
+            encodings.delta_packed if format_.may_pack else (), "DELTA_BINARY_PACKED"
+        ),
+        # Decimals of up to 18 digits as integers: smaller, faster, and what Spark writes.
+        store_decimal_as_integer=True,
+        store_schema=False,
+        write_page_checksum=True,
+        memory_pool=decoding_pool(),
+    )
+    if rows.num_rows:
+        writer.write_table(rows, row_group_size=rows.num_rows)
+    writer.close()
+    file = sink.getvalue()
+    if file.size >= _LARGE_FILE_BYTES:
+        release_scratch_memory()
+    return EncodedFile(file, writer.metadata)
+
+
+class FileInWriting:
+    """A data file that takes row groups until it is closed.
+
+    Args:
+        path: relative to the table root, decoded.
+        format_: of the file.
+        store: where it goes.
+
+    Raises:
+        StorageFailure: the store refused or failed.
+    """
+
+    def __init__(self, path: str, format_: FileFormat, store: ObjectStore) -> None:
+        self.path = path
+        self._table = store.location.uri
+        self._statistics = FileStatistics(format_.statistics)
+        self._metadata: Any = None
+        self._footers: list[tuple[bytes, int]] = []
+        with self._naming():
+            self._sink = store.open_output(path)
+        self.size_bytes = 0
+        """Bytes written so far."""
+
+    def append(self, group: EncodedRowGroup) -> None:
+        """Add a row group.
+
+        Raises:
+            StorageFailure: the store refused or failed.
+        """
+        if not self._footers:
+            self._write(MAGIC)
+            self._metadata = group.metadata
+        else:
+            self._metadata.append_row_groups(group.metadata)
+        self._statistics.take(group.statistics)
+        self._footers.append((group.content.footer, self.size_bytes - len(MAGIC)))
+        for pages in group.content.pages:
+            self._write(pages)
+
+    def close(self) -> tuple[int, str]:
+        """Finish the file, which has a row group.
+
+        Returns:
+            Its size in bytes, and its statistics as JSON text.
+
+        Raises:
+            StorageFailure: the store refused or failed.
+        """
+        end = spliced_footer(self._footers)
+        self._write(sealed(memoryview(end)[: -_LENGTH_BYTES - len(MAGIC)]))
+        self._write(end)
+        with self._naming():
+            self._sink.close()
+        return self.size_bytes, self._statistics.to_json(self._metadata)
+
+    def discard(self) -> None:
+        """Give the file up; where the store publishes a file when it is closed, none appears."""
+        self._sink.__exit__(GeneratorExit, GeneratorExit(), None)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        with self._naming():
+            self._sink.write(data)
+        self.size_bytes += len(data)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """What the system or a file system of Arrow's reports, as an error that names the file."""
+        try:
+            yield
+        except OSError as error:
+            raise StorageFailure(
+                f"a data file could not be written: {error}; check permissions, free space and the "
+                "connection",
+                table=self._table,
+                file=self.path,
+            ) from error
+
+
+def _file_schema(configuration: TableConfiguration) -> StructType:
+    """Logical schema of the columns that stand in data files."""
+    materialized = any(configuration.supports(each) for each in _MATERIALIZING_FEATURES)
+    fields = configuration.schema if materialized else configuration.data_schema
+    # A void column is never written: it has no values, and Parquet has no type for it.
+    kept = StructType(tuple(each for each in fields if each.data_type != _VOID))
+    for path, each in walk_fields(kept):
+        if each.data_type == _VOID:
+            column = ".".join(path)
+            raise UnsupportedFeature(
+                f"column {column} is of type void inside another type and cannot be written: drop "
+                "it or change its type",
+                column=column,
+            )
+    return kept
+
+
+def _may_shred(configuration: TableConfiguration) -> bool:
+    # Spec: Variant Shredding. Where the property does not say so, new files are not shredded,
+    # whatever the protocol supports.
+    return (
+        configuration.supports("variantShredding")
+        and configuration.properties.enable_variant_shredding
+        and any(_holds_variant(each.data_type) for each in configuration.schema)
+    )
+
+
+def _holds_variant(data_type: DataType) -> bool:
+    if isinstance(data_type, StructType):
+        return any(_holds_variant(each.data_type) for each in data_type)
+    return data_type == _VARIANT
+
+
+def _relax(field: Any) -> Any:
+    """The Arrow field as nullable, at every depth.
+
+    NOT NULL is checked before; the Parquet writer would also count the hidden children of null
+    structs. Both parts of a variant are required all the same, as readers expect them to be.
+    """
+    return pa.field(field.name, _relax_type(field.type), True, field.metadata)
+
+
+def _relax_type(arrow_type: Any) -> Any:
+    if is_marked_variant(arrow_type):
+        return pa.struct([each.with_nullable(False) for each in arrow_type])
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([_relax(each) for each in arrow_type])
+    if pa.types.is_map(arrow_type):
+        key = arrow_type.key_field
+        return pa.map_(key.with_type(_relax_type(key.type)), _relax(arrow_type.item_field))
+    if pa.types.is_list(arrow_type):
+        return pa.list_(_relax(arrow_type.value_field))
+    return arrow_type

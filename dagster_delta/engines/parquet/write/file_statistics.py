@@ -1,0 +1,392 @@
+"""The statistics of a new data file: mostly read off its own footer, which costs next to nothing.
+
+The footer lacks two things, which are gathered while rows pass by: whether a float column holds
+NaN (footer bounds ignore NaN, Spark's order puts it last), and how many arrays and maps are null
+(the footer counts elements).
+
+Spec: Per-file Statistics.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.parquet.read.file_projection import leaf_ranges
+from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
+from dagster_delta.protocol.features.row_tracking import carried_columns
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+__all__ = ["FileStatistics", "StatisticsLayout", "truncate_upper_bound"]
+
+_EPOCH_ORDINAL = dt.date(1970, 1, 1).toordinal()
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  zone is added as text
+_STRING = PrimitiveType("string")
+_FLOATS = frozenset({"float", "double"})
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+
+_Positions = tuple[int, ...]
+_Noted = tuple[list[tuple[_Positions, int]], list[_Positions]]
+
+_Render = Callable[[Any], object]
+"""From a raw footer bound to its JSON value; None where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """One column with statistics: anything but a struct."""
+
+    physical_path: tuple[str, ...]
+    positions: tuple[int, ...]
+    """Where the column stands in a batch: top-level index, then child indexes."""
+    parquet_index: int
+    """Index of its (first) Parquet column."""
+    data_type: DataType
+
+    @property
+    def is_nested(self) -> bool:
+        return isinstance(self.data_type, ArrayType | MapType)
+
+    @property
+    def is_float(self) -> bool:
+        return isinstance(self.data_type, PrimitiveType) and self.data_type.name in _FLOATS
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsLayout:
+    """Which columns of a data file get statistics, and where they are found."""
+
+    leaves: tuple[_Leaf, ...]
+    has_tight_bounds: bool
+    """Whether `tightBounds` is recorded, as it is where deletion vectors may come."""
+    string_prefix_length: int
+    """Characters of a string bound that are kept."""
+
+    @classmethod
+    def of(cls, configuration: TableConfiguration, file_schema: StructType) -> StatisticsLayout:
+        """The layout for new files of a table.
+
+        Args:
+            configuration: decides which columns are indexed.
+            file_schema: logical schema of what the files hold, in order.
+        """
+        mode = configuration.column_mapping_mode
+        named = configuration.properties.data_skipping_stats_columns
+        limit = configuration.properties.data_skipping_num_indexed_cols
+        # Partition columns may stand in the file too, but their values are in the log already.
+        left_out = set(configuration.partition_columns)
+        carried = carried_columns(configuration)
+        if carried is not None:
+            # They are no columns of the table, so nobody filters by them.
+            left_out.update(carried.names)
+        # A count of their nulls tells without a look at the file that it has them.
+        always = {path for path, _ in fields_with_existing_default(configuration.schema)}
+        leaves = []
+        indexed = 0
+        for logical_path, leaf in _walk_leaves(file_schema.fields, mode):
+            if logical_path[0] in left_out:
+                continue
+            indexed += 1
+            if logical_path in always:
+                leaves.append(leaf)
+                continue
+            if named is not None:
+                if not any(_is_prefix(each, logical_path) for each in named):
+                    continue
+            elif 0 <= limit < indexed:
+                continue
+            leaves.append(leaf)
+        return cls(
+            tuple(leaves),
+            configuration.supports("deletionVectors"),
+            configuration.properties.data_skipping_string_prefix_length,
+        )
+
+    def in_file(self, arrow_schema: Any) -> StatisticsLayout:
+        """The same columns in files of a schema whose variants are split.
+
+        Args:
+            arrow_schema: `pyarrow.Schema` of the files.
+        """
+        fields = list(arrow_schema)
+        moved = [
+            replace(each, parquet_index=_first_parquet_column(fields, each.positions))
+            for each in self.leaves
+        ]
+        return replace(self, leaves=tuple(moved))
+
+    @property
+    def observed_columns(self) -> list[int]:
+        """Index of each top-level column of a file that `FileStatistics.observe` looks at."""
+        return sorted(
+            {each.positions[0] for each in self.leaves if each.is_nested or each.is_float}
+        )
+
+
+class FileStatistics:
+    """The statistics of one file, from its batches and its footer."""
+
+    def __init__(self, layout: StatisticsLayout) -> None:
+        self._layout = layout
+        self._null_counts = {each.positions: 0 for each in layout.leaves if each.is_nested}
+        self._may_hold_nan = [each for each in layout.leaves if each.is_float]
+        self._nested = [each for each in layout.leaves if each.is_nested]
+        self._nan_columns: set[tuple[int, ...]] = set()
+
+    def observe(self, rows: pa.Table, first_column: int = 0) -> None:
+        """Take note of rows that go into the file.
+
+        Args:
+            rows: a pyarrow Table or RecordBatch of the file's columns, or of some that stand side
+                by side.
+            first_column: index in the file of the first of them.
+        """
+        columns = range(first_column, first_column + rows.num_columns)
+        for leaf in self._nested:
+            if leaf.positions[0] in columns:
+                values = _column_at(rows, leaf.positions, first_column)
+                self._null_counts[leaf.positions] += values.null_count
+        for leaf in self._may_hold_nan:
+            if leaf.positions[0] in columns and leaf.positions not in self._nan_columns:
+                is_nan = pc.is_nan(_column_at(rows, leaf.positions, first_column))
+                if pc.any(is_nan).as_py():
+                    self._nan_columns.add(leaf.positions)
+
+    def take(self, other: FileStatistics) -> None:
+        """Add what was noted of more rows of the same file."""
+        for positions, count in other._null_counts.items():
+            self._null_counts[positions] += count
+        self._nan_columns |= other._nan_columns
+
+    def noted(self) -> bytes:
+        """What `observe` took note of, for `of_noted`."""
+        return msgspec.json.encode((list(self._null_counts.items()), sorted(self._nan_columns)))
+
+    @classmethod
+    def of_noted(cls, layout: StatisticsLayout, noted: bytes | memoryview) -> FileStatistics:
+        """The same statistics in another process.
+
+        Args:
+            layout: of the file, as it was.
+            noted: what `noted` returned.
+        """
+        statistics = cls(layout)
+        null_counts, nan_columns = msgspec.json.decode(noted, type=_Noted)
+        statistics._null_counts.update(null_counts)
+        statistics._nan_columns.update(nan_columns)
+        return statistics
+
+    def to_json(self, footer: Any) -> str:
+        """The `stats` of the finished file.
+
+        Args:
+            footer: its `pyarrow.parquet.FileMetaData`.
+        """
+        minimums: dict[str, Any] = {}
+        maximums: dict[str, Any] = {}
+        null_counts: dict[str, Any] = {}
+        groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+        for leaf in self._layout.leaves:
+            found = [each.column(leaf.parquet_index).statistics for each in groups]
+            _put(null_counts, leaf.physical_path, self._null_count(leaf, found))
+            if not leaf.is_nested:
+                lowest, highest = self._bounds(leaf, found)
+                _put(minimums, leaf.physical_path, lowest)
+                _put(maximums, leaf.physical_path, highest)
+        stats: dict[str, object] = {
+            "numRecords": footer.num_rows,
+            "minValues": minimums,
+            "maxValues": maximums,
+            "nullCount": null_counts,
+        }
+        if self._layout.has_tight_bounds:
+            stats["tightBounds"] = True
+        return _ENCODER.encode(stats).decode()
+
+    def _null_count(self, leaf: _Leaf, found: list[Any]) -> int | None:
+        if leaf.is_nested:
+            return self._null_counts[leaf.positions]
+        if any(each is None or not each.has_null_count for each in found):
+            return None
+        return sum(int(each.null_count) for each in found)
+
+    def _bounds(self, leaf: _Leaf, found: list[Any]) -> tuple[object, object]:
+        render = _renderer(leaf.data_type, self._layout.string_prefix_length)
+        if render is None or any(each is None for each in found):
+            return None, None
+        valued = [each for each in found if each.num_values]
+        # A row group with values but no bounds: the values are too long for a footer, or all NaN.
+        if not valued or any(not each.has_min_max for each in valued):
+            return None, None
+        render_min, render_max = render
+        lowest = render_min(min(_comparable(leaf, each.min_raw) for each in valued))
+        if leaf.positions in self._nan_columns:
+            return lowest, None
+        return lowest, render_max(max(_comparable(leaf, each.max_raw) for each in valued))
+
+
+def _walk_leaves(
+    fields: tuple[StructField, ...], mode: Any
+) -> Iterator[tuple[tuple[str, ...], _Leaf]]:
+    """Every leaf with its logical path, in file order."""
+    parquet_index = 0
+
+    def walk(
+        siblings: tuple[StructField, ...],
+        logical: tuple[str, ...],
+        physical: tuple[str, ...],
+        positions: tuple[int, ...],
+    ) -> Iterator[tuple[tuple[str, ...], _Leaf]]:
+        nonlocal parquet_index
+        for index, field in enumerate(siblings):
+            path = (*logical, field.name)
+            physical_path = (*physical, physical_name(field, mode))
+            here = (*positions, index)
+            if isinstance(field.data_type, StructType):
+                yield from walk(field.data_type.fields, path, physical_path, here)
+            else:
+                yield path, _Leaf(physical_path, here, parquet_index, field.data_type)
+                parquet_index += _count_parquet_columns(field.data_type)
+
+    yield from walk(fields, (), (), ())
+
+
+def _first_parquet_column(fields: list[Any], positions: _Positions) -> int:
+    start = 0
+    for position in positions:
+        start += leaf_ranges(fields)[position].start
+        fields = list(fields[position].type) if pa.types.is_struct(fields[position].type) else []
+    return start
+
+
+def _count_parquet_columns(data_type: DataType) -> int:
+    match data_type:
+        case StructType(fields):
+            return sum(_count_parquet_columns(each.data_type) for each in fields)
+        case ArrayType(element_type):
+            return _count_parquet_columns(element_type)
+        case MapType(key_type, value_type):
+            return _count_parquet_columns(key_type) + _count_parquet_columns(value_type)
+        case PrimitiveType("variant"):
+            return 2
+    return 1
+
+
+def _is_prefix(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    folded = tuple(each.casefold() for each in path)
+    return tuple(each.casefold() for each in other[: len(path)]) == folded
+
+
+def _column_at(rows: Any, positions: tuple[int, ...], first_column: int) -> Any:
+    column = rows.column(positions[0] - first_column)
+    # struct_field makes a child null where its parent is, which is how Spark counts.
+    return pc.struct_field(column, list(positions[1:])) if len(positions) > 1 else column
+
+
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: object) -> None:
+    if value is None:
+        return
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value
+
+
+def _comparable(leaf: _Leaf, raw: Any) -> Any:
+    """Raw bytes of a decimal do not sort as the number does."""
+    if isinstance(leaf.data_type, DecimalType) and isinstance(raw, bytes):
+        return int.from_bytes(raw, "big", signed=True)
+    return raw
+
+
+def _renderer(data_type: DataType, prefix_length: int) -> tuple[_Render, _Render] | None:
+    """How the minimum and the maximum become JSON, or None where a type has no bounds."""
+    if data_type == _STRING:
+        return (
+            lambda raw: raw.decode()[:prefix_length],
+            lambda raw: truncate_upper_bound(raw.decode(), prefix_length),
+        )
+    if isinstance(data_type, DecimalType):
+        scale = data_type.scale
+        context = decimal.Context(prec=40)
+
+        def render(raw: int) -> decimal.Decimal:
+            return decimal.Decimal(raw).scaleb(-scale, context)
+
+        return render, render
+    if isinstance(data_type, PrimitiveType):
+        return _RENDERERS.get(data_type.name)
+    return None
+
+
+def _render_number(raw: Any) -> object:
+    return raw
+
+
+def _render_float(raw: float) -> object:
+    # JSON has no infinity; no bound is a true bound.
+    return raw if abs(raw) != float("inf") else None
+
+
+def _render_date(days: int) -> object:
+    ordinal = _EPOCH_ORDINAL + days
+    if not 1 <= ordinal <= dt.date.max.toordinal():
+        return None
+    return dt.date.fromordinal(ordinal).isoformat()
+
+
+def _render_timestamp_ntz(microseconds: int) -> str | None:
+    # Spec: timestamps are truncated down to milliseconds; readers allow for it in a maximum.
+    try:
+        value = _EPOCH + dt.timedelta(milliseconds=microseconds // 1000)
+    except OverflowError:
+        return None
+    return value.isoformat(timespec="milliseconds")
+
+
+def _render_timestamp(microseconds: int) -> object:
+    text = _render_timestamp_ntz(microseconds)
+    return None if text is None else text + "Z"
+
+
+def truncate_upper_bound(text: str, prefix_length: int) -> str | None:
+    """A short string that sorts at or after `text` by code points, or None where none is short.
+
+    A cut string gets one character more, greater than the first one cut off.
+
+    Args:
+        text: of any length.
+        prefix_length: characters that are kept.
+    """
+    if len(text) <= prefix_length:
+        return text
+    prefix, following = text[:prefix_length], text[prefix_length]
+    for greater in ("\x7f", "\U0010ffff"):
+        if following < greater:
+            return prefix + greater
+    return None
+
+
+_RENDERERS: dict[str, tuple[_Render, _Render]] = {
+    **dict.fromkeys(("byte", "short", "integer", "long"), (_render_number, _render_number)),
+    **dict.fromkeys(_FLOATS, (_render_float, _render_float)),
+    "date": (_render_date, _render_date),
+    "timestamp": (_render_timestamp, _render_timestamp),
+    "timestamp_ntz": (_render_timestamp_ntz, _render_timestamp_ntz),
+}

@@ -1,0 +1,211 @@
+"""One Parquet file from several of the same schema that were encoded apart, row group by row group.
+
+Pages do not know where in a file they stand, only the footer does: its positions are moved, and
+nothing is encoded again. The outcome is byte for byte what one writer would have made.
+
+Spec: Parquet's file format and its Thrift definition; Thrift's compact protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.parquet.write.thrift_compact import (
+    STRUCT,
+    Cursor,
+    list_header_bytes,
+    zigzag,
+)
+from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader
+
+__all__ = ["MAGIC", "RowGroupBytes", "footer_of_row_group", "moved_chunk", "spliced_footer"]
+
+MAGIC = b"PAR1"
+"""Begins and ends every Parquet file."""
+
+_LENGTH_BYTES = 4
+
+# Ids of the fields that are changed, and of those on the way to them.
+_FILE_NUM_ROWS, _FILE_ROW_GROUPS = 3, 4
+_GROUP_COLUMNS, _GROUP_POSITION, _GROUP_ORDINAL = 1, 5, 7
+_CHUNK_METADATA = 3
+_CHUNK_POSITIONS = frozenset({2, 4, 6})
+"""Of the chunk, of its offset index and of its column index."""
+_METADATA_POSITIONS = frozenset({9, 10, 11, 14})
+"""Of data pages, index pages, the dictionary page and the Bloom filter."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroupBytes:
+    """The row groups of one Parquet file in memory, and what its footer says about them."""
+
+    pages: tuple[memoryview | bytes, ...]
+    """Everything between the opening magic and the footer, in pieces of any length."""
+    footer: bytes
+    """The file's Thrift metadata."""
+
+    @classmethod
+    def of_file(cls, data: memoryview) -> RowGroupBytes:
+        """The parts of a whole file.
+
+        Args:
+            data: the bytes of a file that is not encrypted.
+        """
+        end = len(data) - len(MAGIC) - _LENGTH_BYTES
+        start = end - int.from_bytes(data[end : end + _LENGTH_BYTES], "little")
+        return cls((data[len(MAGIC) : start],), bytes(data[start:end]))
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the pages."""
+        return sum(map(len, self.pages))
+
+    def read_metadata(self) -> Any:
+        """The footer as a `pyarrow.parquet.FileMetaData`."""
+        length = len(self.footer).to_bytes(_LENGTH_BYTES, "little")
+        file = b"".join((MAGIC, self.footer, length, MAGIC))
+        return open_parquet_reader(pa.BufferReader(file)).metadata
+
+
+def spliced_footer(parts: Sequence[tuple[bytes, int]]) -> bytes:
+    """What ends the file that holds the pages of several others: metadata, length and magic.
+
+    Args:
+        parts: at least one footer, and by how many bytes its pages stand further back than in
+            their own file; in the order of the pages.
+    """
+    first = _Metadata.parse(parts[0][0])
+    rows, groups, bodies = 0, 0, []
+    for footer, shift in parts:
+        metadata = _Metadata.parse(footer)
+        bodies.append(metadata.moved_row_groups(shift, first_ordinal=groups))
+        rows += metadata.num_rows
+        groups += metadata.num_row_groups
+    metadata_bytes = first.with_row_groups(rows, groups, bodies)
+    return metadata_bytes + len(metadata_bytes).to_bytes(_LENGTH_BYTES, "little") + MAGIC
+
+
+def footer_of_row_group(model: bytes, row_group: bytes, num_rows: int) -> bytes:
+    """The Thrift metadata of a file of one row group.
+
+    Args:
+        model: metadata of another file of the same schema.
+        row_group: a `RowGroup`.
+        num_rows: rows in it.
+    """
+    return _Metadata.parse(model).with_row_groups(num_rows, 1, [row_group])
+
+
+def moved_chunk(chunk: bytes, shift: int) -> bytes:
+    """A `ColumnChunk` whose pages stand by so many bytes further back."""
+    cursor = Cursor(chunk)
+    edits: list[tuple[int, int, int]] = []
+    _edit_positions(cursor, _CHUNK_POSITIONS, shift, edits)
+    return _edited(chunk, 0, len(chunk), edits)
+
+
+def _edited(data: bytes, start: int, stop: int, edits: Sequence[tuple[int, int, int]]) -> bytes:
+    """Part of some bytes, with other numbers in some places of it."""
+    done, parts = start, []
+    for edit_start, edit_stop, value in edits:
+        parts += [data[done:edit_start], zigzag(value)]
+        done = edit_stop
+    return b"".join((*parts, data[done:stop]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    """A `FileMetaData`, and where in it the fields stand that change."""
+
+    footer: bytes
+    num_rows: int
+    num_rows_at: slice
+    num_row_groups: int
+    row_groups_at: slice
+    """The whole list, its header included."""
+    first_group_at: int
+
+    @classmethod
+    def parse(cls, footer: bytes) -> _Metadata:
+        cursor = Cursor(footer)
+        num_rows = count = first_group_at = 0
+        num_rows_at = row_groups_at = slice(0, 0)
+        for field, kind in cursor.fields():
+            start = cursor.position
+            if field == _FILE_NUM_ROWS:
+                num_rows = cursor.integer()
+                num_rows_at = slice(start, cursor.position)
+            elif field == _FILE_ROW_GROUPS:
+                count, _ = cursor.list_header()
+                first_group_at = cursor.position
+                for _ in range(count):
+                    cursor.skip(STRUCT)
+                row_groups_at = slice(start, cursor.position)
+            else:
+                cursor.skip(kind)
+        return cls(footer, num_rows, num_rows_at, count, row_groups_at, first_group_at)
+
+    def moved_row_groups(self, shift: int, *, first_ordinal: int) -> bytes:
+        """The row groups with every position moved, and numbered anew."""
+        cursor = Cursor(self.footer, self.first_group_at)
+        edits: list[tuple[int, int, int]] = []
+        for ordinal in range(first_ordinal, first_ordinal + self.num_row_groups):
+            _edit_row_group(cursor, shift, ordinal, edits)
+        return _edited(self.footer, self.first_group_at, self.row_groups_at.stop, edits)
+
+    def with_row_groups(self, num_rows: int, count: int, row_groups: Sequence[bytes]) -> bytes:
+        """The metadata with other row groups, `count` in all."""
+        return b"".join(
+            (
+                self.footer[: self.num_rows_at.start],
+                zigzag(num_rows),
+                self.footer[self.num_rows_at.stop : self.row_groups_at.start],
+                list_header_bytes(count),
+                *row_groups,
+                self.footer[self.row_groups_at.stop :],
+            )
+        )
+
+
+def _edit_row_group(
+    cursor: Cursor, shift: int, ordinal: int, edits: list[tuple[int, int, int]]
+) -> None:
+    """Note what changes in a `RowGroup`: from where to where in the footer, and to which number."""
+    for field, kind in cursor.fields():
+        if field == _GROUP_COLUMNS:
+            count, _ = cursor.list_header()
+            for _ in range(count):
+                _edit_positions(cursor, _CHUNK_POSITIONS, shift, edits)
+        elif field == _GROUP_POSITION:
+            _edit_position(cursor, shift, edits)
+        elif field == _GROUP_ORDINAL:
+            start = cursor.position
+            cursor.skip(kind)
+            edits.append((start, cursor.position, ordinal))
+        else:
+            cursor.skip(kind)
+
+
+def _edit_positions(
+    cursor: Cursor, positions: frozenset[int], shift: int, edits: list[tuple[int, int, int]]
+) -> None:
+    """Note the positions in a `ColumnChunk` and in the `ColumnMetaData` that it holds."""
+    for field, kind in cursor.fields():
+        if field in positions:
+            _edit_position(cursor, shift, edits)
+        elif field == _CHUNK_METADATA and kind == STRUCT:
+            _edit_positions(cursor, _METADATA_POSITIONS, shift, edits)
+        else:
+            cursor.skip(kind)
+
+
+def _edit_position(cursor: Cursor, shift: int, edits: list[tuple[int, int, int]]) -> None:
+    start = cursor.position
+    value = cursor.integer()
+    # Nothing stands where the magic does: 0 says that the position is not told.
+    if value:
+        edits.append((start, cursor.position, value + shift))

@@ -1,0 +1,397 @@
+"""Row groups of data files written again without some of their rows, or with new values in some
+columns, a few columns at a time.
+
+Columns are independent of each other in a Parquet file, so that one need be in memory while it is
+filtered and encoded, however wide the rows are. A column that stays as it is in all of a row group,
+in a file like those that the table's writer makes, is copied byte for byte.
+
+Spec: Data Files; Parquet's file format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import ReadPlan, WriteSpec
+from dagster_delta.engines.parquet.read.data_file_reader import (
+    SPLIT_FILE_BYTES,
+    DataFile,
+    DataFileReader,
+)
+from dagster_delta.engines.parquet.read.file_projection import leaf_ranges
+from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
+from dagster_delta.engines.parquet.read.opened_file import OpenedFile
+from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
+from dagster_delta.engines.parquet.write.column_splicing import (
+    ColumnBytes,
+    FooterBytes,
+    is_movable,
+    joined_columns,
+)
+from dagster_delta.engines.parquet.write.encodings import ColumnEncodings, choose_encodings
+from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat, encode_rows
+from dagster_delta.engines.parquet.write.file_statistics import FileStatistics
+from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes
+from dagster_delta.engines.parquet.write.writer import REPRESENTATIVE_ROWS
+from dagster_delta.engines.rows.partition_split import PartitionKey
+from dagster_delta.engines.values.nested_arrays import rename_nested
+from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
+from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
+from dagster_delta.protocol.features.row_tracking import carried_columns
+from dagster_delta.protocol.values.partition_values import is_null_text
+
+__all__ = ["CopiedColumns", "RowGroupCopier"]
+
+PART_BYTES = 4 * 1024 * 1024
+"""Arrow bytes, roughly, of the columns of one row group that are in memory together."""
+MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024
+"""Bytes before compression of a row group that is copied; larger ones are cut into several."""
+
+_CODEC_NAMES = {"none": "uncompressed"}
+_VARIABLE_WIDTH = 24
+"""What a value of text or a nested one is taken to weigh."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedColumns:
+    """Columns of a row group on their way to a new file; all of a row group come in order."""
+
+    columns: tuple[ColumnBytes, ...]
+    statistics: FileStatistics
+    """Of these columns."""
+    key: PartitionKey
+    num_rows: int
+    """Rows that have stayed, changed ones included."""
+    num_changed: int
+    is_last: bool
+    """Whether these are the last columns of the row group."""
+
+    @property
+    def nbytes(self) -> int:
+        """What they take in memory."""
+        return sum(len(each.pages) for each in self.columns)
+
+
+class RowGroupChange(Protocol):
+    """New values for some columns of some rows of one file; may be used by several threads."""
+
+    @property
+    def columns(self) -> Collection[str]:
+        """Logical names of the columns."""
+
+    def num_matches(self, opened: OpenedFile, group: int) -> int:
+        """Rows of a row group that change."""
+
+    def marks(self, opened: OpenedFile, group: int) -> Any:
+        """Which of the live rows of a row group change: a `pyarrow.BooleanArray`."""
+
+    def values(self, opened: OpenedFile, group: int) -> pa.RecordBatch:
+        """The rows of a row group that change, in order, with their new values."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What a file of the table's writer says before it has rows."""
+
+    footer: bytes
+    schema: bytes
+    """The elements of the schema."""
+    writer: str
+    """Name and version of the library."""
+
+
+class RowGroupCopier:
+    """Copies row groups; may be used by several threads.
+
+    Args:
+        source: the files, and what their rows are read as.
+        spec: how the new files are written.
+
+    Raises:
+        UnsupportedFeature: a column type cannot be written.
+    """
+
+    def __init__(self, source: ReadPlan, spec: WriteSpec) -> None:
+        properties = spec.configuration.metadata.configuration
+        # A file is sorted as a whole, and what a changing column needs is filled in by the writer.
+        self._format = FileFormat.of(spec)
+        # How variants are split is decided by the rows of a file.
+        self._is_possible = not (
+            spec.sort_by or COLUMN_CHANGE_KEY in properties or self._format.may_shred
+        )
+        self._source = source
+        self._codec = _CODEC_NAMES.get(self._format.codec, self._format.codec)
+        self._partition_names = spec.configuration.physical_partition_columns
+        self._partition_types = [each.data_type for each in spec.configuration.partition_schema]
+        # Ids of rows follow from where the rows stand, so that they have to be written.
+        self._may_keep = carried_columns(source.configuration) is None
+        self._readers: dict[range, DataFileReader] = {}
+        self._encodings: dict[range, ColumnEncodings] = {}
+
+    @cached_property
+    def _model(self) -> _Model:
+        empty = encode_rows(self._format.arrow_schema.empty_table(), self._format)
+        footer = RowGroupBytes.of_file(memoryview(empty.file)).footer
+        return _Model(footer, FooterBytes.parse(footer).schema, empty.metadata.created_by)
+
+    def sources(
+        self, file: DataFile, reader: DataFileReader, change: RowGroupChange | None = None
+    ) -> Iterator[BatchSource] | None:
+        """Sources of what stays of a file, in order: of `CopiedColumns`, or of record batches where
+        a row group had better be cut. None where the rows had better be put together with others.
+
+        Args:
+            file: with the rows that leave it as hidden ones.
+            reader: of all columns of the table.
+            change: new values of rows that stay.
+
+        Raises:
+            As a `DataFileReader` does.
+        """
+        if not self._is_possible or file.size_bytes < SPLIT_FILE_BYTES:
+            return None
+        opened = reader.open(file)
+        leaving = 0 if opened.left_out is None else len(opened.left_out)
+        if 2 * leaving > opened.footer.num_rows:
+            return None
+        groups = range(opened.footer.num_row_groups)
+        if change is not None and any(_is_large(opened, group) for group in groups):
+            return None
+        return self._sources(opened, reader, change)
+
+    def _sources(
+        self, opened: OpenedFile, reader: DataFileReader, change: RowGroupChange | None
+    ) -> Iterator[BatchSource]:
+        with reader.naming(opened.file):
+            kept = self._kept(opened)
+        every = range(len(self._format.columns))
+        for group in range(opened.footer.num_row_groups):
+            if not opened.may_hold_wanted(group):
+                continue
+            if change is not None and change.num_matches(opened, group):
+                yield partial(self._change, opened, group, change, kept.get(group), reader)
+            elif group in kept:
+                yield partial(self._keep, opened, group, kept[group], every, reader)
+            elif _is_large(opened, group):
+                yield partial(reader.read_group, opened, group)
+            else:
+                for part in self._parts(opened.num_wanted(group), every):
+                    yield partial(self._filter, opened, group, part)
+
+    def join(self, parts: Sequence[CopiedColumns]) -> EncodedRowGroup:
+        """All columns of a row group as one.
+
+        Args:
+            parts: in order, the last one last.
+        """
+        statistics = FileStatistics(self._format.statistics)
+        for each in parts:
+            statistics.take(each.statistics)
+        columns = [column for each in parts for column in each.columns]
+        content = joined_columns(self._model.footer, columns, parts[-1].num_rows)
+        return EncodedRowGroup(content, content.read_metadata(), statistics)
+
+    def _filter(self, opened: OpenedFile, group: int, part: range) -> Iterator[CopiedColumns]:
+        """Columns of the rows that stay, encoded anew."""
+        yield self._encoded([self._read(opened, group, part)], opened, part)
+
+    def _keep(
+        self,
+        opened: OpenedFile,
+        group: int,
+        chunks: Sequence[bytes],
+        part: range,
+        reader: DataFileReader,
+    ) -> Iterator[CopiedColumns]:
+        """Columns as they stand in the file, where all rows stay."""
+        statistics = FileStatistics(self._format.statistics)
+        for index in self._format.statistics.observed_columns:
+            if index in part:
+                statistics.observe(self._read(opened, group, range(index, index + 1)), index)
+        row_group = opened.footer.row_group(group)
+        leaves = leaf_ranges(list(self._format.arrow_schema))
+        columns = []
+        with reader.naming(opened.file):
+            for index in range(leaves[part.start].start, leaves[part.stop - 1].stop):
+                start, stop = _page_range(row_group.column(index))
+                pages = opened.handle.read_at(stop - start, start)
+                columns.append(ColumnBytes(pages, chunks[index], start))
+        yield self._copied(tuple(columns), statistics, opened, part, row_group.num_rows)
+
+    def _change(
+        self,
+        opened: OpenedFile,
+        group: int,
+        change: RowGroupChange,
+        chunks: Sequence[bytes] | None,
+        reader: DataFileReader,
+    ) -> Iterator[CopiedColumns]:
+        """All columns, with new values in some rows of some of them."""
+        new = change.values(opened, group)
+        marks = change.marks(opened, group)
+        count = change.num_matches(opened, group)
+        num_rows = opened.num_wanted(group)
+        for part in self._runs(change.columns):
+            name = self._format.columns[part.start]
+            if name in change.columns:
+                rows = self._read(opened, group, part)
+                values = rename_nested(new.column(name), rows.schema.field(0).type)
+                rows = pa.table([_put_values(rows.column(0), values, marks)], schema=rows.schema)
+                yield replace(self._encoded([rows], opened, part), num_changed=count)
+            elif chunks is not None:
+                for each in self._keep(opened, group, chunks, part, reader):
+                    yield replace(each, num_changed=count)
+            else:
+                for piece in self._parts(num_rows, part):
+                    for each in self._filter(opened, group, piece):
+                        yield replace(each, num_changed=count)
+
+    def _runs(self, changed: Collection[str]) -> Iterator[range]:
+        """Columns of the file in order: each that changes for itself, and the others between."""
+        start = 0
+        for index, name in enumerate(self._format.columns):
+            if name in changed:
+                if index > start:
+                    yield range(start, index)
+                yield range(index, index + 1)
+                start = index + 1
+        if start < len(self._format.columns):
+            yield range(start, len(self._format.columns))
+
+    def _encoded(self, rows: list[Any], opened: OpenedFile, part: range) -> CopiedColumns:
+        """The columns of a `pyarrow.Table`, taken out of a list as by `_encode`."""
+        statistics = FileStatistics(self._format.statistics)
+        statistics.observe(rows[0], part.start)
+        num_rows = rows[0].num_rows
+        return self._copied(self._encode(rows, part), statistics, opened, part, num_rows)
+
+    def _copied(
+        self,
+        columns: tuple[ColumnBytes, ...],
+        statistics: FileStatistics,
+        opened: OpenedFile,
+        part: range,
+        num_rows: int,
+    ) -> CopiedColumns:
+        is_last = part.stop == len(self._format.columns)
+        return CopiedColumns(columns, statistics, self._key(opened), num_rows, 0, is_last)
+
+    def _key(self, opened: OpenedFile) -> PartitionKey:
+        texts = map(opened.file.partition_values.get, self._partition_names)
+        return tuple(
+            None if is_null_text(text, data_type) else text
+            for text, data_type in zip(texts, self._partition_types, strict=True)
+        )
+
+    def _parts(self, num_rows: int, columns: range) -> Iterator[range]:
+        """Columns of the file that are at work together: indexes side by side, all in order."""
+        start, size = columns.start, 0
+        for index in columns:
+            width = num_rows * _width(self._format.arrow_schema.field(index).type)
+            if index > start and size + width > PART_BYTES:
+                yield range(start, index)
+                start, size = index, 0
+            size += width
+        yield range(start, columns.stop)
+
+    def _read(self, opened: OpenedFile, group: int, part: range) -> Any:
+        """Columns of the rows that stay, as a `pyarrow.Table` of the new file's."""
+        reader = self._readers.get(part)
+        if reader is None:
+            names = self._format.columns[part.start : part.stop]
+            source = self._source
+            reader = DataFileReader(source.store, source.configuration, names)
+            self._readers[part] = reader
+        schema = pa.schema([self._format.arrow_schema.field(index) for index in part])
+        batches = [
+            pa.RecordBatch.from_arrays(
+                [
+                    rename_nested(values, field.type)
+                    for values, field in zip(batch.columns, schema, strict=True)
+                ],
+                schema=schema,
+            )
+            for batch in reader.read_group(opened, group)
+        ]
+        return pa.Table.from_batches(batches, schema)
+
+    def _encode(self, rows: list[Any], part: range) -> tuple[ColumnBytes, ...]:
+        """The columns of a `pyarrow.Table`, which is taken out of a list and not held any longer
+        than it takes.
+        """
+        encodings = self._encodings.get(part)
+        if encodings is None:
+            encodings = choose_encodings(rows[0])
+            if rows[0].num_rows >= REPRESENTATIVE_ROWS:
+                self._encodings[part] = encodings
+        encoded = encode_rows(rows.pop(), self._format, encodings)
+        content = RowGroupBytes.of_file(memoryview(encoded.file))
+        (pages,) = content.pages
+        (chunks,) = FooterBytes.parse(content.footer).row_groups
+        found = []
+        for index, chunk in enumerate(chunks):
+            start, stop = _page_range(encoded.metadata.row_group(0).column(index))
+            found.append(ColumnBytes(pages[start - len(MAGIC) : stop - len(MAGIC)], chunk, start))
+        return tuple(found)
+
+    def _kept(self, opened: OpenedFile) -> dict[int, tuple[bytes, ...]]:
+        """The row groups that can stay as they are, and what the footer says of their columns."""
+        groups = [
+            group
+            for group in range(opened.footer.num_row_groups)
+            if opened.num_wanted(group) == opened.footer.row_group(group).num_rows
+        ]
+        if not (groups and self._may_keep and opened.footer.created_by == self._model.writer):
+            return {}
+        # New files do not have the keys that say so.
+        if LegacyCalendar.of(opened.arrow_schema.metadata) is not None:
+            return {}
+        footer = FooterBytes.of_handle(opened.handle)
+        if footer is None or footer.schema != self._model.schema:
+            return {}
+        return {
+            group: footer.row_groups[group]
+            for group in groups
+            if self._is_alike(opened.footer.row_group(group))
+            and all(map(is_movable, footer.row_groups[group]))
+        }
+
+    def _is_alike(self, row_group: Any) -> bool:
+        """Whether the columns of a `pyarrow.parquet.RowGroupMetaData` are compressed as here."""
+        columns = (row_group.column(index) for index in range(row_group.num_columns))
+        return all(each.compression.casefold() == self._codec for each in columns)
+
+
+def _is_large(opened: OpenedFile, group: int) -> bool:
+    return bool(opened.footer.row_group(group).total_byte_size > MAX_ROW_GROUP_BYTES)
+
+
+def _put_values(column: Any, values: Any, marks: Any) -> Any:
+    """The values of a `pyarrow.ChunkedArray`, with others where the marks are."""
+    places = np.arange(len(column), dtype=np.int64)
+    marked = np.from_dlpack(pc.indices_nonzero(marks))
+    places[marked] = len(column) + np.arange(len(values))
+    index = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
+    return pc.take(pa.concat_arrays([*column.chunks, values]), index, memory_pool=decoding_pool())
+
+
+def _page_range(column: Any) -> tuple[int, int]:
+    """Where in its file the pages of a `pyarrow.parquet.ColumnChunkMetaData` stand."""
+    start = column.data_page_offset
+    if column.has_dictionary_page:
+        start = min(start, column.dictionary_page_offset)
+    return start, start + column.total_compressed_size
+
+
+def _width(arrow_type: Any) -> int:
+    try:
+        return max(1, int(arrow_type.bit_width) // 8)
+    except ValueError:
+        return _VARIABLE_WIDTH

@@ -1,0 +1,476 @@
+"""Writing rows as Parquet data files under a table root, split by partition, with statistics.
+
+Rows wait per partition until they fill a row group or the common budget; then a worker encodes
+them while the next rows are taken, row groups of one file at the same time. What waits, what is
+being encoded and how many files are open are all bounded. The rows of one partition keep their
+order.
+
+Spec: Data Files; Add File and Remove File; Partition Values.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from dagster_delta.engines.engine import Clock, WriteResult, WriteSpec
+from dagster_delta.engines.parquet.write.encodings import ColumnEncodings, choose_encodings
+from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat, FileInWriting
+from dagster_delta.engines.rows.partition_split import (
+    PartitionColumn,
+    PartitionKey,
+    split_by_partition,
+)
+from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
+from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY, untagged
+from dagster_delta.protocol.values.partition_values import encode_path, partition_directory
+from dagster_delta.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.rows.shadow_column import ShadowColumn
+
+__all__ = ["DataFileWriter", "write_data_files"]
+
+_LOG = logging.getLogger(__name__)
+
+ROW_GROUP_ROWS = 1_000_000
+ROW_GROUP_BYTES = 32 * 1024 * 1024
+"""Arrow bytes of the rows that make one row group."""
+BUFFER_BYTES = 128 * 1024 * 1024
+"""Arrow bytes of rows that may wait in all partitions together."""
+ENCODING_BYTES = 64 * 1024 * 1024
+"""Arrow bytes of rows that may be with the workers."""
+COLUMN_OVERHEAD_BYTES = 512
+"""What a column of a waiting batch weighs beside its values."""
+REPRESENTATIVE_ROWS = 8_000
+"""Rows of one file from which the encodings of all may be chosen."""
+
+_MAX_WORKERS = 8
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def write_data_files(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    spec: WriteSpec,
+    store: ObjectStore,
+    *,
+    clock: Clock = _now_ms,
+    new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
+) -> WriteResult:
+    """Write the rows and return an add action for each file; no log entry is written.
+
+    Args:
+        batches: record batches of `schema`.
+        schema: `pyarrow.Schema` of the table's logical schema, partition columns included.
+        spec: where and how to write.
+        store: store of the table.
+        clock: gives the modification time of the files.
+        new_uuid: makes the names of the files unique.
+
+    Raises:
+        UnsupportedFeature: a column type cannot be written.
+        SchemaMismatch: a partition value has no text that a reader would take for it.
+        StorageFailure: the store refused or failed. Whatever is raised, files already written by
+            this call are deleted as far as the store lets it.
+    """
+    with DataFileWriter(schema, spec, store, clock=clock, new_uuid=new_uuid) as writer:
+        for batch in batches:
+            writer.add(batch)
+        return writer.finish()
+
+
+class DataFileWriter:
+    """Writes the rows it is given as data files; no log entry is written.
+
+    A context manager: left by an error, it deletes its files as far as the store lets it.
+
+    Args:
+        schema, spec, store, clock, new_uuid: as for `write_data_files`.
+
+    Raises:
+        UnsupportedFeature: a column type cannot be written.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        spec: WriteSpec,
+        store: ObjectStore,
+        *,
+        clock: Clock = _now_ms,
+        new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> None:
+        self._shadow = _shadow_column(spec)
+        self._is_filled = True
+        if self._shadow is not None:
+            spec, schema = self._shadow.write_spec(spec), self._shadow.schema(schema)
+        self._files = _DataFiles(FileFormat.of(spec), spec, store, clock, new_uuid)
+        self._job = _WriteJob(schema, spec, self._files)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._job.stop()
+            self._files.abandon()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of a record batch of the schema.
+
+        Raises:
+            SchemaMismatch: a partition value has no text that a reader would take for it.
+            StorageFailure: the store refused or failed.
+        """
+        if self._shadow is not None:
+            filled = self._shadow.fill(batch)
+            self._is_filled &= not filled.num_problems
+            batch = filled.batch
+        self._job.add(batch)
+
+    def add_encoded(self, key: PartitionKey, group: EncodedRowGroup) -> None:
+        """Take rows of one partition as a `RowGroupEncoder` of the same spec has encoded them.
+
+        Raises:
+            StorageFailure: the store refused or failed.
+        """
+        self._job.add_encoded(key, group)
+
+    def finish(self) -> WriteResult:
+        """Write what waits, close every file, and return an add action for each. Raises as `add`
+        does.
+        """
+        self._job.finish()
+        written = self._files.in_order()
+        if not self._is_filled:
+            # The write is not to blame: the change meets the values later, and says so.
+            written = tuple(untagged(each) for each in written)
+        return WriteResult(written, self._job.num_rows, sum(each.size_bytes for each in written))
+
+
+@dataclass(slots=True)
+class _Partition:
+    """One partition: its rows that wait, and the file its row groups go to.
+
+    `file` belongs to the workers, which take the flushes of one partition one after the other;
+    everything else belongs to the thread that takes the rows.
+    """
+
+    key: PartitionKey
+    waiting: list[Any] = field(default_factory=list)
+    waiting_rows: int = 0
+    waiting_bytes: int = 0
+    last_flush: Future[None] | None = None
+    format: FileFormat | None = None
+    """Of its files, once the first rows have decided it."""
+    file: FileInWriting | None = None
+    file_number: int = 0
+
+    def add(self, batch: Any) -> None:
+        self.waiting.append(batch)
+        self.waiting_rows += batch.num_rows
+        # Few rows in many columns weigh more than their values.
+        self.waiting_bytes += batch.nbytes + COLUMN_OVERHEAD_BYTES * batch.num_columns
+
+    def take(self, schema: Any) -> Any:
+        rows = pa.Table.from_batches(self.waiting, schema)
+        self.waiting, self.waiting_rows, self.waiting_bytes = [], 0, 0
+        return rows
+
+
+class _DataFiles:
+    """Opens and closes data files, and remembers them; called by the workers."""
+
+    def __init__(
+        self,
+        format_: FileFormat,
+        spec: WriteSpec,
+        store: ObjectStore,
+        clock: Clock,
+        new_uuid: Callable[[], uuid.UUID],
+    ) -> None:
+        self.format = format_
+        self._spec = spec
+        self._store = store
+        self._clock = clock
+        self._new_uuid = new_uuid
+        self._partition_names = spec.configuration.physical_partition_columns
+        self._begun: list[FileInWriting] = []
+        self._written: dict[int, AddFile] = {}
+        self._encodings: ColumnEncodings | None = None
+
+    def encode(self, rows: Any, format_: FileFormat) -> list[EncodedRowGroup]:
+        """Rows, a `pa.Table`, as row groups of any file of a format."""
+        stored = format_.stored(rows)
+        encodings = self._choose_encodings(stored, format_)
+        return [
+            EncodedRowGroup.of_rows(stored.slice(start, ROW_GROUP_ROWS), format_, encodings)
+            for start in range(0, stored.num_rows, ROW_GROUP_ROWS)
+        ]
+
+    def append(self, partition: _Partition, groups: Iterable[EncodedRowGroup], number: int) -> None:
+        """Add row groups to the partition's file, a new one where none is open."""
+        for group in groups:
+            if partition.file is None:
+                path = self._new_path(partition.key, number)
+                format_ = partition.format or self.format
+                partition.file = FileInWriting(path, format_, self._store)
+                partition.file_number = number
+                self._begun.append(partition.file)
+            partition.file.append(group)
+        target = self._spec.target_file_size_bytes
+        if partition.file is not None and partition.file.size_bytes >= target:
+            self.close(partition)
+
+    def close(self, partition: _Partition) -> None:
+        """Finish the partition's file, if one is open."""
+        file, partition.file = partition.file, None
+        if file is None:
+            return
+        size_bytes, stats = file.close()
+        self._written[partition.file_number] = AddFile(
+            path=encode_path(file.path),
+            partition_values=dict(zip(self._partition_names, partition.key, strict=True)),
+            size_bytes=size_bytes,
+            modification_time_ms=self._clock(),
+            data_change=True,
+            stats=stats,
+            tags=dict(self._spec.tags) or None,
+        )
+
+    def in_order(self) -> tuple[AddFile, ...]:
+        """The finished files in the order of their first rows."""
+        return tuple(self._written[number] for number in sorted(self._written))
+
+    def abandon(self) -> None:
+        """Remove what was written, as far as the store lets us: nothing refers to it."""
+        try:
+            for each in self._begun:
+                each.discard()
+            self._store.delete([each.path for each in self._begun])
+        except Exception:  # noqa: BLE001
+            # The error that brought us here matters more; VACUUM finds what is left.
+            _LOG.warning(
+                "up to %d unreferenced data files are left in %s",
+                len(self._begun),
+                self._store.location.uri,
+                exc_info=True,
+            )
+
+    def _choose_encodings(self, rows: Any, format_: FileFormat) -> ColumnEncodings:
+        if format_.shredding is not None:
+            # Other files have other columns.
+            return choose_encodings(rows)
+        # Looking at a sample costs as much as writing it, so that a large enough one serves all
+        # files: what is rare in one partition seldom repeats in the next.
+        encodings = self._encodings or choose_encodings(rows)
+        if rows.num_rows >= REPRESENTATIVE_ROWS:
+            self._encodings = encodings
+        return encodings
+
+    def _new_path(self, key: PartitionKey, number: int) -> str:
+        kind, root = ("cdc", "_change_data/") if self._spec.is_change_data else ("part", "")
+        name = f"{kind}-{number:05d}-{self._new_uuid()}-c000{self.format.extension}"
+        configuration = self._spec.configuration
+        properties = configuration.properties
+        # Partition directories would show physical names under column mapping; like Spark, spread
+        # the files over random prefixes there.
+        if properties.randomize_file_prefixes or configuration.column_mapping_mode != "none":
+            return f"{root}{_random_prefix(properties.random_prefix_length)}/{name}"
+        if not key:
+            return f"{root}{name}"
+        directory = partition_directory(dict(zip(self._partition_names, key, strict=True)))
+        return f"{root}{directory}/{name}"
+
+
+def _random_prefix(length: int) -> str:
+    alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+    return "".join(secrets.choice(alphabet) for _ in range(length))
+
+
+class _WriteJob:
+    """Takes the rows of one call of `write_data_files` and hands row groups to workers."""
+
+    def __init__(self, schema: Any, spec: WriteSpec, files: _DataFiles) -> None:
+        configuration = spec.configuration
+        self.num_rows = 0
+        self._spec = spec
+        self._files = files
+        self._schema = files.format.arrow_schema
+        self._partition_columns = PartitionColumn.all_of(configuration, schema)
+        self._sort_keys = [
+            (configuration.physical_name(name), "ascending") for name in spec.sort_by
+        ]
+        self._partitions: dict[PartitionKey, _Partition] = {}
+        self._open: OrderedDict[PartitionKey, _Partition] = OrderedDict()
+        """Partitions that may have an open file, least recently written first."""
+        self._waiting_bytes = 0
+        self._taken_bytes = 0
+        self._flushes = 0
+        self._workers: ThreadPoolExecutor | None = None
+        self._encoding: deque[tuple[Future[None], int]] = deque()
+        self._encoding_bytes = 0
+
+    def add(self, batch: Any) -> None:
+        """Take the rows of a batch, and hand over what has become enough for a row group."""
+        self.num_rows += batch.num_rows
+        for key, rows in split_by_partition(batch, self._partition_columns):
+            partition = self._partitions.setdefault(key, _Partition(key))
+            before = partition.waiting_bytes
+            partition.add(self._files.format.file_rows(rows))
+            self._waiting_bytes += partition.waiting_bytes - before
+            self._taken_bytes += partition.waiting_bytes - before
+            if self._is_due(partition):
+                self._flush(partition)
+        while self._waiting_bytes > BUFFER_BYTES:
+            self._flush(max(self._partitions.values(), key=lambda each: each.waiting_bytes))
+
+    def add_encoded(self, key: PartitionKey, group: EncodedRowGroup) -> None:
+        """Hand over a row group of a partition, in front of its rows that wait."""
+        self.num_rows += group.metadata.num_rows
+        partition = self._partitions.setdefault(key, _Partition(key))
+        number = self._flushes
+        self._flushes += 1
+        self._make_room_for(partition)
+        self._run(
+            partition,
+            group.content.size_bytes,
+            lambda: [group],
+            lambda groups: self._append(partition, groups, number),
+        )
+
+    def finish(self) -> None:
+        """Write what waits, close every file, and wait for the workers."""
+        for partition in list(self._partitions.values()):
+            if partition.waiting_rows:
+                self._flush(partition)
+        for partition in list(self._open.values()):
+            self._close(partition)
+        self._wait_until_encoding(0)
+        if self._workers is not None:
+            self._workers.shutdown()
+
+    def stop(self) -> None:
+        """Let the workers finish what they are at, and no more."""
+        if self._workers is not None:
+            self._workers.shutdown(wait=True, cancel_futures=True)
+
+    def _is_due(self, partition: _Partition) -> bool:
+        if self._sort_keys:
+            # A file is sorted as a whole, so its rows wait together.
+            return partition.waiting_bytes >= self._spec.target_file_size_bytes
+        return (
+            partition.waiting_rows >= ROW_GROUP_ROWS or partition.waiting_bytes >= ROW_GROUP_BYTES
+        )
+
+    def _flush(self, partition: _Partition) -> None:
+        size_bytes = partition.waiting_bytes
+        self._waiting_bytes -= size_bytes
+        # Whoever takes the rows is the last to hold them: encoded ones may wait for their turn.
+        rows = [partition.take(self._schema)]
+        if partition.format is None:
+            partition.format = self._files.format.suiting(rows[0])
+        format_ = partition.format
+        number = self._flushes
+        self._flushes += 1
+        self._make_room_for(partition)
+        self._run(
+            partition,
+            size_bytes,
+            lambda: self._encode(rows.pop(), format_),
+            lambda groups: self._append(partition, groups, number),
+        )
+
+    def _encode(self, rows: Any, format_: FileFormat) -> list[EncodedRowGroup]:
+        ordered = rows.sort_by(self._sort_keys) if self._sort_keys else rows
+        return self._files.encode(ordered, format_)
+
+    def _append(self, partition: _Partition, groups: list[EncodedRowGroup], number: int) -> None:
+        self._files.append(partition, groups, number)
+        if self._sort_keys:
+            self._files.close(partition)
+
+    def _make_room_for(self, partition: _Partition) -> None:
+        self._open[partition.key] = partition
+        self._open.move_to_end(partition.key)
+        while len(self._open) > max(1, self._spec.max_open_partitions):
+            self._close(next(iter(self._open.values())))
+
+    def _close(self, partition: _Partition) -> None:
+        del self._open[partition.key]
+        if not partition.waiting:
+            del self._partitions[partition.key]
+        self._run(partition, 0, list, lambda _: self._files.close(partition))
+
+    def _run(
+        self,
+        partition: _Partition,
+        size_bytes: int,
+        encode: Callable[[], list[EncodedRowGroup]],
+        write: Callable[[list[EncodedRowGroup]], None],
+    ) -> None:
+        """Encode at once, and write to a partition's file after what it was given before."""
+        if self._workers is None and self._taken_bytes < ROW_GROUP_BYTES:
+            # Small writes are over before a thread would have started.
+            write(encode())
+            return
+        if self._workers is None:
+            self._workers = ThreadPoolExecutor(_worker_count(), "delta-write")
+        previous = partition.last_flush
+
+        def run_in_turn() -> None:
+            groups = encode()
+            # Workers take tasks in the order they were given, so this one has been started.
+            if previous is not None:
+                previous.result()
+            write(groups)
+
+        partition.last_flush = self._workers.submit(run_in_turn)
+        self._encoding.append((partition.last_flush, size_bytes))
+        self._encoding_bytes += size_bytes
+        self._wait_until_encoding(ENCODING_BYTES)
+
+    def _wait_until_encoding(self, max_bytes: int) -> None:
+        while self._encoding and (self._encoding_bytes > max_bytes or self._encoding[0][0].done()):
+            future, size_bytes = self._encoding.popleft()
+            future.result()
+            self._encoding_bytes -= size_bytes
+
+
+def _shadow_column(spec: WriteSpec) -> ShadowColumn | None:
+    """What has to be filled in while a column changes its type."""
+    if spec.is_change_data or COLUMN_CHANGE_KEY not in spec.configuration.metadata.configuration:
+        return None
+    from dagster_delta.engines.rows.shadow_column import ShadowColumn
+
+    try:
+        return ShadowColumn.of(spec.configuration)
+    except (SchemaMismatch, InvalidArgument, UnsupportedExpression):
+        # Others have altered what the change looks at. That is the change's trouble and not the
+        # writer's: a file without the shadow is told by its tags.
+        return None
+
+
+def _worker_count() -> int:
+    return max(2, min(os.cpu_count() or 2, _MAX_WORKERS))

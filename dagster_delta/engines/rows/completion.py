@@ -1,0 +1,269 @@
+"""Giving rows the values that the data do not bring, on the embedded engine.
+
+Spec: Generated Columns; Identity Columns; Default Columns.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_delta.engines.engine import Assignment, Constraint
+from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.engines.sql.moments import at_moment
+from dagster_delta.engines.statements.assignments import (
+    RowUpdate,
+    check_computable,
+    compute,
+    parse_assignments,
+)
+from dagster_delta.engines.values.store_assignment import assign_batches
+from dagster_delta.protocol.features.column_values import (
+    ColumnExpression,
+    ColumnValues,
+    IdentityColumn,
+    updated_values,
+)
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+
+__all__ = [
+    "ComputedColumns",
+    "IdentityNumbers",
+    "RowCompletion",
+    "changed_values",
+    "generation_constraints",
+    "row_update",
+]
+
+
+def generation_constraints(values: ColumnValues) -> tuple[Constraint, ...]:
+    """What the generated columns that the data bring have to satisfy."""
+    # Spec: (<value> <=> <generation expression>) IS TRUE.
+    return tuple(
+        Constraint(f"GENERATED {each.column}", f"{_quote(each.column)} <=> {_parenthesised(each)}")
+        for each in values.verified
+    )
+
+
+def _parenthesised(column: ColumnExpression) -> str:
+    # A line break ends a comment that the text may end in.
+    return f"({column.sql}\n)" if "--" in column.sql else f"({column.sql})"
+
+
+def changed_values(configuration: TableConfiguration, assigned: Collection[str]) -> ColumnValues:
+    """How rows of a table that get new values in some columns are completed: as
+    `updated_values` says, without generated columns that look at none of them.
+
+    Args:
+        configuration: of the table.
+        assigned: logical names of the top-level columns that change, in whole or in part.
+
+    Raises:
+        InvalidArgument: an identity column is assigned.
+        SchemaMismatch: a generated column is computed from one that is not there.
+        InvalidTable, UnsupportedFeature: of the schema.
+    """
+    values = updated_values(configuration, assigned)
+    if not values.generated:
+        return values
+    schema = configuration.schema
+    changed = {schema.field(name).name for name in assigned}
+    affected = tuple(
+        each
+        for each in values.generated
+        if changed.intersection(path[0] for path in parse_expression(each.sql, schema).references)
+    )
+    return replace(values, generated=affected)
+
+
+class ComputedColumns:
+    """Columns whose values are computed from the other columns of a row.
+
+    Args:
+        columns: what is computed.
+        schema: logical schema of the table.
+        value_schema: the columns that the expressions see.
+        table: URI of the table, for errors.
+
+    Raises:
+        UnsupportedExpression: the embedded engine cannot compute one exactly.
+        InvalidArgument, SchemaMismatch: of an expression.
+    """
+
+    def __init__(
+        self,
+        columns: Iterable[ColumnExpression],
+        schema: StructType,
+        value_schema: StructType,
+        *,
+        table: str,
+    ) -> None:
+        values = {_quote(each.column): each.sql for each in columns}
+        self._assignments = (
+            parse_assignments(values, schema, value_schema=value_schema, fills=True)
+            if values
+            else ()
+        )
+        for each in self._assignments:
+            check_computable(each)
+        self.names = tuple(each.column[0] for each in self._assignments)
+        """Logical names of the columns."""
+        self._fields = StructType(tuple(schema.field(name) for name in self.names))
+        self._table = table
+
+    def compute(self, rows: pa.RecordBatch) -> dict[str, Any]:
+        """The values by column: `pyarrow.Array`s of the columns' own types.
+
+        Args:
+            rows: `pyarrow.RecordBatch` with the columns that the expressions see.
+
+        Raises:
+            InvalidArgument: a value cannot be computed, as in Spark's ANSI mode.
+            InvalidCast, ConstraintViolation: a value does not fit its column, or is null where
+                that is not allowed.
+        """
+        if not self._assignments or not rows.num_rows:
+            return {each.name: pa.nulls(0, each.type) for each in to_arrow_schema(self._fields)}
+        arrays = [compute(each.value, rows) for each in self._assignments]
+        source = pa.RecordBatch.from_arrays(arrays, names=list(self.names))
+        reader = pa.RecordBatchReader.from_batches(source.schema, [source])
+        assigned = list(assign_batches(reader, self._fields, table=self._table))
+        fitted = pa.Table.from_batches(assigned).combine_chunks()
+        return {name: fitted[name].chunk(0) for name in self.names}
+
+
+def row_update(
+    assignments: Sequence[Assignment],
+    values: ColumnValues,
+    schema: StructType,
+    constraints: Sequence[Constraint],
+    *,
+    table: str,
+) -> RowUpdate:
+    """What gives rows their new values, generated columns included.
+
+    Args:
+        assignments: what is set.
+        values: the generated columns that follow, see `changed_values`.
+        schema: logical schema of the table.
+        constraints: what the new rows have to satisfy.
+        table: URI of the table, for errors.
+
+    Raises:
+        UnsupportedExpression: a value or a constraint cannot be computed exactly.
+        InvalidArgument, SchemaMismatch: of a generation expression.
+    """
+    generated = None
+    if values.generated:
+        generated = ComputedColumns(values.generated, schema, schema, table=table)
+    return RowUpdate(assignments, schema, constraints, table=table, generated=generated)
+
+
+class IdentityNumbers:
+    """Gives out the values of identity columns in one write, each of them once."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, tuple[IdentityColumn, int]] = {}
+
+    @property
+    def high_water_marks(self) -> Mapping[str, int]:
+        """The last value given out by identity column; none where no row came."""
+        return {name: identity.value(count - 1) for name, (identity, count) in self._given.items()}
+
+    def take(self, identity: IdentityColumn, count: int) -> Any:
+        """The next values of a column: a `pyarrow.Int64Array` of that many.
+
+        Raises:
+            InvalidArgument: the column has not so many left.
+        """
+        if not count:
+            return pa.nulls(0, pa.int64())
+        _, taken = self._given.get(identity.column, (identity, 0))
+        first, _ = identity.value(taken), identity.value(taken + count - 1)
+        self._given[identity.column] = (identity, taken + count)
+        return pa.array(np.arange(count, dtype=np.int64) * identity.step + first)
+
+
+class RowCompletion:
+    """Completes the rows of one write, batch by batch.
+
+    Args:
+        values: where the columns come from that the rows lack.
+        schema: logical schema of the table.
+        numbers: numbers the rows, all those of one commit.
+        table: URI of the table, for errors.
+        moment: what the time is to the defaults; by default now.
+
+    Raises:
+        UnsupportedExpression: the embedded engine cannot compute a column exactly.
+        InvalidArgument, SchemaMismatch: of an expression.
+    """
+
+    def __init__(
+        self,
+        values: ColumnValues,
+        schema: StructType,
+        numbers: IdentityNumbers,
+        *,
+        table: str,
+        moment: dt.datetime | None = None,
+    ) -> None:
+        filled = frozenset(values.columns)
+        later = frozenset(each.column for each in values.generated)
+        self.given = StructType(tuple(each for each in schema if each.name not in filled))
+        """The columns that rows bring, or that are null."""
+        before = StructType(tuple(each for each in schema if each.name not in later))
+        self._identities, self._numbers = values.identities, numbers
+        moment = moment or dt.datetime.now(dt.UTC)
+        constants = [replace(each, sql=at_moment(each.sql, moment)) for each in values.defaults]
+        self._defaults = ComputedColumns(constants, schema, StructType(()), table=table)
+        self._generated = ComputedColumns(values.generated, schema, before, table=table)
+        self._default_values: dict[str, Any] = {}
+        self._schema = schema
+
+    def complete(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same rows with all columns of the table, in its order.
+
+        Args:
+            batches: `pyarrow.RecordBatch`es of `given`.
+
+        Raises:
+            InvalidArgument: a value cannot be computed, or an identity column has none left.
+            InvalidCast, ConstraintViolation: a value does not fit its column, or is null where
+                that is not allowed.
+        """
+        arrow_schema = to_arrow_schema(self._schema)
+        for batch in batches:
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            columns |= self._take_defaults(batch.num_rows)
+            columns |= {
+                each.column: self._numbers.take(each, batch.num_rows) for each in self._identities
+            }
+            columns |= self._generated.compute(_rows(columns, batch.num_rows))
+            arrays = [columns[each.name] for each in arrow_schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
+
+    def _take_defaults(self, num_rows: int) -> dict[str, Any]:
+        if not self._default_values and self._defaults.names:
+            # Constants are computed once.
+            self._default_values = self._defaults.compute(_rows({}, 1))
+        return {name: pa.repeat(each[0], num_rows) for name, each in self._default_values.items()}
+
+
+def _rows(columns: Mapping[str, Any], num_rows: int) -> Any:
+    if columns:
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    # Constants need to know no more than how many rows there are.
+    return pa.RecordBatch.from_arrays([pa.nulls(num_rows)], names=["\0row"])
+
+
+def _quote(name: str) -> str:
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"

@@ -1,0 +1,109 @@
+"""Splitting record batches by the values of their partition columns, without sorting the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.partition_values import serialize_partition_value
+
+__all__ = ["PartitionColumn", "PartitionKey", "split_by_partition"]
+
+PartitionKey = tuple[str | None, ...]
+"""Serialised partition values in the order of the partition columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionColumn:
+    """A partition column of the batches that are split."""
+
+    name: str
+    """Logical name, for errors."""
+    position: int
+    data_type: DataType
+
+    @classmethod
+    def all_of(cls, configuration: TableConfiguration, schema: pa.Schema) -> list[PartitionColumn]:
+        """The partition columns of a table, in directory order.
+
+        Args:
+            configuration: of the table.
+            schema: `pyarrow.Schema` of the batches, with logical names.
+        """
+        position = {name: index for index, name in enumerate(schema.names)}
+        return [
+            cls(each.name, position[each.name], each.data_type)
+            for each in configuration.partition_schema
+        ]
+
+
+_MAX_CODE = 2**62
+
+
+def split_by_partition(
+    batch: pa.RecordBatch, partition_columns: Sequence[PartitionColumn]
+) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
+    """The rows of each partition in the batch, in their own order, with all columns.
+
+    Args:
+        batch: a `pyarrow.RecordBatch`.
+        partition_columns: in directory order; none make one partition of all rows.
+
+    Raises:
+        SchemaMismatch: a value has no text that a reader would take for it.
+    """
+    if not partition_columns:
+        yield (), batch
+        return
+    if not batch.num_rows:
+        return
+    encoded = [_encode(batch.column(each.position), each) for each in partition_columns]
+    codes, size = encoded[0][0], len(encoded[0][1])
+    for more_codes, values in encoded[1:]:
+        size *= len(values)
+        if size > _MAX_CODE:
+            distinct, codes = np.unique(codes, return_inverse=True)
+            size = len(distinct) * len(values)
+        codes = codes * len(values) + more_codes
+    first = codes[0]
+    if (codes == first).all():
+        yield tuple(values[row_codes[0]] for row_codes, values in encoded), batch
+        return
+    # Sixteen bits are sorted by radix, in a tenth of the time.
+    order = np.argsort(codes.astype(np.uint16) if size <= 2**16 else codes, kind="stable")
+    bounds = np.flatnonzero(np.diff(codes[order])) + 1
+    for rows in np.split(order, bounds):
+        key = tuple(values[row_codes[rows[0]]] for row_codes, values in encoded)
+        # Taking each group on its own, rather than slicing one big take, lets go of the batch: a
+        # small partition that waits in memory must not hold all the others there.
+        yield key, batch.take(_indexes(rows))
+
+
+def _indexes(rows: Any) -> Any:
+    """The positions as an Arrow array; `pyarrow.array` would import pandas."""
+    positions = np.ascontiguousarray(rows, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
+
+
+def _encode(column: Any, partition_column: PartitionColumn) -> tuple[Any, list[str | None]]:
+    """A code per row, and the serialised value of each code.
+
+    Values that serialise alike (null and "") get one code, or one partition would be two.
+    """
+    dictionary = column.dictionary_encode(null_encoding="encode")
+    data_type, name = partition_column.data_type, partition_column.name
+    texts = [
+        serialize_partition_value(each, data_type, column=name)
+        for each in dictionary.dictionary.to_pylist()
+    ]
+    distinct = list(dict.fromkeys(texts))
+    code_of = {text: code for code, text in enumerate(distinct)}
+    translation = np.array([code_of[text] for text in texts], dtype=np.int64)
+    # `to_numpy` would import pandas. There are no nulls among the codes.
+    return translation[np.from_dlpack(dictionary.indices)], distinct

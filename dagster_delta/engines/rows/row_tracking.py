@@ -1,0 +1,100 @@
+"""Rows that move to other files and keep their ids.
+
+Spec: Row Tracking (writer requirements).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.engine import ReadPlan, WriteSpec
+from dagster_delta.protocol.features.row_tracking import (
+    MaterializedColumns,
+    carried_columns,
+    tracked_configuration,
+)
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+__all__ = ["CarriedIds", "keep_row_ids"]
+
+
+def keep_row_ids(plan: ReadPlan, spec: WriteSpec) -> tuple[ReadPlan, WriteSpec]:
+    """The read and the write of rows that only move, so that they keep their ids.
+
+    The rows that an engine reads by this plan have two more columns at the end: their id and the
+    version of their last change. Written by this spec, through whatever sorts or joins them, they
+    keep both:
+
+        plan, spec = keep_row_ids(plan, spec)
+        written = engine.write(engine.read(plan), spec, store=store)
+        transaction.stage_written(written.files)
+        transaction.declare_row_ids_kept()
+
+    Both come back as they are where the table does not track rows, so that nobody has to ask.
+
+    Args:
+        plan: files (with all columns of LIVE_FILE_SCHEMA) and columns of the table.
+        spec: for files of the same table.
+
+    Raises:
+        InvalidTable: row tracking is enabled, and the table does not name the columns.
+    """
+    tracked = tracked_configuration(plan.configuration)
+    if tracked is plan.configuration:
+        return plan, spec
+    carried = tracked.schema.names[len(plan.configuration.schema) :]
+    return (
+        replace(plan, configuration=tracked, columns=(*plan.columns, *carried)),
+        replace(spec, configuration=tracked_configuration(spec.configuration)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedIds:
+    """What becomes of the ids that rows carry along when the rows change; nothing without any."""
+
+    num_table_columns: int
+    """Columns of the rows before the carried ones."""
+    columns: MaterializedColumns | None
+    """The carried ones; None where rows carry no ids."""
+
+    @classmethod
+    def of(cls, configuration: TableConfiguration) -> CarriedIds:
+        """Those of the rows that are read by a configuration."""
+        columns = carried_columns(configuration)
+        if columns is None:
+            return cls(len(configuration.schema), None)
+        return cls(len(configuration.schema) - len(columns.names), columns)
+
+    @property
+    def version_column(self) -> str | None:
+        """The column with the version of the last change; None where rows carry none."""
+        return None if self.columns is None else self.columns.row_commit_version
+
+    def of_table(self, rows: Any) -> Any:
+        """A `pyarrow.RecordBatch` of the table's own columns."""
+        if self.columns is None:
+            return rows
+        return rows.select(list(range(self.num_table_columns)))
+
+    def as_changed(self, rows: Any) -> Any:
+        """The rows of a `pyarrow.RecordBatch` as they are after a change: the id stays, and the
+        version becomes that of the commit.
+        """
+        if self.version_column is None:
+            return rows
+        index = rows.schema.get_field_index(self.version_column)
+        return rows.set_column(index, rows.schema.field(index), pa.nulls(rows.num_rows, pa.int64()))
+
+    def as_new(self, rows: Any) -> Any:
+        """A `pyarrow.RecordBatch` of the table's own columns as rows that get new ids."""
+        if self.columns is None:
+            return rows
+        nothing = [pa.nulls(rows.num_rows, pa.int64())] * len(self.columns.names)
+        fields = [pa.field(name, pa.int64()) for name in self.columns.names]
+        return pa.RecordBatch.from_arrays(
+            [*rows.columns, *nothing], schema=pa.schema([*rows.schema, *fields])
+        )

@@ -1,0 +1,190 @@
+"""The converted column that data files carry while a column changes its type online."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.values.value_conversion import (
+    MAX_EXAMPLES,
+    Converted,
+    ValueConversion,
+    convert_at,
+    value_conversion,
+)
+from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.protocol.features.column_change import (
+    COLUMN_CHANGE_TAG,
+    ColumnChange,
+    OnError,
+    field_at,
+    filled_configuration,
+    published_schema,
+    shadow_name,
+)
+from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
+
+__all__ = ["Filled", "ShadowColumn"]
+
+
+class ShadowColumn:
+    """Puts the converted column behind the one that changes, batch by batch.
+
+    Args:
+        change: what is changed into what.
+        schema: logical schema of the rows.
+        source: the top-level column that changes, or that holds what does.
+
+    Raises:
+        UnsupportedExpression: values cannot be converted, or rows checked, as Spark would.
+        InvalidArgument, SchemaMismatch: the cast or a check does not fit the schema.
+    """
+
+    def __init__(self, change: ColumnChange, schema: StructType, source: StructField) -> None:
+        self.change = change
+        self._source = source
+        self._position = schema.fields.index(source)
+        self._convert = _conversion(change, schema, source)
+        self._published = published_schema(schema, change, moves=False)
+        self._checks = _parse_checks(change, self._published)
+
+    @classmethod
+    def of(cls, configuration: TableConfiguration) -> ShadowColumn | None:
+        """What a writer of the table has to fill in, or None.
+
+        Raises:
+            InvalidTable: the mark of the change is damaged.
+            UnsupportedExpression, InvalidArgument, SchemaMismatch: see above.
+        """
+        change = ColumnChange.of(configuration)
+        source = None if change is None else change.source(configuration.schema)
+        if change is None or source is None:
+            return None
+        return cls(change, configuration.schema, source)
+
+    def write_spec(self, spec: WriteSpec) -> WriteSpec:
+        """How files with the shadow are written, tagged as filled."""
+        filled = filled_configuration(spec.configuration, self.change)
+        assert filled is not None  # noqa: S101  the column was found when this was made
+        tags = {**spec.tags, COLUMN_CHANGE_TAG: self.change.id}
+        return replace(spec, configuration=filled, tags=tags)
+
+    def schema(self, rows: pa.Schema) -> pa.Schema:
+        """The `pyarrow.Schema` of the rows with the shadow, for that of the rows without."""
+        shadow = replace(self.change.shadow, name=shadow_name(self.change))
+        return rows.insert(self._position + 1, to_arrow_schema(StructType((shadow,))).field(0))
+
+    def fill(self, batch: Any) -> Filled:
+        """The rows with the shadow. Raises nothing over a value."""
+        converted = self._convert(batch)
+        columns = list(batch.columns)
+        columns.insert(self._position + 1, converted.values)
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema(batch.schema))
+        filled = Filled(rows, converted, self.change.on_error)
+        if self._checks:
+            self._check(batch, filled)
+        return filled
+
+    def _check(self, batch: Any, filled: Filled) -> None:
+        columns = list(batch.columns)
+        columns[self._position] = filled.converted.values
+        rows = pa.RecordBatch.from_arrays(columns, names=list(self._published.names))
+        for name, check in self._checks:
+            passes = check.convert(rows.to_struct_array()).values.fill_null(False)
+            broken = pc.indices_nonzero(pc.invert(passes)).to_pylist()
+            filled.num_broken += len(broken)
+            for row in broken[: MAX_EXAMPLES - len(filled.broken)]:
+                value = columns[self._position][row].as_py()
+                filled.broken.append(f"{value!r} breaks {name}")
+
+
+@dataclass(slots=True)
+class Filled:
+    """Rows with the shadow, and what keeps the change from going on."""
+
+    batch: Any
+    """`pyarrow.RecordBatch` with the shadow."""
+    converted: Converted
+    on_error: OnError
+    num_broken: int = 0
+    """Rows that break a check under the new type, one for each check."""
+    broken: list[str] = field(default_factory=list)
+    """The first few of them, as text."""
+
+    @property
+    def num_problems(self) -> int:
+        """Rows that stop the change."""
+        return self.num_broken + (self.converted.num_failed if self.on_error == "abort" else 0)
+
+    def problems(self) -> list[str]:
+        """The first few rows that stop the change: the value and what is wrong with it."""
+        failed = self.converted.examples if self.on_error == "abort" else []
+        return [*(f"{each} cannot be converted" for each in failed), *self.broken][:MAX_EXAMPLES]
+
+
+def _conversion(
+    change: ColumnChange, schema: StructType, source: StructField
+) -> Callable[[Any], Converted]:
+    position = schema.fields.index(source)
+    steps = change.path[1:]
+    old, new = source.data_type, change.shadow.data_type
+    if change.cast is not None:
+        row_conversion = _cast_of_rows(change, schema)
+        return lambda batch: row_conversion.convert(batch.to_struct_array())
+    conversion = value_conversion(field_at(source, steps), change.target_type())
+    return lambda batch: convert_at(batch.column(position), old, new, steps, conversion)
+
+
+def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
+    """The user's expression over whole rows."""
+    from dagster_delta.engines.sql.expressions import parse_expression
+    from dagster_delta.engines.sql.types import sql_type_name
+
+    target = change.target_type()
+    expression = parse_expression(f"CAST(({change.cast}) AS {sql_type_name(target)})", schema)
+    try:
+        expression.check_embeddable()
+    except UnsupportedExpression as error:
+        raise UnsupportedExpression(
+            f"the cast ({change.cast}) would have to be computed by every writer meanwhile, on "
+            f"either engine, and {error.message.removesuffix(': use the Spark engine')}; spell it "
+            "by other functions, or convert the values in a column of their own by an update",
+            column=".".join(change.path),
+        ) from error
+    arrow_type = to_arrow_type(target)
+
+    def convert(rows: Any) -> Any:
+        values = _one_array(expression.evaluate(pa.RecordBatch.from_struct_array(rows)))
+        return values if values.type == arrow_type else values.cast(arrow_type)
+
+    return ValueConversion(convert, arrow_type)
+
+
+def _parse_checks(change: ColumnChange, published: StructType) -> list[tuple[str, ValueConversion]]:
+    """What tells whether whole rows, as structs, pass; a row on which a check fails does not."""
+    return [(name, _check_of_rows(sql, published)) for name, sql in change.checks]
+
+
+def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
+    from dagster_delta.engines.sql.expressions import parse_expression
+
+    expression = parse_expression(sql, schema)
+    expression.check_filter()
+    expression.check_embeddable()
+    return ValueConversion(
+        lambda rows: _one_array(expression.evaluate(pa.RecordBatch.from_struct_array(rows))),
+        pa.bool_(),
+    )
+
+
+def _one_array(values: Any) -> Any:
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()

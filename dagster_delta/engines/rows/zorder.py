@@ -1,0 +1,201 @@
+"""The Z-order or Hilbert curve through the values of several columns, from a sample of them.
+
+Each value is replaced by its rank among the quantiles of its column, so that every column counts
+alike whatever its type and spread; the bits of the ranks are interleaved then. On the Hilbert curve
+neighbours are always close to each other, which the Z-order curve leaves at its corners.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.values.arrow_values import integer_scalar
+
+__all__ = ["SAMPLE_ROWS", "ZOrderCurve", "column_at", "index_of"]
+
+SAMPLE_ROWS = 200_000
+"""Rows that tell the quantiles well enough."""
+
+_MAX_BITS = 16
+_CURVE_BITS = 63
+
+
+def column_at(rows: Any, path: Sequence[str]) -> Any:
+    """The values at a logical path through structs, one `pa.Array` or chunked array.
+
+    Args:
+        rows: `pa.RecordBatch` or `pa.Table`.
+        path: names, outermost first.
+    """
+    values = rows.column(path[0])
+    for name in path[1:]:
+        # Nulls of a struct are nulls of its fields.
+        values = pc.struct_field(values, name)
+    return values
+
+
+def index_of(numbers: Any) -> Any:
+    """Numbers of a numpy array as a `pa.Int64Array`; `pyarrow.array` would import pandas."""
+    data = np.ascontiguousarray(numbers, dtype=np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
+
+
+@dataclass(frozen=True, slots=True)
+class ZOrderCurve:
+    """Where rows lie along the curve. Picklable, so that executors can follow it."""
+
+    columns: tuple[tuple[str, ...], ...]
+    """Logical paths of the columns."""
+    quantiles: tuple[Any, ...]
+    """Per column the ascending values between its ranks: a numpy array, or a list of bytes."""
+    has_nulls: tuple[bool, ...]
+    """Per column whether nulls have a rank of their own, below all values."""
+    bits: int
+    """Bits per column."""
+    is_hilbert: bool = False
+    """Whether it is the Hilbert curve."""
+
+    @classmethod
+    def through(
+        cls, columns: Sequence[tuple[str, ...]], sample: Any, *, is_hilbert: bool = False
+    ) -> ZOrderCurve:
+        """The curve through a sample of the rows.
+
+        Args:
+            columns: logical paths of columns of primitive types.
+            sample: `pa.Table` with these columns.
+            is_hilbert: whether it is the Hilbert curve.
+        """
+        bits = min(_MAX_BITS, _CURVE_BITS // len(columns))
+        values = [column_at(sample, each) for each in columns]
+        return cls(
+            tuple(columns),
+            tuple(_quantiles(each, 2**bits - 2) for each in values),
+            tuple(each.null_count > 0 for each in values),
+            bits,
+            is_hilbert,
+        )
+
+    def positions(self, rows: Any) -> Any:
+        """The place of each row along the curve, a numpy array of uint64; nulls come first.
+
+        Args:
+            rows: `pa.RecordBatch` or `pa.Table` with the columns.
+        """
+        ranks = [
+            self._ranks(column_at(rows, each), index) for index, each in enumerate(self.columns)
+        ]
+        if self.is_hilbert:
+            ranks = _along_hilbert(ranks, self.bits)
+        places = np.zeros(rows.num_rows, dtype=np.uint64)
+        one = np.uint64(1)
+        for bit in range(self.bits - 1, -1, -1):
+            for each in ranks:
+                places = (places << one) | ((each >> np.uint64(bit)) & one)
+        return places
+
+    def _ranks(self, values: Any, index: int) -> Any:
+        quantiles, has_nulls = self.quantiles[index], self.has_nulls[index]
+        ranks = _rank(values, quantiles) + has_nulls
+        if values.null_count:
+            ranks[np.from_dlpack(pc.indices_nonzero(pc.is_null(values)))] = 0
+        # A column of few values spreads over all bits too, else the others would outweigh it.
+        return (ranks * 2**self.bits // (len(quantiles) + 1 + has_nulls)).astype(np.uint64)
+
+
+def _along_hilbert(ranks: list[Any], bits: int) -> list[Any]:
+    """Ranks whose bits, interleaved, give the place along the Hilbert curve.
+
+    The way of J. Skilling, Programming the Hilbert curve (2004): turn back the rotations of the
+    sub-cubes from the largest on, then undo the Gray code.
+    """
+    if len(ranks) < 2:
+        return ranks
+    x = [each.copy() for each in ranks]
+    powers = [np.uint64(1 << bit) for bit in range(bits - 1, 0, -1)]
+    for power in powers:
+        below = power - np.uint64(1)
+        for index in range(len(x)):
+            is_set = (x[index] & power) != 0
+            swapped = np.where(is_set, 0, (x[0] ^ x[index]) & below).astype(np.uint64)
+            x[0] ^= np.where(is_set, below, swapped)
+            if index:
+                x[index] ^= swapped
+    for index in range(1, len(x)):
+        x[index] ^= x[index - 1]
+    turned = np.zeros_like(x[0])
+    for power in powers:
+        turned ^= np.where((x[-1] & power) != 0, power - np.uint64(1), np.uint64(0))
+    return [each ^ turned for each in x]
+
+
+def _quantiles(values: Any, most: int) -> Any:
+    """Ascending distinct values, no more than `most`, that split the sample evenly: the least
+    values of all ranks but the first.
+    """
+    found: Any
+    if _is_text(values.type):
+        found = sorted(_as_bytes(values.drop_null()))
+    else:
+        found = np.sort(_as_numbers(values.drop_null()))
+    if len(found) > most:
+        chosen = np.linspace(0, len(found) - 1, most).astype(np.int64)
+        found = [found[each] for each in chosen] if isinstance(found, list) else found[chosen]
+    return sorted(set(found))[1:] if isinstance(found, list) else np.unique(found)[1:]
+
+
+def _rank(values: Any, quantiles: Any) -> Any:
+    """For each value how many quantiles are not greater; of nulls any number."""
+    if not isinstance(quantiles, list):
+        return np.searchsorted(quantiles, _as_numbers(values), side="right").astype(np.int64)
+    encoded = pc.dictionary_encode(_one_array(values))
+    ranks = [bisect_right(quantiles, each) for each in _as_bytes(encoded.dictionary)]
+    if not ranks:
+        return np.zeros(len(values), dtype=np.int64)
+    indexes = np.from_dlpack(pc.fill_null(encoded.indices, integer_scalar(0).cast(pa.int32())))
+    return np.asarray(ranks, dtype=np.int64)[indexes]
+
+
+def _is_text(data_type: Any) -> bool:
+    is_any = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+    )
+    return any(each(data_type) for each in is_any)
+
+
+def _as_bytes(values: Any) -> list[bytes]:
+    # UTF-8 sorts as the text does, which is how statistics compare it.
+    found: list[bytes] = values.cast(pa.large_binary()).to_pylist()
+    return found
+
+
+def _as_numbers(values: Any) -> Any:
+    """The values as numbers in the same order, nulls as zero; what a float loses does not matter
+    to where a row lies.
+    """
+    data_type = values.type
+    if pa.types.is_decimal(data_type):
+        values = values.cast(pa.float64())
+    elif pa.types.is_date(data_type):
+        values = values.cast(pa.int32())
+    elif pa.types.is_timestamp(data_type):
+        values = values.cast(pa.int64())
+    elif pa.types.is_boolean(data_type):
+        values = values.cast(pa.int8())
+    zero = integer_scalar(0).cast(values.type)
+    # To ask for a numpy array would import pandas.
+    return np.from_dlpack(_one_array(pc.fill_null(values, zero)))
+
+
+def _one_array(values: Any) -> Any:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

@@ -1,0 +1,345 @@
+"""Writing changed rows on Spark's executors: data files, change data files, and which rows of which
+files have changed. Nothing here needs Spark.
+
+Rows never reach the driver: what it learns of them are bitmaps and counts.
+
+Spec: Add File and Remove File; Change Data Files; Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
+from dagster_delta.engines.arrow.merge_matching import bitmap_of
+from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.parquet.write.writer import DataFileWriter
+from dagster_delta.engines.rows.row_tracking import CarriedIds
+from dagster_delta.engines.spark.write.tasks import decode_error, encode_error, joined_batches
+from dagster_delta.engines.sql.constraint_violations import refuse_violations
+from dagster_delta.engines.values.store_assignment import assign_batches, misfit
+from dagster_delta.errors import DeltaError, StorageFailure
+from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.protocol.features.column_values import IdentityColumn
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.storage import open_store
+
+__all__ = ["CHANGE_REPORT_SCHEMA", "ChangeTask", "RowAction", "WrittenChanges", "decode_changes"]
+
+RowAction = Literal["copy", "insert", "update", "delete"]
+"""What becomes of a row: `copy` writes it as it is and is no change."""
+
+CHANGE_REPORT_SCHEMA = "kind string, payload string, bits binary"
+"""What a change task tells the driver, as a Spark schema.
+
+`add` and `cdc`: a written file as JSON; `counts`: rows by action as JSON; `rows`: key of a file,
+and which of its rows have changed; `source`: which rows of the source have matched; `marks`: last
+value and step of each identity column that was numbered, as JSON; `error`.
+"""
+
+_NO_ACTION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTask:
+    """Writes what becomes of the rows of one Spark partition, and reports it.
+
+    Its batches have the columns: index of the action; key of the file and index of the row, where
+    the rows stand in the table; number of the source's row, where there is one; the new columns;
+    the old columns; a boolean per cast; a boolean per constraint.
+    """
+
+    data: WriteSpec
+    change_data: WriteSpec | None
+    """How changes are recorded for the change data feed; None where they are not."""
+    actions: tuple[RowAction, ...]
+    """What the index of an action means; -1 does nothing but report the row of the source."""
+    with_positions: bool = False
+    with_sources: bool = False
+    with_old: bool = False
+    """Whether old columns are there; without them, they are the new ones."""
+    casts: tuple[str, ...] = ()
+    """Columns with a boolean that says whether the new value fits."""
+    numbered: tuple[tuple[IdentityColumn, ...], ...] = ()
+    """For each action, the columns that the query has numbered; by default none."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Reports of `CHANGE_REPORT_SCHEMA`, once all rows are written.
+
+        Raises:
+            StorageFailure: the store refused or failed; the task may be run again.
+        """
+        first = next(batches, None)
+        if first is None:
+            return
+        try:
+            reports = _Changing(self).run(joined_batches(chain([first], batches)))
+        except StorageFailure:
+            raise
+        except DeltaError as error:
+            # Spark would run the task again, to meet the same rows.
+            reports = [("error", encode_error(error), None)]
+        yield pa.record_batch(
+            {
+                "kind": pa.array([each[0] for each in reports], pa.string()),
+                "payload": pa.array([each[1] for each in reports], pa.string()),
+                "bits": pa.array([each[2] for each in reports], pa.binary()),
+            }
+        )
+
+    @property
+    def table(self) -> str:
+        """URI of the table."""
+        return self.data.location.uri
+
+
+_Report = tuple[str, str, bytes | None]
+
+
+@dataclass(slots=True)
+class _Changing:
+    """One task at work."""
+
+    task: ChangeTask
+    counts: Counter[int] = field(default_factory=Counter)
+    changed: dict[int, BitMap64] = field(default_factory=dict)
+    num_positions: int = 0
+    matched: BitMap64 = field(default_factory=BitMap64)
+    marks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Last value and step of each identity column that was numbered."""
+
+    def run(self, batches: Iterator[Any]) -> list[_Report]:
+        task = self.task
+        schema = task.data.configuration.schema
+        store = open_store(task.data.location.uri, task.data.location.options)
+        with ExitStack() as writers:
+            data = writers.enter_context(DataFileWriter(to_arrow_schema(schema), task.data, store))
+            changes = None
+            if task.change_data is not None:
+                changes = writers.enter_context(ChangeDataWriter(task.change_data, store))
+            for batch in batches:
+                self._take(_Batch.split(task, batch), data, changes)
+            added = data.finish().files
+            recorded = changes.finish() if changes is not None else ()
+        reports: list[_Report] = [("add", _json(each), None) for each in added]
+        reports += [("cdc", _json(each), None) for each in recorded]
+        reports.append(("counts", _json(dict(self.counts)), None))
+        for key, rows in self.changed.items():
+            reports.append(("rows", str(key), rows.serialize()))
+        if self.marks:
+            reports.append(("marks", _json(self.marks), None))
+        if self.matched:
+            reports.append(("source", "", self.matched.serialize()))
+        return reports
+
+    def _take(self, batch: _Batch, data: DataFileWriter, changes: ChangeDataWriter | None) -> None:
+        acting = batch.actions != _NO_ACTION
+        if batch.sources is not None:
+            self.matched |= bitmap_of(_known(batch.sources))
+        if batch.files is not None:
+            self._note_positions(batch, acting)
+        for index in np.unique(batch.actions[acting]).tolist():
+            places = np.flatnonzero(batch.actions == index)
+            part = batch if len(places) == len(batch.actions) else batch.take(places)
+            self.counts[index] += len(places)
+            self._write(index, part, data, changes)
+
+    def _note_positions(self, batch: _Batch, acting: Any) -> None:
+        places = pa.array(np.flatnonzero(acting))
+        files, rows = (_known(each.take(places)) for each in (batch.files, batch.rows))
+        order = np.argsort(files, kind="stable")
+        files, rows = files[order], rows[order]
+        bounds = np.flatnonzero(np.diff(files)) + 1
+        for file, part in zip(np.split(files, bounds), np.split(rows, bounds), strict=True):
+            if len(file):
+                key = int(file[0])
+                self.changed[key] = self.changed.get(key, BitMap64()) | bitmap_of(part)
+
+    def _write(
+        self,
+        index: int,
+        batch: _Batch,
+        data: DataFileWriter,
+        changes: ChangeDataWriter | None,
+    ) -> None:
+        action = self.task.actions[index]
+        new = batch.new_rows() if action != "delete" else None
+        if new is not None:
+            for each in self.task.numbered[index] if self.task.numbered else ():
+                self._note_numbers(each, new.column(each.column))
+            data.add(new)
+        if changes is None or action == "copy":
+            return
+        of_table = CarriedIds.of(self.task.data.configuration).of_table
+        if action == "insert":
+            assert new is not None  # noqa: S101  only what is deleted has none
+            changes.add(of_table(new), "insert")
+            return
+        old = of_table(batch.old_rows())
+        changes.add(old, "delete" if new is None else "update_preimage")
+        if new is not None:
+            changes.add(of_table(new), "update_postimage")
+
+    def _note_numbers(self, identity: IdentityColumn, values: Any) -> None:
+        if values.null_count:
+            # Spec: overflow MUST be detected, and such writes refused.
+            raise identity.overflow()
+        bounds = pc.min_max(values).as_py()
+        last = identity.farther(bounds["min"], bounds["max"])
+        known, _ = self.marks.get(identity.column, (last, identity.step))
+        self.marks[identity.column] = (identity.farther(known, last), identity.step)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The columns of a batch by what they are."""
+
+    task: ChangeTask
+    actions: Any
+    """numpy int32."""
+    files: Any
+    """pyarrow Array of int64, or None; so the next two."""
+    rows: Any
+    sources: Any
+    new: Sequence[Any]
+    old: Sequence[Any]
+    casts: Sequence[Any]
+    checks: Sequence[Any]
+
+    @classmethod
+    def split(cls, task: ChangeTask, batch: Any) -> _Batch:
+        columns = iter(batch.columns)
+        width = len(task.data.configuration.schema)
+
+        def some(count: int) -> list[Any]:
+            return [next(columns) for _ in range(count)]
+
+        (actions,) = some(1)
+        files, rows = some(2) if task.with_positions else (None, None)
+        (sources,) = some(1) if task.with_sources else (None,)
+        new, old = some(width), some(width if task.with_old else 0)
+        return cls(
+            task, np.from_dlpack(actions), files, rows, sources, new, old,
+            some(len(task.casts)), some(len(task.data.constraints)),
+        )  # fmt: skip
+
+    def take(self, places: Any) -> _Batch:
+        index = pa.array(places)
+        taken = ([each.take(index) for each in group] for group in
+                 (self.new, self.old, self.casts, self.checks))  # fmt: skip
+        return _Batch(self.task, self.actions[places], None, None, None, *taken)
+
+    def new_rows(self) -> Any:
+        """The rows to write: a `pyarrow.RecordBatch` of the table's schema.
+
+        Raises:
+            InvalidCast, ConstraintViolation: a value is no value of its column.
+        """
+        for name, fits in zip(self.task.casts, self.casts, strict=True):
+            _refuse_misfits(name, fits, table=self.task.table)
+        rows = self._assigned(self.new)
+        refuse_violations(self.task.data.constraints, self.checks, rows, table=self.task.table)
+        return rows
+
+    def old_rows(self) -> Any:
+        """The rows as they stand in the table."""
+        return self._assigned(self.old if self.task.with_old else self.new)
+
+    def _assigned(self, columns: Sequence[Any]) -> Any:
+        schema = self.task.data.configuration.schema
+        fields = [
+            pa.field(each.name, column.type) for each, column in zip(schema, columns, strict=True)
+        ]
+        source = pa.RecordBatch.from_arrays(list(columns), schema=pa.schema(fields))
+        reader = pa.RecordBatchReader.from_batches(source.schema, [source])
+        assigned = list(assign_batches(reader, schema, table=self.task.table))
+        if len(assigned) == 1:
+            return assigned[0]
+        joined = pa.Table.from_batches(assigned, to_arrow_schema(schema)).combine_chunks()
+        return joined.to_batches()[0]
+
+
+def _refuse_misfits(name: str, fits: Any, *, table: str) -> None:
+    count = pc.sum(pc.invert(pc.fill_null(fits, True))).as_py() or 0
+    if count:
+        raise misfit(name, count, table=table)
+
+
+def _known(values: Any) -> Any:
+    """The values that are not null, as a numpy array."""
+    known = values.drop_null()
+    # `to_numpy` would import pandas, where that is installed.
+    return np.from_dlpack(known) if len(known) else np.empty(0, dtype=np.int64)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenChanges:
+    """What the tasks of one job wrote, none of it referenced yet."""
+
+    files: tuple[AddFile, ...] = ()
+    change_files: tuple[AddCDCFile, ...] = ()
+    counts: Counter[int] = field(default_factory=Counter)
+    """Rows by the index of what became of them."""
+    rows: dict[int, BitMap64] = field(default_factory=dict)
+    """Indexes of the changed rows by the key of their file."""
+    matched: BitMap64 = field(default_factory=BitMap64)
+    """Numbers of the source's rows that matched."""
+    high_water_marks: dict[str, int] = field(default_factory=dict)
+    """The last value of each identity column that was numbered."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every file that was written, as the log spells it."""
+        return (
+            *(each.path for each in self.files),
+            *(each.path for each in self.change_files),
+        )
+
+
+def decode_changes(
+    reports: Sequence[tuple[str, str, bytes | None]],
+) -> tuple[WrittenChanges, DeltaError | None]:
+    """What all tasks did, and the first error that any of them met."""
+    files: list[AddFile] = []
+    change_files: list[AddCDCFile] = []
+    counts: Counter[int] = Counter()
+    rows: dict[int, BitMap64] = {}
+    matched, error = BitMap64(), None
+    marks: dict[str, int] = {}
+    for kind, payload, bits in reports:
+        match kind:
+            case "add":
+                files.append(msgspec.json.decode(payload, type=AddFile))
+            case "cdc":
+                change_files.append(msgspec.json.decode(payload, type=AddCDCFile))
+            case "counts":
+                counts.update(msgspec.json.decode(payload, type=dict[int, int]))
+            case "rows":
+                key = int(payload)
+                rows[key] = rows.get(key, BitMap64()) | BitMap64.deserialize(bytes(bits or b""))
+            case "marks":
+                found = msgspec.json.decode(payload, type=dict[str, tuple[int, int]])
+                for name, (last, step) in found.items():
+                    farther = max if step > 0 else min
+                    marks[name] = farther(marks.get(name, last), last)
+            case "source":
+                matched |= BitMap64.deserialize(bytes(bits or b""))
+            case _:
+                error = error or decode_error(payload)
+    written = WrittenChanges(tuple(files), tuple(change_files), counts, rows, matched, marks)
+    return written, error

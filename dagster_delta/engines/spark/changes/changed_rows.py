@@ -1,0 +1,369 @@
+"""Rows of a DataFrame on their way to become changes of a table: new values, old ones, checks.
+
+What each row comes to is decided in the query; the tasks write it. Rows never reach the driver, and
+the DataFrame is evaluated once.
+
+Spec: Add File and Remove File; Change Data Files; Generated Columns; Column Invariants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from dagster_delta.engines.engine import Constraint, WriteSpec
+from dagster_delta.engines.rows.completion import generation_constraints
+from dagster_delta.engines.rows.row_tracking import CarriedIds
+from dagster_delta.engines.spark.changes.assigned_columns import (
+    field_at,
+    stored_fits,
+    stored_value,
+    with_fields,
+)
+from dagster_delta.engines.spark.changes.change_tasks import (
+    CHANGE_REPORT_SCHEMA,
+    ChangeTask,
+    RowAction,
+    WrittenChanges,
+    decode_changes,
+)
+from dagster_delta.engines.spark.changes.copy_tasks import CopyTask
+from dagster_delta.engines.spark.read.declared_columns import declared_column
+from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX
+from dagster_delta.engines.spark.session.columns import sql_column
+from dagster_delta.engines.spark.session.errors import spark_failures
+from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type
+from dagster_delta.engines.spark.session.session import functions_of
+from dagster_delta.engines.spark.write.arrow_batches import collect_counted
+from dagster_delta.engines.spark.write.identity import identity_value
+from dagster_delta.engines.spark.write.writer import delete_files
+from dagster_delta.engines.statements.assignments import refuse_lacking_fields
+from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues
+from dagster_delta.protocol.schema import DataType, StructField, StructType
+from dagster_delta.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["ChangingRows", "RowChange", "collect_changes", "write_changes"]
+
+_ACTION = "__delta_action"
+_NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """What becomes of the rows that a condition is true of, and of none of those before it."""
+
+    action: RowAction
+    applies: Column | None = None
+    """None holds always."""
+    values: Mapping[tuple[str, ...], str] | None = None
+    """Spark SQL over the frame, by logical path; an update keeps the other columns, an insert makes
+    them null."""
+    completion: ColumnValues = NO_VALUES
+    """How columns get their values that the change does not name."""
+    structs: Mapping[tuple[str, ...], str] | None = None
+    """Spark SQL by logical path of structs that are taken over field by field, see `Assignment`."""
+    fills: bool = False
+    """Whether fields of structs that a value lacks become null."""
+
+
+@dataclass(frozen=True)
+class ChangingRows:
+    """A DataFrame, and what becomes of its rows."""
+
+    frame: DataFrame
+    changes: Sequence[RowChange]
+    data: WriteSpec
+    """Its constraints bind the rows that are inserted or updated."""
+    change_data: WriteSpec | None
+    """How changes are recorded; None where they are not."""
+    old: Callable[[str], Column]
+    """Column of the row as it stands in the table, by logical name; of no use to an insert."""
+    with_positions: bool = False
+    """Whether it is reported which rows of the table change."""
+    source_number: str | None = None
+    """Column of numbers that are reported as matched where they are not null."""
+    rebalances: bool = False
+    """Whether the rows are few enough to be brought together in few files."""
+
+    @cached_property
+    def _functions(self) -> ModuleType:
+        return functions_of(self.frame)
+
+    @property
+    def _fields(self) -> tuple[StructField, ...]:
+        return self.data.configuration.schema.fields
+
+    @property
+    def _with_old(self) -> bool:
+        return self.change_data is not None and any(e.action == "update" for e in self.changes)
+
+    @cached_property
+    def _values(self) -> list[dict[tuple[str, ...], tuple[Column, DataType]]]:
+        """For each change, the values that it assigns, with their types."""
+        texts = [
+            (index, path, sql)
+            for index, change in enumerate(self.changes)
+            for path, sql in _assigned(change)
+        ]
+        columns = [sql_column(sql, self._functions) for *_, sql in texts]
+        typed = self.frame.select(*[each.alias(f"_{i}") for i, each in enumerate(columns)])
+        types = from_spark_schema(typed.schema, with_collations=True)
+        values: list[dict[tuple[str, ...], tuple[Column, DataType]]] = [{} for _ in self.changes]
+        for (index, path, _), column, field in zip(texts, columns, types, strict=True):
+            change = self.changes[index]
+            if not change.fills and path in (change.values or ()):
+                target = field_at(self.data.configuration.schema, path).data_type
+                refuse_lacking_fields(path, field.data_type, target)
+            values[index][path] = (column, field.data_type)
+        return values
+
+    @cached_property
+    def constraints(self) -> tuple[tuple[Constraint, frozenset[int]], ...]:
+        """What is checked, and of the rows of which changes."""
+        writing = self._indexes(lambda each: each.action in ("insert", "update"))
+        found = [(each, writing) for each in self.data.constraints]
+        for index, change in enumerate(self.changes):
+            verified = generation_constraints(change.completion)
+            found += [(each, frozenset((index,))) for each in verified]
+        return tuple(found)
+
+    def task(self) -> ChangeTask:
+        """What writes the rows of `columns`."""
+        constraints = tuple(each for each, _ in self.constraints)
+        return ChangeTask(
+            data=replace(self.data, constraints=constraints),
+            change_data=self.change_data,
+            actions=tuple(each.action for each in self.changes),
+            with_positions=self.with_positions,
+            with_sources=self.source_number is not None,
+            with_old=self._with_old,
+            casts=tuple(name for name, _ in self._casts()),
+            numbered=tuple(each.completion.identities for each in self.changes),
+        )
+
+    def columns(self) -> DataFrame:
+        """The rows as the task wants them."""
+        functions = self._functions
+        rows = self.frame.withColumn(_ACTION, self._action())
+        if self.source_number is None:
+            rows = rows.where(functions.col(_ACTION) >= 0)
+        else:
+            known = functions.col(self.source_number).isNotNull()
+            rows = rows.where((functions.col(_ACTION) >= 0) | known)
+        leading = [functions.col(_ACTION)]
+        if self.with_positions:
+            leading += [functions.col(FILE_KEY), functions.col(ROW_INDEX)]
+        if self.source_number is not None:
+            leading.append(functions.col(self.source_number).alias("__source"))
+        old = [self.old(each.name) for each in self._fields] if self._with_old else []
+        rows = rows.select(
+            *leading,
+            *[self._new(each).alias(f"__new_{i}") for i, each in enumerate(self._fields)],
+            *[each.alias(f"__old_{i}") for i, each in enumerate(old)],
+            *[fits.alias(f"__fits_{i}") for i, (_, fits) in enumerate(self._casts())],
+        )
+        return self._arranged(self._checked(self._generated(rows)))
+
+    def _action(self) -> Column:
+        """Index of the first change that applies: later conditions are not looked at, as they could
+        fail on a row that is not theirs.
+        """
+        functions = self._functions
+        action: Column = functions.lit(_NOTHING)
+        for index, change in reversed(list(enumerate(self.changes))):
+            chosen = functions.lit(index)
+            if change.applies is None:
+                action = chosen
+            else:
+                action = functions.when(change.applies, chosen).otherwise(action)
+        return action
+
+    def _new(self, field: StructField) -> Column:
+        functions = self._functions
+        null = functions.lit(None).cast(to_spark_type(field.data_type))
+        cases = [
+            (index, self._new_value(index, change, field))
+            for index, change in enumerate(self.changes)
+        ]
+        return self._by_action(
+            [(index, value) for index, value in cases if value is not None], null
+        )
+
+    def _new_value(self, index: int, change: RowChange, field: StructField) -> Column | None:
+        """The column after one change; None for null."""
+        if change.action == "copy":
+            return self.old(field.name)
+        if change.action == "delete":
+            # It is the old row that is recorded, and it stands here where there is no other.
+            is_recorded = self.change_data is not None and not self._with_old
+            return self.old(field.name) if is_recorded else None
+        for each in change.completion.identities:
+            if each.column == field.name:
+                return identity_value(each, self._functions)
+        own = {
+            path[1:]: stored_value(
+                column,
+                data_type,
+                field_at(self.data.configuration.schema, path).data_type,
+                self._functions,
+                ".".join(path),
+            )
+            for path, (column, data_type) in self._values[index].items()
+            if path[0] == field.name
+        }
+        if field.name == CarriedIds.of(self.data.configuration).version_column:
+            # The version of a row that changes is that of the commit.
+            return None
+        if () in own:
+            return own[()]
+        if own:
+            assert isinstance(field.data_type, StructType)  # noqa: S101  paths lead through structs
+            sources = {
+                path[1:]: sql_column(sql, self._functions)
+                for path, sql in (change.structs or {}).items()
+                if path[0] == field.name
+            }
+            return with_fields(self.old(field.name), field.data_type, own, self._functions, sources)
+        return self.old(field.name) if change.action == "update" else None
+
+    def _casts(self) -> Iterator[tuple[str, Column]]:
+        """The columns some of whose values may not fit, each with whether they do."""
+        schema, functions = self.data.configuration.schema, self._functions
+        found: dict[str, list[tuple[int, Column]]] = {}
+        for index, values in enumerate(self._values):
+            for path, (column, data_type) in values.items():
+                target = field_at(schema, path).data_type
+                fits = stored_fits(column, data_type, target, functions)
+                if fits is not None:
+                    found.setdefault(".".join(path), []).append((index, fits))
+        for name, cases in found.items():
+            yield name, self._by_action(cases, functions.lit(True))
+
+    def _by_action(self, cases: Sequence[tuple[int, Column]], other: Column) -> Column:
+        functions = self._functions
+        if len(cases) == len(self.changes) == 1 and self.source_number is None:
+            # Only rows that the change applies to are left; on others it could fail.
+            return cases[0][1]
+        result = other
+        for index, value in reversed(cases):
+            result = functions.when(functions.col(_ACTION) == index, value).otherwise(result)
+        return result
+
+    def _indexes(self, wanted: Callable[[RowChange], bool]) -> frozenset[int]:
+        return frozenset(i for i, each in enumerate(self.changes) if wanted(each))
+
+    def _generated(self, rows: DataFrame) -> DataFrame:
+        """The rows with their generated columns, which are computed from the new values."""
+        generated = {
+            (each.column, each.sql)
+            for change in self.changes
+            for each in change.completion.generated
+        }
+        if not generated:
+            return rows
+        functions, names = self._functions, [each.name for each in self._fields]
+        named = self._named(rows)
+        computed = {}
+        for column, sql in sorted(generated):
+            position = names.index(column)
+            value = sql_column(sql, functions).try_cast(
+                to_spark_type(self._fields[position].data_type)
+            )
+            indexes = self._indexes(
+                lambda change, column=column: (
+                    column  # type: ignore[misc]
+                    in {each.column for each in change.completion.generated}
+                )
+            )
+            computed[f"__new_{position}"] = functions.when(
+                functions.col(_ACTION).isin(*indexes), value
+            ).otherwise(functions.col(f"__new_{position}"))
+        return named.select(
+            *[computed.get(name, functions.col(name)).alias(name) for name in rows.columns]
+        )
+
+    def _checked(self, rows: DataFrame) -> DataFrame:
+        if not self.constraints:
+            return rows
+        functions = self._functions
+        checks = [
+            functions.when(
+                functions.col(_ACTION).isin(*indexes),
+                sql_column(each.sql, functions).cast("boolean"),
+            )
+            .otherwise(functions.lit(True))
+            .alias(f"__check_{index}")
+            for index, (each, indexes) in enumerate(self.constraints)
+        ]
+        return self._named(rows).select(*[functions.col(name) for name in rows.columns], *checks)
+
+    def _named(self, rows: DataFrame) -> DataFrame:
+        """The rows, and the new columns a second time under their logical names."""
+        functions = self._functions
+        named = [
+            declared_column(functions.col(f"__new_{index}"), each)
+            for index, each in enumerate(self._fields)
+        ]
+        return rows.select(*[functions.col(name) for name in rows.columns], *named)
+
+    def _arranged(self, rows: DataFrame) -> DataFrame:
+        """The rows brought together by partition, or, where they are few, in few tasks."""
+        configuration = self.data.configuration
+        names = [each.name for each in self._fields]
+        columns = [
+            self._functions.col(f"__new_{names.index(each)}")
+            for each in configuration.partition_columns
+        ]
+        return rows.hint("rebalance", *columns) if columns or self.rebalances else rows
+
+
+def _assigned(change: RowChange) -> Iterator[tuple[tuple[str, ...], str]]:
+    yield from (change.values or {}).items()
+    for each in change.completion.defaults:
+        yield (each.column,), each.sql
+
+
+def write_changes(rows: ChangingRows, store: ObjectStore) -> WrittenChanges:
+    """Write what becomes of the rows.
+
+    Raises:
+        SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column;
+            files already written are deleted where that is possible.
+        InvalidArgument: an expression fails on a value, or makes no sense.
+        StorageFailure: the store refused or failed on an executor.
+    """
+    with spark_failures(table=rows.data.location.uri):
+        frame, task = rows.columns(), rows.task()
+    return collect_changes(frame, task, CHANGE_REPORT_SCHEMA, store)
+
+
+def collect_changes(
+    frame: DataFrame, task: ChangeTask | CopyTask, schema: str, store: ObjectStore
+) -> WrittenChanges:
+    """What the tasks of one job did.
+
+    Args:
+        frame: what they are given.
+        task: what each of them does.
+        schema: of its reports.
+        store: store of the table.
+
+    Raises:
+        What a task reported; files already written are deleted where that is possible.
+        InvalidArgument, StorageFailure: see `write_changes`.
+    """
+    with spark_failures(table=store.location.uri):
+        reports = collect_counted(
+            frame, lambda rows: rows.mapInArrow(task, schema), table=store.location.uri
+        )
+    written, error = decode_changes([tuple(each) for each in reports])
+    if error is not None:
+        delete_files(written.paths, store)
+        raise error
+    return written

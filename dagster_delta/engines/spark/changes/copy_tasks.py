@@ -1,0 +1,135 @@
+"""Writing data files again without some of their rows, on Spark's executors. Nothing here needs
+Spark.
+
+No SQL is involved, so the rows need not pass through Spark: a task reads its files and writes what
+stays of them, as the embedded engine does.
+
+Spec: Add File and Remove File; Change Data Files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from dagster_delta.engines.engine import ReadPlan, RewriteResult, RowRewrite, WriteSpec
+from dagster_delta.engines.spark.write.tasks import encode_error
+from dagster_delta.errors import DeltaError, StorageFailure
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage import StoreLocation, open_store
+
+__all__ = ["COPIED_FILE_SCHEMA", "COPY_REPORT_SCHEMA", "CopyTask", "encode_copied_files"]
+
+COPIED_FILE_SCHEMA = "file string, matches binary"
+"""What a copy task is told, as a Spark schema: a live file as JSON, and which of its rows leave."""
+
+COPY_REPORT_SCHEMA = "kind string, payload string, bits binary"
+"""What it tells the driver, as a Spark schema; see `CHANGE_REPORT_SCHEMA`. Its `counts` are rows
+that left, by 0, and rows that stayed, by 1."""
+
+
+class _CopiedFile(msgspec.Struct, frozen=True):
+    path: str
+    size_bytes: int
+    partition_values: list[tuple[str, str | None]] | None
+    deletion_vector: dict[str, str | int | None] | None
+    base_row_id: int | None
+    default_row_commit_version: int | None
+
+
+_COLUMNS = list(_CopiedFile.__struct_fields__)
+
+
+def encode_copied_files(files: Any, matches: Mapping[str, BitMap64]) -> Any:
+    """Files and the rows that leave them, as a pyarrow.Table of `COPIED_FILE_SCHEMA`.
+
+    Args:
+        files: pyarrow.Table of `LIVE_FILE_SCHEMA`.
+        matches: indexes of rows by path; of a file without an entry every row leaves.
+    """
+    rows = files.select(_COLUMNS).to_pylist()
+    bitmaps = [matches.get(each["path"]) for each in rows]
+    return pa.table(
+        {
+            "file": pa.array([msgspec.json.encode(each).decode() for each in rows], pa.string()),
+            "matches": pa.array(
+                [None if each is None else each.serialize() for each in bitmaps], pa.binary()
+            ),
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """Writes what stays of files, and records what leaves."""
+
+    location: StoreLocation
+    version: int
+    configuration: TableConfiguration
+    """What the rows are read as."""
+    columns: tuple[str, ...]
+    data: WriteSpec
+    change_data: WriteSpec | None
+    """How the rows that leave are recorded; None where they are not."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Reports of `COPY_REPORT_SCHEMA`, once all files of a batch are written.
+
+        Raises:
+            StorageFailure: the store refused or failed; the task may be run again.
+        """
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            try:
+                reports = _reports(self._copy(batch))
+            except StorageFailure:
+                raise
+            except DeltaError as error:
+                reports = [("error", encode_error(error))]
+            yield pa.record_batch(
+                {
+                    "kind": pa.array([kind for kind, _ in reports], pa.string()),
+                    "payload": pa.array([payload for _, payload in reports], pa.string()),
+                    "bits": pa.nulls(len(reports), pa.binary()),
+                }
+            )
+
+    def _copy(self, batch: Any) -> RewriteResult:
+        from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
+
+        rows = [
+            msgspec.structs.asdict(msgspec.json.decode(each, type=_CopiedFile))
+            for each in batch.column("file").to_pylist()
+        ]
+        schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in _COLUMNS])
+        matches = {
+            row["path"]: BitMap64.deserialize(bits)
+            for row, bits in zip(rows, batch.column("matches").to_pylist(), strict=True)
+            if bits is not None
+        }
+        plan = ReadPlan(
+            store=open_store(self.location.uri, self.location.options),
+            version=self.version,
+            configuration=self.configuration,
+            files=pa.Table.from_pylist(rows, schema),
+            columns=self.columns,
+        )
+        return rewrite_rows(
+            RowRewrite(plan, matches, (), True, self.data, change_data=self.change_data)
+        )
+
+
+def _reports(result: RewriteResult) -> list[tuple[str, str]]:
+    counts = {0: result.num_changed_rows, 1: result.num_copied_rows}
+    return [
+        *(("add", msgspec.json.encode(each).decode()) for each in result.files),
+        *(("cdc", msgspec.json.encode(each).decode()) for each in result.change_files),
+        ("counts", msgspec.json.encode(counts).decode()),
+    ]

@@ -1,0 +1,295 @@
+"""MERGE on Spark: one join that writes the changed rows and tells where they stood, and one job for
+the new rows.
+
+The join carries rows of the table that match, and, where a clause asks for them, those that match
+nothing. Which rows of the source have matched comes back as a bitmap, so that rows which are to be
+inserted are found without an outer join over the table.
+
+Spec: Add File and Remove File; Change Data Files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap64
+
+from dagster_delta.engines.engine import ReadPlan, WriteSpec
+from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
+from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes
+from dagster_delta.engines.spark.changes.merge_source import ROW_NUMBER, SparkMergeSource
+from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX, read_frame
+from dagster_delta.engines.spark.read.row_positions import (
+    FileIndex,
+    collect_numbers,
+    with_number_marks,
+)
+from dagster_delta.engines.spark.session.columns import quote, sql_column
+from dagster_delta.engines.spark.session.errors import spark_failures
+from dagster_delta.engines.spark.session.session import functions_of
+from dagster_delta.engines.spark.write.writer import delete_files
+from dagster_delta.engines.statements.merge_clauses import (
+    SOURCE,
+    TARGET,
+    ClauseKind,
+    MergeClause,
+    MergeNames,
+)
+from dagster_delta.errors import ConstraintViolation
+from dagster_delta.protocol.actions import AddCDCFile, AddFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["FrameMerge", "MergedRows"]
+
+_MAX_EXAMPLES = 5
+_MATCHED, _TURN = "__delta_matched", "__delta_turn"
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRows:
+    """What a MERGE did, none of it referenced yet."""
+
+    files: tuple[AddFile, ...]
+    change_files: tuple[AddCDCFile, ...]
+    num_inserted_rows: int
+    num_changed_rows: dict[int, int]
+    """Rows of the table by the index of the clause."""
+    rows: dict[str, BitMap64] = field(default_factory=dict)
+    """Indexes of the changed rows by path."""
+    high_water_marks: dict[str, int] = field(default_factory=dict)
+    """The last value of each identity column that was numbered."""
+
+
+@dataclass(frozen=True)
+class FrameMerge:
+    """One MERGE, planned."""
+
+    session: SparkSession
+    target: ReadPlan
+    """The files that are looked into, with all columns, as they will be written."""
+    source: SparkMergeSource
+    num_source_rows: int
+    names: MergeNames
+    on: str
+    clauses: Sequence[MergeClause]
+    data: WriteSpec
+    change_data: WriteSpec | None
+    """How changes are recorded; None where the log tells of them."""
+
+    def run(self) -> MergedRows:
+        """Write the rows that get new values, and the rows that are new.
+
+        Raises:
+            ConstraintViolation: several rows of the source would change one row of the table, or a
+                new row breaks a constraint.
+            SchemaMismatch, InvalidCast: a new value is no value of its column.
+            InvalidArgument: of an expression.
+            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+                Whatever is raised, files already written are deleted as far as the store lets it.
+        """
+        changed = self._change()
+        try:
+            inserted = self._insert(changed)
+        except BaseException:
+            delete_files(changed.paths, self.target.store)
+            raise
+        table = self.target.store.location.uri
+        counts = {index: count for index, count in self._counts(changed).items() if count}
+        return MergedRows(
+            (*changed.files, *inserted.files),
+            (*changed.change_files, *inserted.change_files),
+            sum(inserted.counts.values()),
+            counts,
+            self._files.by_path(changed.rows, table=table) if changed.rows else {},
+            inserted.high_water_marks,
+        )
+
+    def _change(self) -> WrittenChanges:
+        if not self.target.files.num_rows:
+            return WrittenChanges()
+        with spark_failures(table=self.target.store.location.uri):
+            if not self._changing:
+                return WrittenChanges(matched=collect_numbers(self._joined(), ROW_NUMBER))
+            frame, changes = self._joined(), self._changes()
+        if self._deletes_only and self.change_data is not None:
+            frame, changes = self._without_doubles(frame, changes)
+        written = write_changes(
+            ChangingRows(
+                frame,
+                changes,
+                self.data,
+                self.change_data,
+                old=lambda name: self._column(TARGET, name),
+                with_positions=True,
+                source_number=ROW_NUMBER if self._inserting else None,
+                rebalances=True,
+            ),
+            self.target.store,
+        )
+        changed = sum(map(len, written.rows.values()))
+        if sum(written.counts.values()) > changed and not self._deletes_only:
+            delete_files(written.paths, self.target.store)
+            raise self._ambiguity(sum(written.counts.values()) - changed)
+        return written
+
+    def _insert(self, changed: WrittenChanges) -> WrittenChanges:
+        if not self._inserting or len(changed.matched) == self.num_source_rows:
+            return WrittenChanges()
+        rows = self.source.frame
+        if changed.matched:
+            marked = with_number_marks(rows, ROW_NUMBER, changed.matched, _MATCHED)
+            rows = marked.where(~self._functions.col(_MATCHED)).drop(_MATCHED)
+        return write_changes(
+            ChangingRows(
+                rows.alias(self.names.alias(SOURCE)),
+                [self._row_change(clause, None) for _, clause in self._inserting],
+                self.data,
+                # As soon as a commit has change data files, they alone are the feed.
+                self.change_data if changed.rows else None,
+                old=lambda name: self._column(SOURCE, name),
+                rebalances=True,
+            ),
+            self.target.store,
+        )
+
+    @cached_property
+    def _functions(self) -> ModuleType:
+        return functions_of(self.session)
+
+    @cached_property
+    def _files(self) -> FileIndex:
+        target = self.target
+        return FileIndex.of(target.files, target.store, version=target.version)
+
+    @cached_property
+    def _changing(self) -> list[tuple[int, MergeClause]]:
+        """The clauses for rows of the table, with their indexes among all."""
+        return [
+            (index, each)
+            for index, each in enumerate(self.clauses)
+            if each.text.kind != "not_matched"
+        ]
+
+    @cached_property
+    def _inserting(self) -> list[tuple[int, MergeClause]]:
+        return [
+            (index, each)
+            for index, each in enumerate(self.clauses)
+            if each.text.kind == "not_matched"
+        ]
+
+    @property
+    def _deletes_only(self) -> bool:
+        """Whether matched rows leave whatever matches them, so that it may be several rows."""
+        matched = [each for _, each in self._changing if each.text.kind == "matched"]
+        return [each.text.action for each in matched] == ["delete"] and (
+            matched[0].text.condition is None
+        )
+
+    def _column(self, side: str, name: str) -> Column:
+        found: Column = self._functions.col(f"{quote(self.names.alias(side))}.{quote(name)}")
+        return found
+
+    def _joined(self) -> DataFrame:
+        """Rows of the table with the rows of the source that match, or without any."""
+        self._files  # noqa: B018  two files of one key would mix up their rows
+        rows = read_frame(self.session, self.target, with_positions=True)
+        target = rows.alias(self.names.alias(TARGET))
+        source = self.source.frame.alias(self.names.alias(SOURCE))
+        lacking = any(each.text.kind == "not_matched_by_source" for _, each in self._changing)
+        condition = sql_column(self.names.qualified(self.on, "matched"), self._functions)
+        return target.join(source, condition, "left" if lacking else "inner")
+
+    def _changes(self) -> list[RowChange]:
+        is_matched = self._functions.col(ROW_NUMBER).isNotNull()
+        return [
+            self._row_change(each, is_matched if each.text.kind == "matched" else ~is_matched)
+            for _, each in self._changing
+        ]
+
+    def _row_change(self, clause: MergeClause, applies: Column | None) -> RowChange:
+        kind: ClauseKind = clause.text.kind
+        conditions = [] if applies is None else [applies]
+        if clause.text.condition is not None:
+            sql = self.names.qualified(clause.text.condition, kind)
+            conditions.append(sql_column(sql, self._functions))
+        both = conditions[0] if conditions else None
+        for each in conditions[1:]:
+            both = each if both is None else both & each
+        values = {
+            each.column: self.names.qualified(each.value.sql, kind) for each in clause.assignments
+        }
+        structs = {
+            each.column[: depth + 1]: struct.sql
+            for each in clause.assignments
+            for depth, struct in enumerate(each.structs)
+        }
+        return RowChange(
+            clause.text.action, both, values, clause.values, structs, fills=clause.fills
+        )
+
+    def _without_doubles(
+        self, frame: DataFrame, changes: list[RowChange]
+    ) -> tuple[DataFrame, list[RowChange]]:
+        """The change of a row that several rows of the source match, once."""
+        from pyspark.sql import Window
+
+        functions = self._functions
+        window = Window.partitionBy(FILE_KEY, ROW_INDEX).orderBy(ROW_NUMBER)
+        turns = frame.withColumn(_TURN, functions.row_number().over(window))
+        is_first = functions.col(_TURN) == 1
+        return turns, [
+            replace(each, applies=is_first if each.applies is None else each.applies & is_first)
+            for each in changes
+        ]
+
+    def _counts(self, changed: WrittenChanges) -> dict[int, int]:
+        counts = {index: changed.counts[place] for place, (index, _) in enumerate(self._changing)}
+        if self._deletes_only:
+            # Several rows of the source may have removed one row.
+            doubles = sum(counts.values()) - sum(map(len, changed.rows.values()))
+            for index, each in self._changing:
+                counts[index] -= doubles if each.text.kind == "matched" else 0
+        return counts
+
+    def _ambiguity(self, count: int) -> ConstraintViolation:
+        return ConstraintViolation(
+            "several rows of the source match the same row of the table, so the result would be "
+            f"ambiguous ({count} surplus matches): leave one row per key in the source, or make "
+            "the condition of the merge stricter",
+            table=self.target.store.location.uri,
+            examples=tuple(self._ambiguous_rows()),
+        )
+
+    def _ambiguous_rows(self) -> Iterator[str]:
+        """Some rows of the source that are too many: their keys, as far as there are columns."""
+        functions = self._functions
+        wanted = functions.lit(False)
+        for each in self._changes():
+            wanted = wanted | functions.coalesce(each.applies, functions.lit(False))
+        names = self._key_names() or self.source.schema.names
+        shown = functions.struct(*[self._column(SOURCE, name).alias(name) for name in names])
+        found = (
+            self._joined()
+            .where(wanted)
+            .groupBy(FILE_KEY, ROW_INDEX)
+            .agg(
+                functions.count(functions.lit(1)).alias("count"), functions.max(shown).alias("row")
+            )
+            .where(functions.col("count") > 1)
+            .limit(_MAX_EXAMPLES)
+            .collect()
+        )
+        yield from (repr(each["row"].asDict()) for each in found)
+
+    def _key_names(self) -> list[str]:
+        """Columns of the source that the condition looks at."""
+        looked_at = self.names.paths_of(self.on, "matched")
+        names = {path[1].casefold() for path in looked_at if path[0] == SOURCE and len(path) > 1}
+        return [name for name in self.source.schema.names if name.casefold() in names]

@@ -1,0 +1,197 @@
+"""DELETE and UPDATE on Spark: rows found as bitmaps on the executors, and written anew there.
+
+Spec: Add File and Remove File; Deletion Vectors; Add CDC File.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dagster_delta.engines.arrow.change_data_files import (
+    CHANGE_TYPE_COLUMN,
+    change_data_configuration,
+    change_files_of,
+)
+from dagster_delta.engines.engine import (
+    MatchedRows,
+    ReadPlan,
+    RewriteResult,
+    RowRewrite,
+    WriteSpec,
+)
+from dagster_delta.engines.parquet.read.source import count_file_rows
+from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
+from dagster_delta.engines.spark.changes.changed_rows import (
+    ChangingRows,
+    RowChange,
+    collect_changes,
+    write_changes,
+)
+from dagster_delta.engines.spark.changes.copy_tasks import (
+    COPIED_FILE_SCHEMA,
+    COPY_REPORT_SCHEMA,
+    CopyTask,
+    encode_copied_files,
+)
+from dagster_delta.engines.spark.read.reader import read_frame
+from dagster_delta.engines.spark.read.row_positions import FileIndex, collect_rows
+from dagster_delta.engines.spark.session.columns import quote
+from dagster_delta.engines.spark.session.errors import spark_failures
+from dagster_delta.engines.spark.session.session import frame_of, functions_of
+from dagster_delta.engines.spark.write.writer import delete_files, write_frame
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.actions import AddCDCFile
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.values.arrow_columns import boolean_column
+from dagster_delta.protocol.values.partition_values import decode_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["find_matches", "record_inserts", "rewrite_rows"]
+
+_MAX_COPY_TASKS = 512
+
+
+def find_matches(session: SparkSession, plan: ReadPlan) -> Iterator[MatchedRows]:
+    """The live rows that satisfy the plan's predicate, file by file; files without are left out.
+
+    Raises:
+        InvalidArgument: the predicate fails on a value, or makes no sense to Spark.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+    """
+    table = plan.store.location.uri
+    files = FileIndex.of(plan.files, plan.store, version=plan.version)
+    with spark_failures(table=table):
+        rows = read_frame(session, replace(plan, columns=()), with_positions=True)
+        found = collect_rows(rows)
+    for path, bitmap in files.by_path(found, table=table).items():
+        yield MatchedRows(path, bitmap)
+
+
+def rewrite_rows(session: SparkSession, rewrite: RowRewrite) -> RewriteResult:
+    """Write rows anew, on the executors.
+
+    Raises:
+        SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column;
+            files already written are deleted where that is possible.
+        InvalidArgument: of an assignment; or the predicate selects other rows every time.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+    """
+    return _Rewriting(session, rewrite).run()
+
+
+def record_inserts(
+    session: SparkSession, plan: ReadPlan, spec: WriteSpec
+) -> tuple[AddCDCFile, ...]:
+    """Change data files that say of all rows of a plan that they were inserted.
+
+    Raises:
+        DataFileMissing, InvalidTable, StorageFailure: of a file; files already written are deleted
+            where that is possible.
+    """
+    functions = functions_of(session)
+    configuration = change_data_configuration(spec.configuration)
+    rows = read_frame(session, plan).withColumn(CHANGE_TYPE_COLUMN, functions.lit("insert"))
+    recording = replace(spec, configuration=configuration, constraints=(), is_change_data=True)
+    with spark_failures(table=spec.location.uri):
+        return change_files_of(write_frame(rows, recording, plan.store))
+
+
+class _Rewriting:
+    def __init__(self, session: SparkSession, rewrite: RowRewrite) -> None:
+        self._session, self._rewrite = session, rewrite
+        self._store = rewrite.source.store
+
+    def run(self) -> RewriteResult:
+        rewrite = self._rewrite
+        if not rewrite.assignments:
+            left, written = WrittenChanges(), self._copy(rewrite.change_data)
+            return _result(left, written, num_changed_rows=written.counts[0])
+        changed = write_changes(self._changing(), self._store)
+        try:
+            self._check_count(changed)
+            # The rows that leave these files are recorded with their new values.
+            rest = self._copy(None) if rewrite.keeps_rest else WrittenChanges()
+        except BaseException:
+            delete_files(changed.paths, self._store)
+            raise
+        return _result(changed, rest, num_changed_rows=changed.counts[0])
+
+    def _copy(self, change_data: WriteSpec | None) -> WrittenChanges:
+        """Write what stays of the files: no expression is involved, so tasks read them directly."""
+        rewrite, source = self._rewrite, self._rewrite.source
+        files = source.files
+        if change_data is None:
+            staying = [path in rewrite.matches for path in files["path"].to_pylist()]
+            files = files.filter(boolean_column(staying))
+        if not files.num_rows:
+            return WrittenChanges()
+        task = CopyTask(
+            source.store.location,
+            source.version,
+            source.configuration,
+            source.columns,
+            rewrite.data,
+            change_data,
+        )
+        told = encode_copied_files(files, rewrite.matches)
+        named = frame_of(self._session, told, COPIED_FILE_SCHEMA)
+        spread = named.repartition(min(files.num_rows, _MAX_COPY_TASKS))
+        return collect_changes(spread, task, COPY_REPORT_SCHEMA, self._store)
+
+    def _changing(self) -> ChangingRows:
+        rewrite = self._rewrite
+        functions = functions_of(self._session)
+        changed = RowChange(
+            "update",
+            None,
+            {each.column: each.value.sql for each in rewrite.assignments},
+            # The constraints of the files say already what is verified.
+            replace(rewrite.data.values, verified=()),
+        )
+        return ChangingRows(
+            read_frame(self._session, rewrite.source),
+            (changed,),
+            rewrite.data,
+            rewrite.change_data,
+            old=lambda name: functions.col(quote(name)),
+            rebalances=True,
+        )
+
+    def _check_count(self, written: WrittenChanges) -> None:
+        """Make sure that the predicate selected the rows again that it had selected before."""
+        expected = self._count_matches()
+        if written.counts[0] != expected:
+            raise InvalidArgument(
+                f"the predicate matched {expected} rows when they were counted, but "
+                f"{written.counts[0]} when they were changed: avoid nondeterministic functions "
+                "such as rand()",
+                table=self._store.location.uri,
+            )
+
+    def _count_matches(self) -> int:
+        files, matches = self._rewrite.source.files, self._rewrite.matches
+        paths, vectors = files["path"].to_pylist(), files["deletion_vector"].to_pylist()
+        counted = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
+        total = 0
+        for path, vector, count in zip(paths, vectors, counted, strict=True):
+            if path in matches:
+                total += len(matches[path])
+                continue
+            rows = count_file_rows(self._store, decode_path(path)) if count is None else count
+            total += rows - (0 if vector is None else vector["cardinality"])
+        return total
+
+
+def _result(
+    changed: WrittenChanges, rest: WrittenChanges, *, num_changed_rows: int
+) -> RewriteResult:
+    return RewriteResult(
+        (*changed.files, *rest.files),
+        (*changed.change_files, *rest.change_files),
+        num_changed_rows,
+        rest.counts[1],
+    )

@@ -1,0 +1,1 @@
+"""Files of large tables found in the log by the executors."""

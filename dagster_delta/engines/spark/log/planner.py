@@ -1,0 +1,150 @@
+"""Planning of tables with more files than the driver should hold, on the cluster.
+
+Spec: Action Reconciliation; Per-file Statistics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.engine import LARGE_TABLE_FILES, LoggedFiles, ReadPlan
+from dagster_delta.engines.spark.log.files import checkpointed_files
+from dagster_delta.engines.spark.log.schema import has_unreadable_add
+from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark, spark_path
+from dagster_delta.engines.spark.read.reader import read_listed_files
+from dagster_delta.engines.spark.read.sources import can_open
+from dagster_delta.engines.spark.session.session import frame_of, functions_of, session_conf
+from dagster_delta.engines.spark.write.tasks import FILE_SCHEMA, encode_files
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.checkpoint.columns import conform
+from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE, LIVE_FILE_SCHEMA
+from dagster_delta.protocol.statistics.predicates import Constant, Predicate
+from dagster_delta.storage.locations import scheme_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["MAX_COLLECTED_FILES", "MAX_DRIVER_FILES", "SparkLogPlanner"]
+
+MAX_DRIVER_FILES = "spark.dagster_delta.maxDriverFiles"
+"""Session setting: tables with more files than this in their checkpoint are planned by Spark."""
+MAX_COLLECTED_FILES = "spark.dagster_delta.maxCollectedFiles"
+"""Session setting: how many files of such a table may come to the driver for one read."""
+
+_DEFAULTS = {MAX_DRIVER_FILES: LARGE_TABLE_FILES, MAX_COLLECTED_FILES: 250_000}
+
+_TASK_BYTES = 128 * 1024 * 1024
+_TASK_FILES = 10_000
+_MAX_TASKS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class SparkLogPlanner:
+    """Replays and prunes the log of a large table in Spark.
+
+    Args:
+        session: classic or Connect.
+    """
+
+    session: SparkSession
+
+    @property
+    def max_driver_files(self) -> int:
+        """See `MAX_DRIVER_FILES`. Raises InvalidArgument where the setting is no number."""
+        return self._setting(MAX_DRIVER_FILES)
+
+    def can_plan(self, logged: LoggedFiles) -> bool:
+        """Whether Spark is able to read this checkpoint as it is meant."""
+        location = logged.store.location
+        if scheme_of(location.uri) == "memory" or any(map(has_unreadable_add, logged.parts)):
+            return False
+        paths = [spark_path(logged.store.resolve_uri(part.path)) for part in logged.parts]
+        return not any(map(is_misread_by_spark, paths)) and can_open(
+            self.session, paths[0], location=location
+        )
+
+    def find_files(self, logged: LoggedFiles, predicate: Predicate) -> Any | None:
+        """The live files that may match as a `pa.Table`, None where they are too many.
+
+        Raises:
+            InvalidArgument: a setting is no number.
+        """
+        limit = self._setting(MAX_COLLECTED_FILES)
+        if predicate == Constant(value=True) and logged.num_files - len(logged.hidden) > limit:
+            return None
+        files = checkpointed_files(self.session, logged, predicate)
+        if files is None:
+            return logged.added
+        found = _as_live_files(files.limit(limit + 1).toArrow())
+        return None if found.num_rows > limit else pa.concat_tables([found, logged.added])
+
+    def read_files(self, plan: ReadPlan, logged: LoggedFiles, predicate: Predicate) -> DataFrame:
+        """The rows of the live files that may match, however many there are.
+
+        The executors read them with the Arrow engine, because Spark's own reader wants to be told
+        all files by the driver.
+
+        Args:
+            plan: the read; its files are not looked at.
+            logged: the log.
+            predicate: over logical paths.
+        """
+        named = frame_of(self.session, encode_files(logged.added), FILE_SCHEMA)
+        num_tasks = -(-logged.added.num_rows // _TASK_FILES)
+        files = checkpointed_files(self.session, logged, predicate)
+        if files is not None:
+            num_tasks += self._num_tasks(files)
+            named = self._encoded(files).union(named)
+        spread = named.repartition(max(1, min(num_tasks, _MAX_TASKS)))
+        return read_listed_files(self.session, plan, spread)
+
+    def _num_tasks(self, files: DataFrame) -> int:
+        functions = functions_of(self.session)
+        counted = files.agg(functions.count("*"), functions.sum("size_bytes")).collect()
+        count, size_bytes = int(counted[0][0]), int(counted[0][1] or 0)
+        return max(-(-count // _TASK_FILES), -(-size_bytes // _TASK_BYTES))
+
+    def _encoded(self, files: DataFrame) -> DataFrame:
+        """Files as `encode_files` spells them."""
+        functions = functions_of(self.session)
+        entries = functions.map_entries("partition_values")
+        pairs = functions.transform(
+            entries, lambda each: functions.array(each.getField("key"), each.getField("value"))
+        )
+        named = functions.struct(
+            "path", "size_bytes", pairs.alias("partition_values"), "deletion_vector"
+        )
+        return files.select(functions.to_json(named, {"ignoreNullFields": "false"}).alias("file"))
+
+    def _setting(self, name: str) -> int:
+        text = session_conf(self.session, name)
+        if text is None:
+            return _DEFAULTS[name]
+        if not text.isdecimal():
+            raise InvalidArgument(f"the Spark setting {name} is a number of files, not {text!r}")
+        return int(text)
+
+
+def _as_live_files(rows: Any) -> Any:
+    """Rows as Spark gives them out, as a `pa.Table` of LIVE_FILE_SCHEMA."""
+    columns = []
+    for field in LIVE_FILE_SCHEMA:
+        chunks = [
+            _as_vectors(chunk) if field.type == DELETION_VECTOR_TYPE else conform(chunk, field.type)
+            for chunk in rows.column(field.name).chunks
+        ]
+        columns.append(pa.chunked_array(chunks, field.type))
+    return pa.Table.from_arrays(columns, schema=LIVE_FILE_SCHEMA)
+
+
+def _as_vectors(structs: Any) -> Any:
+    children = [
+        conform(structs.field(index), field.type)
+        for index, field in enumerate(DELETION_VECTOR_TYPE)
+    ]
+    return pa.StructArray.from_arrays(
+        children, fields=list(DELETION_VECTOR_TYPE), mask=structs.is_null()
+    )

@@ -1,0 +1,462 @@
+"""Which files of a log a predicate rules out, as conditions that Spark evaluates.
+
+The same table of outcomes as for files that are known here, over columns instead of arrays. What is
+dropped surely holds no match; what is kept is looked at again where files are few enough.
+
+Spec: Partition Value Serialization; Per-file Statistics.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from dagster_delta.protocol.features.text_limits import char_length, padded_type
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.statistics.bounds import (
+    LAST_CHARACTER,
+    STRING_PREFIX_LENGTH,
+    Sides,
+    keeps_order,
+    next_prefix,
+    value_ranges,
+)
+from dagster_delta.protocol.statistics.predicates import (
+    Bounds,
+    Predicate,
+    outcomes_under,
+    referenced_columns,
+)
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_values import scalar_of
+from dagster_delta.protocol.values.partition_values import HIVE_NULL, is_null_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql import types as spark_types
+
+__all__ = [
+    "LoggedStatistic",
+    "Truth",
+    "may_match",
+    "partition_bounds",
+    "statistics_bounds",
+    "statistics_type",
+]
+
+Truth: TypeAlias = "bool | Column"
+"""True or false of every file, or a column without nulls."""
+
+_INTEGERS = ("byte", "short", "integer", "long")
+_COUNTS = ("integer", "long")
+_FLOATS = ("float", "double")
+_TIMESTAMPS = ("timestamp", "timestamp_ntz")
+_TEMPORAL = ("date", *_TIMESTAMPS)
+
+_DAY = 86_400_000_000
+_MILLISECOND = 1_000
+_ZONE = r"(Z|[+-]\d\d:?\d\d)$"
+_DATE = r"^\d{4}-\d\d-\d\d$"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedStatistic:
+    """One statistic of every file, as a column."""
+
+    column: Column
+    stored_as: str | None = None
+    """Name of the Spark type that a checkpoint holds; None for JSON, read as `statistics_type`."""
+
+
+class _ColumnLogic:
+    """Truth values as columns; what is the same for every file never reaches Spark."""
+
+    yes = True
+    no = False
+
+    def both(self, left: Truth, right: Truth) -> Truth:
+        if left is False or right is False:
+            return False
+        if left is True or right is True:
+            return right if left is True else left
+        return left & right
+
+    def either(self, left: Truth, right: Truth) -> Truth:
+        if left is True or right is True:
+            return True
+        if left is False or right is False:
+            return right if left is False else left
+        return left | right
+
+    def negated(self, value: Truth) -> Truth:
+        return not value if isinstance(value, bool) else ~value
+
+
+_LOGIC = _ColumnLogic()
+
+
+def may_match(predicate: Predicate, bounds: Mapping[tuple[str, ...], Bounds]) -> Truth:
+    """Where a row may satisfy the predicate.
+
+    Args:
+        predicate: over logical paths.
+        bounds: per path; a column without an entry is unknown.
+    """
+    found: Truth = outcomes_under(predicate, bounds, _LOGIC).true
+    return found
+
+
+def partition_bounds(
+    predicate: Predicate, configuration: TableConfiguration, values: Column, functions: ModuleType
+) -> dict[tuple[str, ...], Bounds]:
+    """Bounds of the partition columns that a predicate names.
+
+    Args:
+        predicate: over logical paths.
+        configuration: of the version.
+        values: column of maps, serialized values by physical name.
+        functions: that fit the session.
+    """
+    paths = referenced_columns(predicate)
+    found: dict[tuple[str, ...], Bounds] = {}
+    for name in configuration.partition_columns:
+        if (name,) in paths:
+            field = configuration.schema.field(name)
+            text = values.getItem(configuration.physical_name(name))
+            for null_text in ("", HIVE_NULL):
+                if is_null_text(null_text, field.data_type):
+                    text = functions.when(text != null_text, text)
+            length = char_length(padded_type(field))
+            if length is not None:
+                text = functions.rpad(
+                    text,
+                    functions.greatest(functions.lit(length), functions.char_length(text)),
+                    " ",
+                )
+            value = _parsed_text(text, field.data_type, functions)
+            found[name,] = _SparkBounds(
+                functions, field.data_type, value, value, text.isNull(), text.isNotNull()
+            )
+    return found
+
+
+def statistics_type(columns: Sequence[StatisticsColumn]) -> spark_types.StructType:
+    """What of a file's statistics has to be read from their JSON."""
+    from pyspark.sql import types
+
+    tree: dict[str, Any] = {"numRecords": types.LongType()}
+    for each in columns:
+        leaf = _json_leaf(each.data_type) if each.has_bounds else None
+        if leaf is not None:
+            _plant(tree, ("minValues", *each.path), leaf)
+            _plant(tree, ("maxValues", *each.path), leaf)
+        _plant(tree, ("nullCount", *each.path), types.LongType())
+    return _struct_type(tree)
+
+
+def statistics_bounds(
+    columns: Mapping[tuple[str, ...], StatisticsColumn],
+    leaf: Callable[..., LoggedStatistic | None],
+    functions: ModuleType,
+) -> dict[tuple[str, ...], Bounds]:
+    """Bounds of data columns as statistics give them.
+
+    Args:
+        columns: by logical path.
+        leaf: gives what stands at a path of names in the statistics, None where nothing does.
+        functions: that fit the session.
+    """
+    records = leaf("numRecords")
+    found: dict[tuple[str, ...], Bounds] = {}
+    for path, each in columns.items():
+        bounds = _SparkBounds(functions, each.data_type, None, None, True, True)
+        nulls = leaf("nullCount", *each.path)
+        if nulls is not None and nulls.stored_as in (None, *_COUNTS):
+            always = functions.lit(True)
+            count = nulls.column
+            with_null = functions.coalesce(count != 0, always)
+            with_value: Truth = True
+            if records is not None and records.stored_as in (None, *_COUNTS):
+                with_value = functions.coalesce(count != records.column, always)
+            bounds = replace(bounds, may_hold_null=with_null, may_hold_value=with_value)
+        if each.has_bounds:
+            low, high = leaf("minValues", *each.path), leaf("maxValues", *each.path)
+            bounds = _with_range(bounds, low, high)
+        found[path] = bounds
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _SparkBounds:
+    """What is known of one column in every file.
+
+    Minimum and maximum are in the form in which values compare: integers as bigint, floats as
+    double, text as its bytes, days and timestamps as microseconds, in UTC where they have a zone.
+    """
+
+    functions: ModuleType
+    data_type: DataType
+    minimum: Column | None
+    maximum: Column | None
+    may_hold_null: Truth
+    may_hold_value: Truth
+    maximum_covers_nan: bool = True
+
+    def sides(self, value: object, data_type: DataType) -> Sides | None:
+        convert = self._widening(data_type)
+        if convert is None:
+            return None
+        low, high = convert(self.minimum), convert(self.maximum)
+        wanted = _literal(value, data_type, self.functions)
+        at_most = self._possible(low, lambda bound: bound <= wanted)
+        at_least = self._possible(high, lambda bound: bound >= wanted)
+        equal = _LOGIC.both(at_most, at_least)
+        above = self._possible(high, lambda bound: bound > wanted)
+        if not self.maximum_covers_nan:
+            # NaN is the greatest value, and a maximum that ignores it says nothing about it.
+            at_least = above = True
+        below = self._possible(low, lambda bound: bound < wanted)
+        return Sides(below, at_most, equal, at_least, above)
+
+    def membership(
+        self, values: Sequence[object], data_type: DataType
+    ) -> tuple[Truth, Truth] | None:
+        convert = self._widening(data_type)
+        if convert is None:
+            return None
+        low, high = convert(self.minimum), convert(self.maximum)
+        inside: Truth = False
+        for first, last in value_ranges(_ascending(values)):
+            inside = _LOGIC.either(inside, self._touches(low, high, first, last, data_type))
+        return inside, True
+
+    def _touches(
+        self, low: Column | None, high: Column | None, first: Any, last: Any, data_type: DataType
+    ) -> Truth:
+        """Where values may lie from the first to the last."""
+        smallest = _literal(first, data_type, self.functions)
+        greatest = _literal(last, data_type, self.functions)
+        return _LOGIC.both(
+            self._possible(low, lambda bound: bound <= greatest),
+            self._possible(high, lambda bound: bound >= smallest),
+        )
+
+    def prefix(self, prefix: str) -> tuple[Truth, Truth]:
+        functions, start = self.functions, _bytes_of(prefix, self.functions)
+        inside = self._possible(self.maximum, lambda bound: bound >= start)
+        following = next_prefix(prefix)
+        if following is not None:
+            end = _bytes_of(following, functions)
+            inside = _LOGIC.both(inside, self._possible(self.minimum, lambda bound: bound < end))
+        return inside, True
+
+    def _possible(self, bound: Column | None, compare: Callable[[Column], Column]) -> Truth:
+        """A comparison with an unknown bound is possible."""
+        if bound is None:
+            return True
+        found: Column = self.functions.coalesce(compare(bound), self.functions.lit(True))
+        return found
+
+    def _widening(self, target: DataType) -> Callable[[Column | None], Column | None] | None:
+        """Turns bounds into values of a wider type; None where order could suffer."""
+        source = self.data_type
+        if self.minimum is None and self.maximum is None:
+            return None
+        if source != target and not keeps_order(source, target):
+            return None
+        if isinstance(target, DecimalType):
+            return lambda bound: None if bound is None else bound.try_cast(_decimal(target))
+        if _name(target) == "double" and _name(source) in _INTEGERS:
+            return lambda bound: None if bound is None else bound.cast("double")
+        if _name(target) == "date" and _name(source) in _TIMESTAMPS:
+            day = self.functions.lit(_DAY)
+            return lambda bound: (
+                None
+                if bound is None
+                else self.functions.try_subtract(bound, self.functions.pmod(bound, day))
+            )
+        return lambda bound: bound
+
+
+def _with_range(
+    bounds: _SparkBounds, low: LoggedStatistic | None, high: LoggedStatistic | None
+) -> _SparkBounds:
+    """The bounds with minimum and maximum as statistics spell them, loosened where they are cut."""
+    functions, name = bounds.functions, _name(bounds.data_type)
+    if name == "string" and high is not None:
+        # Writers cut long strings, and not all of them raise the last character of a maximum.
+        text = high.column.cast("string")
+        longer = functions.concat(text, functions.lit(LAST_CHARACTER))
+        may_be_cut = functions.char_length(text) >= STRING_PREFIX_LENGTH
+        high = LoggedStatistic(functions.when(may_be_cut, longer).otherwise(text))
+    minimum = _bound(low, bounds.data_type, functions)
+    maximum = _bound(high, bounds.data_type, functions)
+    if name == "double":
+        # Statistics from before the column was widened spell floats.
+        if minimum is not None:
+            minimum = functions.least(minimum, minimum.try_cast("float").cast("double"))
+        if maximum is not None:
+            maximum = functions.greatest(maximum, maximum.try_cast("float").cast("double"))
+    if name in _TIMESTAMPS and maximum is not None:
+        # Writers may cut timestamps in statistics down to milliseconds.
+        maximum = functions.try_add(maximum, functions.lit(_MILLISECOND))
+    return replace(
+        bounds,
+        minimum=minimum,
+        maximum=maximum,
+        # Several writers leave NaN out of their minimum and maximum.
+        maximum_covers_nan=name not in _FLOATS,
+    )
+
+
+def _bound(
+    found: LoggedStatistic | None, data_type: DataType, functions: ModuleType
+) -> Column | None:
+    if found is None or not _is_readable_as(found.stored_as, data_type):
+        return None
+    if found.stored_as == "timestamp":
+        return functions.unix_micros(found.column)  # type: ignore[no-any-return]
+    return _comparable(found.column, data_type, functions)
+
+
+def _is_readable_as(stored_as: str | None, data_type: DataType) -> bool:
+    """Whether a bound means the same as a value of the column, whose type may have changed since
+    the checkpoint was written.
+    """
+    if stored_as is None:
+        return True
+    if isinstance(data_type, DecimalType):
+        return stored_as in ("decimal", *_INTEGERS)
+    name = _name(data_type)
+    if name in _INTEGERS:
+        return stored_as in _INTEGERS
+    if name in _FLOATS:
+        return stored_as in (*_FLOATS, *_INTEGERS)
+    return stored_as in (_TEMPORAL if name in _TIMESTAMPS else (name,))
+
+
+def _parsed_text(text: Column, data_type: DataType, functions: ModuleType) -> Column | None:
+    """A serialized partition value in the form in which values compare; null where it is none."""
+    name = _name(data_type)
+    if name in _INTEGERS:
+        return text.try_cast("bigint")
+    if name in _FLOATS:
+        return _comparable(text.try_cast("double"), data_type, functions)
+    if isinstance(data_type, DecimalType):
+        return text.try_cast(_decimal(data_type))
+    if name == "boolean":
+        return text.try_cast("boolean")
+    return _comparable(text, data_type, functions)
+
+
+def _comparable(value: Column, data_type: DataType, functions: ModuleType) -> Column | None:
+    """A bound in the form in which values compare, from JSON or of the table's type."""
+    name = _name(data_type)
+    if name in _INTEGERS:
+        return value.try_cast("bigint")
+    if name in _FLOATS:
+        number = value.try_cast("float").cast("double") if name == "float" else value
+        number = number.try_cast("double")
+        return functions.when(~functions.isnan(number), number)  # type: ignore[no-any-return]
+    if isinstance(data_type, DecimalType):
+        return value.try_cast(_decimal(data_type))
+    match name:
+        case "string" | "binary":
+            return value.cast("binary")
+        case "boolean":
+            return value.try_cast("boolean")
+        case "date":
+            text = value.cast("string")
+            days = functions.unix_date(functions.when(text.rlike(_DATE), text).try_cast("date"))
+            return days.cast("bigint") * functions.lit(_DAY)  # type: ignore[no-any-return]
+        case "timestamp" | "timestamp_ntz":
+            return _microseconds(value, functions, with_zone=name == "timestamp")
+    return None
+
+
+def _microseconds(value: Column, functions: ModuleType, *, with_zone: bool) -> Column:
+    """A timestamp's text as microseconds; what has no zone counts as UTC, as the log means it."""
+    text = value.cast("string")
+    if not with_zone:
+        local = functions.regexp_replace(text, "Z$", "")
+        text = functions.when(~local.rlike(_ZONE), local)
+    dated = functions.concat(text, functions.lit(" 00:00:00Z"))
+    zoned = functions.concat(text, functions.lit("Z"))
+    spelled = (
+        functions.when(text.rlike(_DATE), dated).when(text.rlike(_ZONE), text).otherwise(zoned)
+    )
+    found: Column = functions.unix_micros(spelled.try_cast("timestamp"))
+    return found
+
+
+def _ascending(values: Sequence[Any]) -> list[Any]:
+    return sorted(set(values))
+
+
+def _literal(value: Any, data_type: DataType, functions: ModuleType) -> Column:
+    """A value of a predicate in the form in which values compare."""
+    name = _name(data_type)
+    if isinstance(data_type, DecimalType):
+        return functions.lit(format(value, "f")).try_cast(_decimal(data_type))  # type: ignore[no-any-return]
+    if name in _TEMPORAL:
+        ticks = scalar_of(value, data_type).cast(pa.int32() if name == "date" else pa.int64())
+        return functions.lit(ticks.as_py() * (_DAY if name == "date" else 1))  # type: ignore[no-any-return]
+    if name == "float":
+        return functions.lit(struct.unpack("f", struct.pack("f", value))[0])  # type: ignore[no-any-return]
+    if name == "double":
+        return functions.lit(float(value))  # type: ignore[no-any-return]
+    if name == "string":
+        return _bytes_of(value, functions)
+    return functions.lit(bytearray(value) if name == "binary" else value)  # type: ignore[no-any-return]
+
+
+def _bytes_of(text: str, functions: ModuleType) -> Column:
+    # Bytes compare in one way, whatever collation the session gives to strings.
+    found: Column = functions.lit(text).cast("binary")
+    return found
+
+
+def _name(data_type: DataType) -> str:
+    return data_type.name if isinstance(data_type, PrimitiveType) else ""
+
+
+def _decimal(data_type: DecimalType) -> str:
+    return f"decimal({data_type.precision},{data_type.scale})"
+
+
+def _json_leaf(data_type: DataType) -> spark_types.DataType | None:
+    """What a bound is decoded from JSON as; it is null where it does not fit."""
+    from pyspark.sql import types
+
+    name = _name(data_type)
+    if isinstance(data_type, DecimalType):
+        # From the text of the number, never through a double.
+        return types.DecimalType(data_type.precision, data_type.scale)
+    if name in _INTEGERS:
+        return types.LongType()
+    if name in _FLOATS:
+        return types.DoubleType()
+    return types.BooleanType() if name == "boolean" else types.StringType()
+
+
+def _plant(tree: dict[str, Any], path: Sequence[str], leaf: spark_types.DataType) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = leaf
+
+
+def _struct_type(tree: Mapping[str, Any]) -> spark_types.StructType:
+    from pyspark.sql import types
+
+    return types.StructType(
+        [
+            types.StructField(name, _struct_type(node) if isinstance(node, dict) else node)
+            for name, node in tree.items()
+        ]
+    )

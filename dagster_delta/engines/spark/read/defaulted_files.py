@@ -1,0 +1,72 @@
+"""How Spark reads files that may lack columns which have a default in them.
+
+Spark's reader shows a column that a file lacks as null. Where it is known which columns those are,
+they are not asked of the files, and a literal stands in for them.
+
+Spec: none of the protocol's own; see `protocol.existing_defaults`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.parquet.read.column_presence import lacked_fields, may_lack
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.table_properties import ColumnMappingMode
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["FileGroup", "groups_by_columns"]
+
+MAX_FOOTERS = 256
+"""The driver looks into up to this many footers for one read; more files than that are left to the
+Arrow engine on the executors, which looks into each anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """Files that are read in one way."""
+
+    files: Any
+    """pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`."""
+    absent: frozenset[str] = frozenset()
+    """Logical names of the columns that all of them lack."""
+    by_arrow: bool = False
+    """Whether Spark's reader would show nulls instead of defaults."""
+
+
+def groups_by_columns(
+    files: Any, store: ObjectStore, columns: StructType, mode: ColumnMappingMode
+) -> Iterator[FileGroup]:
+    """The files of a scan by the columns with a default that they lack.
+
+    Args:
+        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
+        store: store of the table.
+        columns: the logical columns that are read from files.
+        mode: column mapping mode of the table.
+
+    Raises:
+        DataFileMissing, InvalidTable, StorageFailure: of a file.
+    """
+    doubtful = may_lack(files, columns, mode)
+    if doubtful.true_count < files.num_rows or not files.num_rows:
+        yield FileGroup(files.filter(pc.invert(doubtful)))
+    doubted = files.filter(doubtful)
+    if not doubted.num_rows:
+        return
+    if doubted.num_rows > MAX_FOOTERS:
+        yield FileGroup(doubted, by_arrow=True)
+        return
+    lacked = lacked_fields(store, doubted["path"].to_pylist(), columns, mode)
+    for kind in dict.fromkeys(lacked):
+        same = doubted.filter(pa.array([each == kind for each in lacked], pa.bool_()))
+        # A literal in the middle of a struct would take reading all of the struct.
+        if any(len(path) > 1 for path in kind):
+            yield FileGroup(same, by_arrow=True)
+        else:
+            yield FileGroup(same, frozenset(path[0] for path in kind))

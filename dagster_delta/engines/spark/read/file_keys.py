@@ -1,0 +1,173 @@
+"""Which file, and which part of it, a row of a Spark scan came from, as one 64-bit join key.
+
+Spark computes `xxhash64(_metadata.file_path)` beside the rows; the same numbers are computed here
+for the files of the plan, so that the driver knows before the scan that no two of them collide.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.locations import scheme_of, strip_file_scheme
+from dagster_delta.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = [
+    "file_keys",
+    "hash_long",
+    "is_misread_by_spark",
+    "keys_of_files",
+    "spark_metadata_path",
+    "spark_path",
+]
+
+_P1 = np.uint64(0x9E3779B185EBCA87)
+_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_P3 = np.uint64(0x165667B19E3779F9)
+_P4 = np.uint64(0x85EBCA77C2B2AE63)
+_P5 = np.uint64(0x27D4EB2F165667C5)
+_SEED = np.uint64(42)
+
+# Below U+0080, what java.net.URI does not leave alone in a path.
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=/@\x80-\U0010ffff]")
+# Two kinds of characters that no path given to Spark may hold. With `__globPaths__` off, one path
+# that looks like a pattern makes Spark read every other path twice. And other spaces and controls
+# are escaped by java.net.URI along lines that this language draws only roughly.
+_DOUBTFUL = re.compile(
+    r"[{}\[\]*?\\\x00-\x1f\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]"
+)
+
+
+def spark_path(uri: str) -> str:
+    """A decoded absolute URI as Spark's file systems want it."""
+    scheme = scheme_of(uri)
+    if scheme in {None, "file"}:
+        path = uri if scheme is None else strip_file_scheme(uri)
+        return "file:" + posixpath.normpath(path)
+    if scheme in {"s3", "s3n"}:
+        # Hadoop has one S3 client, and it goes by the name of s3a.
+        return "s3a" + uri[len(scheme) :]
+    return uri
+
+
+def spark_metadata_path(path: str) -> str:
+    """What `_metadata.file_path` says of a file that was opened as `path` (see `spark_path`)."""
+    return _ILLEGAL.sub(lambda found: f"%{ord(found[0]):02X}", path)
+
+
+def is_misread_by_spark(path: str) -> bool:
+    """Whether Spark's Parquet source would skip a file, fail on its name or read others twice.
+
+    Names that begin with `_` or `.` count as hidden; Hadoop folds empty and dotted path segments,
+    and its local file system takes what stands before a colon for a scheme.
+    """
+    location = path.partition(":")[2].removeprefix("//")
+    name = location.rpartition("/")[2]
+    return (
+        name.startswith((".", "_"))
+        or name.endswith("._COPYING_")
+        or ":" in name
+        or "//" in location
+        or "/./" in location
+        or "/../" in location
+        or _DOUBTFUL.search(path) is not None
+    )
+
+
+def file_keys(paths: Sequence[str]) -> NDArray[np.int64]:
+    """`xxhash64(path)` of each path, as Spark computes it."""
+    keys = np.empty(len(paths), np.uint64)
+    encoded = [path.encode() for path in paths]
+    by_length: dict[int, list[int]] = {}
+    for index, path in enumerate(encoded):
+        by_length.setdefault(len(path), []).append(index)
+    with np.errstate(over="ignore"):
+        for length, members in by_length.items():
+            joined = b"".join(encoded[index] for index in members)
+            rows = np.frombuffer(joined, np.uint8).reshape(len(members), length)
+            keys[members] = _hash_rows(rows)
+    return keys.view(np.int64)
+
+
+def keys_of_files(files: Any, store: ObjectStore) -> NDArray[np.int64]:
+    """The key of each live file, `xxhash64(_metadata.file_path)` for those that Spark reads.
+
+    Args:
+        files: pyarrow.Table with the column `path` of `LIVE_FILE_SCHEMA`.
+        store: store of the table.
+    """
+    uris = (store.resolve_uri(decode_path(each)) for each in files["path"].to_pylist())
+    return file_keys([spark_metadata_path(spark_path(each)) for each in uris])
+
+
+def hash_long(value: NDArray[np.int64], seed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`xxhash64` of a bigint, continued from the hash of the columns before it."""
+    with np.errstate(over="ignore"):
+        state = seed.view(np.uint64) + _P5 + np.uint64(8)
+        state = _mix_long(state, value.view(np.uint64))
+        return _avalanche(state).view(np.int64)
+
+
+def _hash_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """XXH64 of rows of equal length, all of them at once."""
+    count, length = rows.shape
+    striped = length - length % 32
+    if striped:
+        words = np.ascontiguousarray(rows[:, :striped]).view("<u8")
+        state = _stripes(words)
+    else:
+        state = np.full(count, _SEED + _P5, np.uint64)
+    state = state + np.uint64(length)
+    offset = striped
+    for _ in range((length - offset) // 8):
+        word = np.ascontiguousarray(rows[:, offset : offset + 8]).view("<u8")[:, 0]
+        state = _mix_long(state, word)
+        offset += 8
+    if length - offset >= 4:
+        half = np.ascontiguousarray(rows[:, offset : offset + 4]).view("<u4")[:, 0]
+        state = state ^ (half.astype(np.uint64) * _P1)
+        state = _rotate(state, 23) * _P2 + _P3
+        offset += 4
+    for index in range(offset, length):
+        state = state ^ (rows[:, index].astype(np.uint64) * _P5)
+        state = _rotate(state, 11) * _P1
+    return _avalanche(state)
+
+
+def _stripes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    count = words.shape[0]
+    lanes: list[NDArray[np.uint64]] = [
+        np.full(count, start, np.uint64)
+        for start in (_SEED + _P1 + _P2, _SEED + _P2, _SEED, _SEED - _P1)
+    ]
+    for index in range(0, words.shape[1], 4):
+        for lane in range(4):
+            lanes[lane] = _rotate(lanes[lane] + words[:, index + lane] * _P2, 31) * _P1
+    state = _rotate(lanes[0], 1) + _rotate(lanes[1], 7)
+    state = state + _rotate(lanes[2], 12) + _rotate(lanes[3], 18)
+    for each in lanes:
+        state = (state ^ (_rotate(each * _P2, 31) * _P1)) * _P1 + _P4
+    return state
+
+
+def _mix_long(state: NDArray[np.uint64], word: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    state = state ^ (_rotate(word * _P2, 31) * _P1)
+    return _rotate(state, 27) * _P1 + _P4
+
+
+def _avalanche(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    state = (state ^ (state >> np.uint64(33))) * _P2
+    state = (state ^ (state >> np.uint64(29))) * _P3
+    return state ^ (state >> np.uint64(32))
+
+
+def _rotate(value: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
+    return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))

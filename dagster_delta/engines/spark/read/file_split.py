@@ -1,0 +1,120 @@
+"""Which files of a scan Spark reads itself, and which it leaves to the Arrow engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, CHUNK_ROWS
+from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark, spark_path
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["FileSplit", "split_files"]
+
+MAX_BROADCAST_BYTES = 256 * 1024 * 1024
+"""Deletion vectors that would take more than this on every executor are applied file by file."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSplit:
+    """The files of a scan by the way they are read.
+
+    Tables of files have the columns of `LIVE_FILE_SCHEMA`; the paths beside them are aligned.
+    """
+
+    plain: Any
+    plain_paths: Sequence[str]
+    """See `spark_path`."""
+    with_vectors: Any
+    vector_paths: Sequence[str]
+    vector_rows: Sequence[int]
+    """Physical number of rows of each file with a deletion vector."""
+    by_arrow: Any
+
+
+def split_files(files: Any, store: ObjectStore, *, native: bool) -> FileSplit:
+    """Assign every file to the way it is read.
+
+    Args:
+        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
+        store: store of the table.
+        native: whether Spark can read the table's files at all.
+    """
+    paths = np.array(
+        [spark_path(store.resolve_uri(decode_path(each))) for each in files["path"].to_pylist()],
+        dtype=object,
+    )
+    vectors = _has_vector(files)
+    rows = _num_rows(files)
+    by_arrow = _misread(paths) | _without_bytes(paths) if native else np.ones(len(paths), bool)
+    # Spec: numRecords is there on a file with a deletion vector. Without it the number of chunks
+    # is not known, and no row could be told from one that the join missed.
+    by_arrow |= vectors & (rows < 0)
+    if _broadcast_bytes(rows[vectors & ~by_arrow]) > MAX_BROADCAST_BYTES:
+        by_arrow |= vectors
+    plain, with_vectors = ~vectors & ~by_arrow, vectors & ~by_arrow
+    return FileSplit(
+        plain=files.filter(pa.array(plain)),
+        plain_paths=paths[plain].tolist(),
+        with_vectors=files.filter(pa.array(with_vectors)),
+        vector_paths=paths[with_vectors].tolist(),
+        vector_rows=rows[with_vectors].tolist(),
+        by_arrow=files.filter(pa.array(by_arrow)),
+    )
+
+
+def _has_vector(files: Any) -> NDArray[np.bool_]:
+    vectors = files["deletion_vector"].combine_chunks()
+    present = pc.and_(pc.is_valid(vectors), pc.is_valid(pc.struct_field(vectors, "storage_type")))
+    flags: NDArray[np.bool_] = present.to_numpy(zero_copy_only=False).astype(bool)
+    return flags
+
+
+def _num_rows(files: Any) -> NDArray[np.int64]:
+    """Physical number of rows of each file, -1 where the log does not say."""
+    counts = parse_statistics_json(files["stats"], ())["num_records"].combine_chunks()
+    rows: NDArray[np.int64] = counts.fill_null(-1).to_numpy(zero_copy_only=False)
+    return rows
+
+
+def _misread(paths: NDArray[np.object_]) -> NDArray[np.bool_]:
+    """Files whose name Spark trips over, and files named before: it would read them twice."""
+    seen: set[str] = set()
+    flags = np.zeros(len(paths), bool)
+    for index, path in enumerate(paths):
+        flags[index] = path in seen or is_misread_by_spark(path)
+        seen.add(path)
+    return flags
+
+
+def _without_bytes(paths: NDArray[np.object_]) -> NDArray[np.bool_]:
+    """Local files of no bytes, as a machine leaves them that went down before they were on disk.
+
+    Spark would show no rows of them and say nothing; the Arrow engine refuses them.
+    """
+    return np.array([path.startswith("file:") and _is_empty(path[5:]) for path in paths], bool)
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        # Tables have many files, and to make a `Path` costs as much as to look.
+        return os.stat(path).st_size == 0  # noqa: PTH116
+    except OSError:
+        # Spark names a file that is not there when it looks for it.
+        return False
+
+
+def _broadcast_bytes(rows: NDArray[np.int64]) -> int:
+    chunks = int(np.sum(-(-rows // CHUNK_ROWS)))
+    return chunks << (CHUNK_BITS - 3)

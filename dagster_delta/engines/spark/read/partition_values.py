@@ -1,0 +1,82 @@
+"""Partition values of files, for Spark to put beside the rows.
+
+Spec: Partition Value Serialization.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.spark.session.schema import to_spark_type
+from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.partition_values import parse_partition_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["are_equal", "partition_literal", "partition_table"]
+
+
+def partition_table(
+    files: Any, fields: tuple[StructField, ...], configuration: TableConfiguration
+) -> Any:
+    """The typed partition values of each file, a pyarrow.Table under logical names.
+
+    Args:
+        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
+        fields: the partition columns that are wanted.
+        configuration: of the table version.
+
+    Raises:
+        InvalidTable: a value cannot be parsed.
+    """
+    values = files["partition_values"].combine_chunks()
+    columns = [
+        parse_partition_column(
+            pc.map_lookup(values, configuration.physical_name(each.name), "first"),
+            each.data_type,
+            column=each.name,
+        )
+        for each in fields
+    ]
+    if not columns:
+        # A table without columns would forget how many files there are.
+        return pa.table({"": pa.nulls(files.num_rows)}).select([])
+    return pa.table(columns, [each.name for each in fields])
+
+
+def are_equal(values: Any) -> bool:
+    """Whether all files have the same partition values: one literal per column serves them all."""
+    return all(len(pc.unique(each)) == 1 for each in values.columns)
+
+
+def partition_literal(value: Any, field: StructField, functions: ModuleType) -> Column:
+    """A partition value as a Spark literal that no setting of the session changes.
+
+    Args:
+        value: pyarrow.Scalar of the field's type.
+        field: the partition column.
+        functions: Spark's functions for the session.
+    """
+    target = to_spark_type(field.data_type)
+    if not value.is_valid:
+        return cast("Column", functions.lit(None).cast(target))
+    match field.data_type:
+        case PrimitiveType("timestamp"):
+            return cast("Column", functions.timestamp_micros(functions.lit(value.value)))
+        case PrimitiveType("timestamp_ntz"):
+            text = pc.strftime(value, "%Y-%m-%d %H:%M:%S").as_py()
+            return cast("Column", functions.lit(text).cast(target))
+        case PrimitiveType("date"):
+            return cast("Column", functions.date_from_unix_date(functions.lit(value.value)))
+        case PrimitiveType("binary"):
+            return cast("Column", functions.unhex(functions.lit(value.as_py().hex())))
+        case DecimalType():
+            return cast("Column", functions.lit(str(value.as_py())).cast(target))
+        case _:
+            return cast("Column", functions.lit(value.as_py()).cast(target))

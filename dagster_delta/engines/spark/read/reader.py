@@ -1,0 +1,478 @@
+"""The rows of a planned scan as a DataFrame, read by Spark's own Parquet reader.
+
+What Parquet files do not know, deleted rows and partition values, comes in by one broadcast hash
+join per kind of file; partition values do without it where one literal or the directories serve.
+Files that Spark would misread, or that it has no means to read as the table asks, are read by the
+Arrow engine on the executors.
+
+Spec: Deletion Vectors; Column Mapping; Partition Value Serialization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.engine import ReadPlan
+from dagster_delta.engines.spark.read.declared_columns import (
+    declared_column,
+    is_declared,
+    padded_column,
+)
+from dagster_delta.engines.spark.read.defaulted_files import FileGroup, groups_by_columns
+from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
+from dagster_delta.engines.spark.read.directories import (
+    are_in_directories,
+    directory_column,
+    directory_read_fields,
+)
+from dagster_delta.engines.spark.read.file_keys import (
+    file_keys,
+    keys_of_files,
+    spark_metadata_path,
+    spark_path,
+)
+from dagster_delta.engines.spark.read.file_split import FileSplit, split_files
+from dagster_delta.engines.spark.read.partition_values import (
+    are_equal,
+    partition_literal,
+    partition_table,
+)
+from dagster_delta.engines.spark.read.row_ids import with_row_ids
+from dagster_delta.engines.spark.read.sources import can_open, open_parquet
+from dagster_delta.engines.spark.session.columns import (
+    has_nested_void,
+    has_unreadable_widening,
+    logical_column,
+    physical_read_schema,
+    quote,
+    read_name,
+    sql_column,
+)
+from dagster_delta.engines.spark.session.schema import (
+    column_metadata,
+    to_spark_schema,
+    to_spark_type,
+)
+from dagster_delta.engines.spark.session.session import (
+    FIELD_ID_READ,
+    frame_of,
+    functions_of,
+    is_utc,
+    session_conf,
+)
+from dagster_delta.engines.spark.write.tasks import FILE_SCHEMA, ReadTask, encode_files
+from dagster_delta.errors import InvalidTable, UnsupportedExpression
+from dagster_delta.protocol.features.column_mapping import field_id
+from dagster_delta.protocol.features.existing_defaults import (
+    existing_default,
+    fields_with_existing_default,
+)
+from dagster_delta.protocol.features.row_tracking import carried_columns
+from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.values.partition_values import decode_path
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import types as spark_types
+
+    from dagster_delta.engines.sql.expressions import SqlExpression
+
+__all__ = ["FILE_KEY", "ROW_INDEX", "read_frame", "read_listed_files"]
+
+FILE_KEY = "__delta_file_key"
+"""Column of a read with positions: the key of the row's file, see `keys_of_files`."""
+ROW_INDEX = "__delta_row"
+"""Column of a read with positions: index of the row in its file."""
+
+_MAX_ARROW_TASKS = 512
+
+_OWN_PREFIX = "__delta_"
+
+
+def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = False) -> DataFrame:
+    """The rows of the plan, lazily, with the logical schema of the table.
+
+    Every column is nullable, and the settings of the session are left as they are.
+
+    Args:
+        session: a classic or Connect session.
+        plan: what to read.
+        with_positions: whether `FILE_KEY` and `ROW_INDEX` follow the columns.
+
+    Raises:
+        DataFileMissing: the log names a file that is not there. Where Spark looks for the files
+            only when rows are asked for (see `open_parquet`), its own error names the file.
+        CorruptDeletionVector, InvalidTable.
+    """
+    carried = carried_columns(plan.configuration)
+    if carried is None or not set(carried.names).intersection(plan.columns):
+        return _FrameReader(session, plan, with_positions).read()
+    rows = _FrameReader(session, plan, with_positions=True).read()
+    rows = with_row_ids(rows, plan, carried, FILE_KEY, ROW_INDEX)
+    return rows if with_positions else rows.drop(FILE_KEY, ROW_INDEX)
+
+
+def read_listed_files(session: SparkSession, plan: ReadPlan, files: DataFrame) -> DataFrame:
+    """The same of files that stand in a DataFrame, read by the Arrow engine where they stand.
+
+    Args:
+        session: a classic or Connect session.
+        plan: what to read; its files are not looked at.
+        files: of `FILE_SCHEMA`, one task per partition.
+    """
+    reader = _FrameReader(session, plan, with_positions=False)
+    return reader.result(reader.read_spread(files))
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionSource:
+    """Where the partition columns of some files come from."""
+
+    columns: dict[str, Column]
+    """Expression of each, by logical name."""
+    by_directory: bool = False
+    """Whether Spark reads them from the directories."""
+    joined: Any = None
+    """pyarrow.Table of their values, one row per file, where they are joined."""
+
+
+@dataclass(frozen=True)
+class _FrameReader:
+    session: SparkSession
+    plan: ReadPlan
+    with_positions: bool
+    absent: frozenset[str] = frozenset()
+    """Logical names of the columns that all of the files lack and that have a default in them."""
+
+    def read(self) -> DataFrame:
+        parts = [part for group in self._groups() for part in self._parts_of(group)]
+        if not parts:
+            fields = StructType(self._needed_fields)
+            return self.result(self.session.createDataFrame([], self._schema(fields)))
+        return self.result(reduce(lambda left, right: left.union(right), parts))
+
+    def result(self, rows: DataFrame) -> DataFrame:
+        """The rows that the filter leaves, with the columns asked for."""
+        if any(map(is_declared, self._needed_fields)):
+            rows = rows.select(*map(self._declared, self._needed_fields), *self._position_names)
+        if self.plan.where is not None:
+            rows = rows.where(sql_column(self.plan.where.sql, functions_of(rows)))
+        results = [self._result_column(each) for each in self.plan.schema]
+        return rows.select(*results, *self._position_names)
+
+    def _groups(self) -> Iterator[FileGroup]:
+        plan, columns = self.plan, StructType(self._data_fields)
+        if any(fields_with_existing_default(columns)):
+            mode = plan.configuration.column_mapping_mode
+            return groups_by_columns(plan.files, plan.store, columns, mode)
+        return iter([FileGroup(plan.files)])
+
+    def _parts_of(self, group: FileGroup) -> Iterator[DataFrame]:
+        if group.by_arrow:
+            return iter([self._read_by_arrow(group.files)])
+        plan = replace(self.plan, files=group.files)
+        return replace(self, plan=plan, absent=group.absent).parts()
+
+    def parts(self) -> Iterator[DataFrame]:
+        """The rows of all files, those included that the filter is for."""
+        files = split_files(self.plan.files, self.plan.store, native=self._is_native())
+        if files.plain.num_rows:
+            yield self._read_plain(files)
+        if files.with_vectors.num_rows:
+            yield self._read_with_vectors(files)
+        if files.by_arrow.num_rows:
+            yield self._read_by_arrow(files.by_arrow)
+
+    @property
+    def _position_names(self) -> tuple[str, ...]:
+        return (FILE_KEY, ROW_INDEX) if self.with_positions else ()
+
+    def _schema(self, columns: StructType) -> spark_types.StructType:
+        schema = to_spark_schema(columns)
+        for name in self._position_names:
+            schema.add(name, "long")
+        return schema
+
+    def _with_positions(self, rows: DataFrame) -> DataFrame:
+        if not self.with_positions:
+            return rows
+        metadata = rows.metadataColumn("_metadata")
+        return rows.withColumns(
+            {
+                FILE_KEY: self._functions.xxhash64(metadata.getField("file_path")),
+                ROW_INDEX: metadata.getField("row_index"),
+            }
+        )
+
+    def _declared(self, field: StructField) -> Column:
+        read = self._functions.col(quote(field.name))
+        return declared_column(padded_column(read, field, self._functions), field)
+
+    def _result_column(self, field: StructField) -> Column:
+        column: Column = self._functions.col(quote(field.name))
+        return column.alias(field.name, metadata=column_metadata(field))
+
+    @cached_property
+    def _functions(self) -> ModuleType:
+        return functions_of(self.session)
+
+    def _own_name(self, what: str) -> str:
+        """The name of a column that stands beside those of the files until the rows are joined."""
+        return self._own_prefix + what
+
+    @cached_property
+    def _own_prefix(self) -> str:
+        configuration = self.plan.configuration
+        mode = configuration.column_mapping_mode
+        taken = [*configuration.physical_partition_columns]
+        taken += [read_name(each, mode) for each in self._data_fields]
+        prefix = _OWN_PREFIX
+        while any(name.casefold().startswith(prefix) for name in taken):
+            prefix = "_" + prefix
+        return prefix
+
+    @cached_property
+    def _needed_fields(self) -> tuple[StructField, ...]:
+        """Logical columns that the result or its filter needs, in schema order."""
+        schema = self.plan.configuration.schema
+        needed = {schema.field(name).name for name in self.plan.columns}
+        if self.plan.where is not None:
+            needed |= {schema.field(path[0]).name for path in self.plan.where.references}
+        return tuple(each for each in schema if each.name in needed)
+
+    @cached_property
+    def _partition_fields(self) -> tuple[StructField, ...]:
+        names = set(self.plan.configuration.partition_columns)
+        return tuple(each for each in self._needed_fields if each.name in names)
+
+    @cached_property
+    def _data_fields(self) -> tuple[StructField, ...]:
+        """Those that are read from files."""
+        names = {*self.plan.configuration.partition_columns, *self.absent}
+        return tuple(each for each in self._needed_fields if each.name not in names)
+
+    def _is_native(self) -> bool:
+        """Whether Spark's reader can read the files of this table as the table asks."""
+        if not self.plan.files.num_rows:
+            return True
+        if any(has_nested_void(each.data_type) for each in self._data_fields):
+            return False
+        if has_unreadable_widening(StructType(self._data_fields)):
+            return False
+        # Spark looks at this setting when the rows are read, which may be long after this call: it
+        # cannot be lent to one read, and without it every column would silently be null.
+        by_id = self.plan.configuration.column_mapping_mode == "id"
+        if by_id and session_conf(self.session, FIELD_ID_READ) != "true":
+            return False
+        # Nor is there an id for the column of a change data file that no other file has.
+        if by_id and any(field_id(each) is None for each in self._data_fields):
+            return False
+        sample = decode_path(self.plan.files["path"][0].as_py())
+        path = spark_path(self.plan.store.resolve_uri(sample))
+        return can_open(self.session, path, location=self.plan.store.location)
+
+    def _open(self, files: Any, paths: Sequence[str], *, by_directory: bool) -> DataFrame:
+        """The data columns of files, and the partition columns as their directories spell them."""
+        configuration = self.plan.configuration
+        schema = physical_read_schema(self._data_fields, configuration.column_mapping_mode)
+        # Files with changed rows have no such column.
+        has_times = "modification_time_ms" in files.column_names
+        if by_directory:
+            for each in directory_read_fields(configuration):
+                schema.add(each)
+        return open_parquet(
+            self.session,
+            paths,
+            schema,
+            location=self.plan.store.location,
+            version=self.plan.version,
+            sizes=files["size_bytes"].to_pylist(),
+            times_ms=files["modification_time_ms"].to_pylist() if has_times else None,
+            base_path=self._root if by_directory else None,
+            verifies_pages=self.plan.verifies_pages,
+        )
+
+    @cached_property
+    def _root(self) -> str:
+        return spark_path(self.plan.store.resolve_uri("")).rstrip("/")
+
+    def _partition_source(self, files: Any, paths: Sequence[str]) -> _PartitionSource:
+        """Where the partition values of these files come from: the cheapest way that is exact."""
+        configuration, functions = self.plan.configuration, self._functions
+        values = partition_table(files, self._partition_fields, configuration)
+        if are_equal(values):
+            literals = {
+                each.name: partition_literal(values[each.name][0], each, functions)
+                for each in self._partition_fields
+            }
+            return _PartitionSource(literals)
+        if are_in_directories(files, paths, self._root, configuration):
+            columns = {
+                each.name: directory_column(each, configuration, functions)
+                for each in self._partition_fields
+            }
+            return _PartitionSource(columns, by_directory=True)
+        # The files may have a column that goes by the name that a partition column has now.
+        names = [self._own_name(f"partition_{n}") for n in range(len(self._partition_fields))]
+        joined = {
+            each.name: functions.col(name)
+            for each, name in zip(self._partition_fields, names, strict=True)
+        }
+        return _PartitionSource(joined, joined=values.rename_columns(names))
+
+    def _read_plain(self, files: FileSplit) -> DataFrame:
+        """Files without a deletion vector."""
+        partitions = self._partition_source(files.plain, files.plain_paths)
+        rows = self._with_positions(
+            self._open(files.plain, files.plain_paths, by_directory=partitions.by_directory)
+        )
+        if partitions.joined is not None:
+            paths = [spark_metadata_path(each) for each in files.plain_paths]
+            file_path = rows.metadataColumn("_metadata").getField("file_path")
+            keyed = rows.withColumn(self._own_name("key"), self._functions.xxhash64(file_path))
+            joined = self._join(keyed, file_keys(paths), partitions.joined)
+            rows = joined.where(self._is_found())
+        return self._logical(rows, partitions.columns)
+
+    def _read_with_vectors(self, files: FileSplit) -> DataFrame:
+        """Files with a deletion vector, without the rows it deletes."""
+        functions = self._functions
+        partitions = self._partition_source(files.with_vectors, files.vector_paths)
+        rows = self._with_positions(
+            self._open(files.with_vectors, files.vector_paths, by_directory=partitions.by_directory)
+        )
+        metadata = rows.metadataColumn("_metadata")
+        row_index = metadata.getField("row_index")
+        key = functions.xxhash64(
+            metadata.getField("file_path"), functions.shiftright(row_index, CHUNK_BITS)
+        )
+        path_keys = file_keys([spark_metadata_path(each) for each in files.vector_paths])
+        bitmaps = load_bitmaps(files.with_vectors, self.plan.store, files.vector_rows)
+        chunks = chunk_table(bitmaps, files.vector_rows, path_keys)
+        constants = pa.table({self._own_name("words"): chunks.words})
+        if partitions.joined is not None:
+            for name in partitions.joined.column_names:
+                values = partitions.joined[name].take(pa.array(chunks.files))
+                constants = constants.append_column(name, values)
+        keyed = rows.withColumns(
+            {self._own_name("key"): key, self._own_name("row_index"): row_index}
+        )
+        joined = self._join(keyed, chunks.keys, constants)
+        return self._logical(joined.where(self._is_found(self._is_kept())), partitions.columns)
+
+    def _join(self, rows: DataFrame, keys: NDArray[Any], constants: Any) -> DataFrame:
+        """Rows with the constants of the file, or chunk of a file, that they came from."""
+        if len(set(keys.tolist())) != len(keys):
+            raise InvalidTable(
+                "the paths of two files have the same 64-bit hash, so Spark would mix up their "
+                'rows: read the table with engine="arrow"',
+                table=self.plan.store.location.uri,
+                version=self.plan.version,
+            )
+        key, found_key = self._own_name("key"), self._own_name("found_key")
+        entries = frame_of(
+            self.session,
+            pa.table([pa.array(keys), *constants.columns], [found_key, *constants.column_names]),
+            self._constants_schema(constants.column_names),
+        )
+        broadcast = self._functions.broadcast(entries)
+        return rows.join(broadcast, rows[key] == entries[found_key], "left")
+
+    def _constants_schema(self, names: Sequence[str]) -> Any:
+        from pyspark.sql import types
+
+        known = {
+            self._own_name(f"partition_{index}"): to_spark_type(each.data_type)
+            for index, each in enumerate(self._partition_fields)
+        }
+        known[self._own_name("words")] = types.ArrayType(types.LongType())
+        schema = types.StructType().add(self._own_name("found_key"), types.LongType())
+        for name in names:
+            schema.add(name, known[name])
+        return schema
+
+    def _is_found(self, condition: Column | None = None) -> Column:
+        """The condition on a joined row, and an error on one that the join has no entry for.
+
+        A silent miss would bring deleted rows back, or turn partition values into nulls.
+        """
+        functions = self._functions
+        found = functions.lit(True) if condition is None else condition
+        error = functions.raise_error(
+            "dagster_delta: Spark reports another path for a data file than the log does; give "
+            'the full URI of the table, or read it with engine="arrow"'
+        )
+        answer: Column = functions.when(
+            functions.col(self._own_name("found_key")).isNotNull(), found
+        ).otherwise(error.cast("boolean"))
+        return answer
+
+    def _is_kept(self) -> Column:
+        functions = self._functions
+        row = functions.col(self._own_name("row_index")).cast("int")
+        word = functions.get(
+            functions.col(self._own_name("words")),
+            functions.shiftright(row.bitwiseAND((1 << CHUNK_BITS) - 1), 6),
+        )
+        bit = functions.call_function("shiftright", functions.coalesce(word, functions.lit(0)), row)
+        kept: Column = bit.bitwiseAND(1) == 0
+        return kept
+
+    def _logical(self, rows: DataFrame, partitions: dict[str, Column]) -> DataFrame:
+        """The needed columns under their logical names, in schema order."""
+        mode, functions = self.plan.configuration.column_mapping_mode, self._functions
+        constants = {
+            each.name: partition_literal(existing_default(each), each, functions)
+            for each in self._needed_fields
+            if each.name in self.absent
+        }
+        known = constants | partitions
+        return rows.select(
+            *[
+                (
+                    known[each.name]
+                    if each.name in known
+                    else logical_column(each, mode, functions)
+                ).alias(each.name)
+                for each in self._needed_fields
+            ],
+            *self._position_names,
+        )
+
+    def _read_by_arrow(self, files: Any) -> DataFrame:
+        """Files that the Arrow engine reads on the executors."""
+        keys = keys_of_files(files, self.plan.store).tolist() if self.with_positions else None
+        named = frame_of(self.session, encode_files(files, keys), FILE_SCHEMA)
+        return self.read_spread(named.repartition(min(files.num_rows, _MAX_ARROW_TASKS)))
+
+    def read_spread(self, files: DataFrame) -> DataFrame:
+        """Files of `FILE_SCHEMA`, read where they stand; all rows of the needed columns."""
+        plan = self.plan
+        task = ReadTask(
+            location=plan.store.location,
+            version=plan.version,
+            configuration=plan.configuration,
+            columns=tuple(each.name for each in self._needed_fields),
+            where=self._early_filter(),
+            with_positions=self.with_positions,
+            verifies_pages=plan.verifies_pages,
+        )
+        return files.mapInArrow(task, self._schema(StructType(self._needed_fields)))
+
+    def _early_filter(self) -> SqlExpression | None:
+        """The filter, where the Arrow engine reads it as this session does: it saves rows."""
+        where = self.plan.where
+        if where is None or (where.depends_on_time_zone and not is_utc(self.session)):
+            return None
+        try:
+            where.check_embeddable()
+        except UnsupportedExpression:
+            return None
+        return where

@@ -1,0 +1,148 @@
+"""Rows of data files by where they stand: found as bitmaps, and found again by a broadcast join.
+
+Spec: Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from dagster_delta.engines.arrow.merge_matching import bitmap_of
+from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, CHUNK_ROWS, words_of
+from dagster_delta.engines.spark.read.file_keys import keys_of_files
+from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX
+from dagster_delta.engines.spark.session.columns import quote
+from dagster_delta.engines.spark.session.session import frame_of, functions_of
+from dagster_delta.errors import InvalidTable
+from dagster_delta.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "FileIndex",
+    "collect_numbers",
+    "collect_rows",
+    "with_number_marks",
+]
+
+_BUCKET, _BITS = "__delta_bucket", "__delta_bits"
+_CHUNK, _WORDS = "__delta_chunk", "__delta_mark_words"
+
+# What Spark puts into one bitmap of `bitmap_construct_agg`.
+_BUCKET_ROWS = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class FileIndex:
+    """Data files by the keys that rows of a read with positions carry."""
+
+    paths: Mapping[int, str]
+    """Path as the log spells it."""
+
+    @classmethod
+    def of(cls, files: Any, store: ObjectStore, *, version: int) -> FileIndex:
+        """The index of the files of a plan.
+
+        Args:
+            files: pyarrow.Table with the column `path` of `LIVE_FILE_SCHEMA`.
+            store: store of the table.
+            version: of the table, for errors.
+
+        Raises:
+            InvalidTable: two files have one key.
+        """
+        keys = keys_of_files(files, store).tolist()
+        paths = dict(zip(keys, files["path"].to_pylist(), strict=True))
+        if len(paths) != len(keys):
+            raise InvalidTable(
+                "two files of the table have the same name, or the same 64-bit hash of it, so "
+                'Spark would mix up their rows: change the table with engine="arrow"',
+                table=store.location.uri,
+                version=version,
+            )
+        return cls(paths)
+
+    def by_path(self, rows: Mapping[int, BitMap64], *, table: str) -> dict[str, BitMap64]:
+        """Bitmaps by path instead of by key.
+
+        Raises:
+            InvalidTable: a key belongs to no file.
+        """
+        unknown = [each for each in rows if each not in self.paths]
+        if unknown:
+            raise InvalidTable(
+                "Spark reports another path for a data file than the log does; give the full URI "
+                'of the table, or change it with engine="arrow"',
+                table=table,
+            )
+        return {self.paths[key]: bitmap for key, bitmap in rows.items()}
+
+
+def collect_rows(rows: DataFrame) -> dict[int, BitMap64]:
+    """Indexes of the rows of a frame with positions, by the key of their file.
+
+    The executors make bitmaps of them; the driver gets a bit per row at most.
+    """
+    bitmaps: dict[int, BitMap64] = {}
+    for key, *bucket in _buckets(rows, ROW_INDEX, FILE_KEY).collect():
+        bitmaps[key] = bitmaps.get(key, BitMap64()) | _bucket_rows(*bucket)
+    return bitmaps
+
+
+def collect_numbers(rows: DataFrame, name: str) -> BitMap64:
+    """The numbers in a column of a frame, however often they are there; nulls do not count."""
+    known = rows.where(functions_of(rows).col(name).isNotNull())
+    return BitMap64.union(
+        BitMap64(), *(_bucket_rows(*each) for each in _buckets(known, name).collect())
+    )
+
+
+def _buckets(rows: DataFrame, name: str, *keys: str) -> DataFrame:
+    functions = functions_of(rows)
+    number = functions.col(name) + 1
+    return rows.groupBy(*keys, functions.bitmap_bucket_number(number).alias(_BUCKET)).agg(
+        functions.bitmap_construct_agg(functions.bitmap_bit_position(number)).alias(_BITS)
+    )
+
+
+def _bucket_rows(bucket: int, bits: bytes) -> BitMap64:
+    flags = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    return bitmap_of(np.flatnonzero(flags) + (bucket - 1) * _BUCKET_ROWS)
+
+
+def with_number_marks(rows: DataFrame, number: str, marked: BitMap64, name: str) -> DataFrame:
+    """A frame with a column that says which rows have a number that stands in a bitmap.
+
+    Args:
+        rows: with a column of numbers.
+        number: name of that column.
+        marked: the numbers.
+        name: of the new column.
+    """
+    functions = functions_of(rows)
+    chunks = list(words_of(marked))
+    if not chunks:
+        return rows.withColumn(name, functions.lit(False))
+    offsets = np.concatenate(([0], np.cumsum([len(words) for _, words in chunks]))).astype(np.int32)
+    words = pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(np.concatenate([each for _, each in chunks]))
+    )
+    found = frame_of(
+        rows.sparkSession,
+        pa.table([pa.array([chunk for chunk, _ in chunks], pa.int64()), words], [_CHUNK, _WORDS]),
+        f"{_CHUNK} long, {_WORDS} array<long>",
+    )
+    chunk = functions.shiftright(functions.col(number), CHUNK_BITS)
+    joined = rows.join(functions.broadcast(found), chunk == found[_CHUNK], "left")
+    within = functions.col(number).bitwiseAND(CHUNK_ROWS - 1).cast("int")
+    word = functions.get(functions.col(_WORDS), functions.shiftright(within, 6))
+    bit = functions.call_function("shiftright", functions.coalesce(word, functions.lit(0)), within)
+    marked_rows = joined.withColumn(name, bit.bitwiseAND(1) == 1)
+    return marked_rows.select(*[functions.col(quote(each)) for each in (*rows.columns, name)])

@@ -1,0 +1,229 @@
+"""Spark's Parquet source, asked in a way that no setting of the session can change the answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from dagster_delta.engines.spark.read.file_list import list_directory, list_files, takes_lists
+from dagster_delta.engines.spark.session.errors import (
+    is_missing_file_system,
+    missing_data_file,
+    read_failure,
+)
+from dagster_delta.engines.spark.session.session import is_connect, session_conf
+from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.object_store import StoreLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import types as spark_types
+
+__all__ = ["can_open", "open_parquet"]
+
+MAX_LOOKED_UP = 32
+"""More files than this, and all of an object store, are handed to a classic session as a list: to
+look up a file costs Spark a call, or three requests to an object store."""
+
+_DISCOVERY_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+
+_V1_SOURCES = "spark.sql.sources.useV1SourceList"
+_V1_PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
+
+_READ_OPTIONS = {
+    # Paths are names, whatever characters they hold.
+    "__globPaths__": "false",
+    "mergeSchema": "false",
+    "recursiveFileLookup": "false",
+    # A file that is gone or damaged is an error, even where the session would rather skip it.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    # Spec: dates and timestamps follow the proleptic Gregorian calendar, whoever wrote them.
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
+
+_VERIFY_PAGES = "parquet.page.verify-checksum.enabled"
+_BUILT_IN_SCHEMES = frozenset({"file", "hdfs", "viewfs"})
+
+_discovery_lock = threading.Lock()
+
+_opened: WeakKeyDictionary[SparkSession, set[str | None]] = WeakKeyDictionary()
+"""The schemes that each session was found to have a file system for."""
+
+
+def open_parquet(
+    session: SparkSession,
+    paths: Sequence[str],
+    schema: spark_types.StructType,
+    *,
+    location: StoreLocation,
+    version: int,
+    sizes: Sequence[int] | None = None,
+    times_ms: Sequence[int | None] | None = None,
+    base_path: str | None = None,
+    verifies_pages: bool = True,
+) -> DataFrame:
+    """The rows of Parquet files under one schema.
+
+    Args:
+        session: a classic or Connect session.
+        paths: see `spark_path`; each once.
+        schema: physical schema.
+        location: location of the table.
+        version: version of the table that is read, for errors.
+        sizes: bytes of each file, if the log knows: many files are not looked up then.
+        times_ms: when each file was made, likewise, for those who ask for `_metadata`.
+        base_path: where partition directories begin, if columns of the schema are read from them.
+        verifies_pages: whether pages are held against the checksums that they carry; if not, the
+            session decides.
+
+    Raises:
+        DataFileMissing: a file is not there. A classic session looks at once, but for files of
+            an object store; Connect looks when the rows are asked for.
+    """
+    reader = session.read.schema(schema)
+    for name, value in {**_READ_OPTIONS, **_file_system_options(location)}.items():
+        reader = reader.option(name, value)
+    if verifies_pages:
+        reader = reader.option(_VERIFY_PAGES, "true")
+    reader = reader.format(_parquet_source(session))
+    looked_up = MAX_LOOKED_UP if scheme_of(paths[0]) in _BUILT_IN_SCHEMES else 0
+    if sizes is not None and len(paths) > looked_up and _can_list(session, sizes, base_path):
+        try:
+            files = list_files(paths, sizes, times_ms or [None] * len(paths))
+        except FileNotFoundError as error:
+            raise missing_data_file(error.filename, table=location.uri, version=version) from error
+        except OSError:
+            # A file that this process may not look at: Spark says so, or may.
+            listed = None
+        else:
+            listed = _load_list(reader, files, has_partitions=base_path is not None)
+        if listed is not None:
+            return listed
+    reader = reader.option("recursiveFileLookup", "false")
+    if base_path is not None:
+        reader = reader.option("basePath", base_path)
+    try:
+        with _serial_discovery(session, paths):
+            return reader.load(list(paths))
+    except Exception as error:
+        failure = read_failure(error, table=location.uri, version=version)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+def _can_list(session: SparkSession, sizes: Sequence[int], base_path: str | None) -> bool:
+    # Spark leaves out a listed file of no bytes without a word.
+    if min(sizes) <= 0 or not takes_lists(session):
+        return False
+    # Spark takes every directory above a file for a partition, up to the first without a value.
+    return base_path is None or "=" not in base_path.rpartition("/")[2]
+
+
+def _load_list(reader: DataFrameReader, files: bytes, *, has_partitions: bool) -> DataFrame | None:
+    """The rows of files by their list, or None where they have to be looked up."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        with list_directory(files) as directory:
+            # Without partitions no directory is looked at.
+            reader = reader.option("recursiveFileLookup", not has_partitions)
+            # One path by itself would be kept as an option, where the session asks for that.
+            return reader.load([directory])
+    except (OSError, PySparkException, Py4JError):
+        # No place for temporary files, or a driver that does not see those of this process.
+        return None
+
+
+def _parquet_source(session: SparkSession) -> str:
+    """The name of the source that knows where in its file a row stands, which Spark's second
+    implementation of it does not.
+    """
+    first = session_conf(session, _V1_SOURCES) or ""
+    is_first = "parquet" in {each.strip().casefold() for each in first.split(",")}
+    return "parquet" if is_first else _V1_PARQUET
+
+
+@contextmanager
+def _serial_discovery(session: SparkSession, paths: Sequence[str]) -> Iterator[None]:
+    """Look up many local files on the driver instead of in a Spark job with a task for each.
+
+    A classic session looks when it is given the paths, so the setting is only lent. A Connect
+    server looks each time the rows are asked for, and keeps the setting it has.
+    """
+    if is_connect(session) or scheme_of(paths[0]) not in _BUILT_IN_SCHEMES:
+        yield
+        return
+    # The lock keeps two of our own reads from restoring each other's value.
+    with _discovery_lock:
+        before = session_conf(session, _DISCOVERY_THRESHOLD)
+        if before is None or len(paths) <= int(before):
+            yield
+            return
+        chosen = session.conf.get(_DISCOVERY_THRESHOLD, None)
+        session.conf.set(_DISCOVERY_THRESHOLD, str(len(paths)))
+        try:
+            yield
+        finally:
+            if chosen is None:
+                # A default that stood there by name would be a choice of the user's.
+                session.conf.unset(_DISCOVERY_THRESHOLD)
+            else:
+                session.conf.set(_DISCOVERY_THRESHOLD, chosen)
+
+
+def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bool:
+    """Whether Spark has a file system for a data file.
+
+    Object stores need JARs that Spark does not bring along; without them the Arrow engine reads.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import types
+
+    scheme = scheme_of(path)
+    if scheme in _BUILT_IN_SCHEMES or scheme in _opened.get(session, ()):
+        return True
+    reader = session.read.schema(types.StructType([types.StructField("a", types.LongType())]))
+    for name, value in {**_READ_OPTIONS, **_file_system_options(location)}.items():
+        reader = reader.option(name, value)
+    try:
+        _ = reader.format(_parquet_source(session)).load(path).schema
+    except (PySparkException, Py4JError) as error:
+        # Anything else (a missing file, a refused login) is for the read itself to report.
+        return not is_missing_file_system(error)
+    _opened.setdefault(session, set()).add(scheme)
+    return True
+
+
+def _file_system_options(location: StoreLocation) -> Mapping[str, str]:
+    """The storage options of a table as settings of Hadoop's file systems.
+
+    They go with the one read. Hadoop keeps one client per bucket, though: the first credentials
+    that a session uses for a bucket are those it keeps.
+    """
+    if scheme_of(location.uri) not in {"s3", "s3a", "s3n"}:
+        return {}
+    from dagster_delta.storage.s3_options import parse_s3_options
+
+    settings = parse_s3_options(location.options)
+    options = {
+        "fs.s3a.access.key": settings.access_key,
+        "fs.s3a.secret.key": settings.secret_key,
+        "fs.s3a.session.token": settings.session_token,
+        "fs.s3a.endpoint": settings.endpoint,
+        "fs.s3a.endpoint.region": settings.region,
+    }
+    if settings.endpoint is not None:
+        options["fs.s3a.path.style.access"] = str(not settings.virtual_hosted).lower()
+    if settings.anonymous:
+        options["fs.s3a.aws.credentials.provider"] = (
+            "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+        )
+    return {name: value for name, value in options.items() if value is not None}

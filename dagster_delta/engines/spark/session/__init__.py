@@ -1,0 +1,1 @@
+"""Sessions, and what names, types and errors are in Spark."""

@@ -1,0 +1,216 @@
+"""From the columns that data files hold to the columns of the table, as Spark expressions.
+
+Spec: Column Mapping.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+from dagster_delta.engines.spark.session.schema import to_spark_type
+from dagster_delta.engines.sql.tokens import without_variables
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.features.column_mapping import field_id, physical_name
+from dagster_delta.protocol.features.type_widening import type_changes
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+    walk_fields,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql import types as spark_types
+
+    from dagster_delta.protocol.table_properties import ColumnMappingMode
+
+__all__ = [
+    "has_nested_void",
+    "has_unreadable_widening",
+    "is_void",
+    "logical_column",
+    "physical_read_schema",
+    "quote",
+    "read_name",
+    "sql_column",
+]
+
+VOID = PrimitiveType("void")
+
+_INT32_TYPES = frozenset({PrimitiveType("byte"), PrimitiveType("short"), PrimitiveType("integer")})
+_INT32_DIGITS = 10
+
+
+def quote(name: str) -> str:
+    """A name as one identifier of Spark SQL."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
+
+
+def sql_column(sql: str, functions: ModuleType) -> Column:
+    """A Spark SQL expression as a column, in which no variable of the session is replaced.
+
+    Raises:
+        UnsupportedExpression: the name of a column looks like a variable.
+    """
+    column: Column = functions.expr(without_variables(sql))
+    return column
+
+
+def is_void(field: StructField) -> bool:
+    """Whether a column holds nothing but nulls, and no data file stores it."""
+    return field.data_type == VOID
+
+
+def has_nested_void(data_type: DataType) -> bool:
+    """Whether a void stands inside the type, where no Parquet schema can name it."""
+    match data_type:
+        case StructType(fields):
+            return any(is_void(each) or has_nested_void(each.data_type) for each in fields)
+        case ArrayType(element_type):
+            return element_type == VOID or has_nested_void(element_type)
+        case MapType(key_type, value_type):
+            return value_type == VOID or has_nested_void(key_type) or has_nested_void(value_type)
+        case _:
+            return False
+
+
+def has_unreadable_widening(schema: StructType) -> bool:
+    """Whether files from before a type change may hold integers that Spark's reader refuses to
+    read as the current decimal.
+
+    It wants ten digits before the point for whatever Parquet stores as INT32. The protocol asks
+    the same of writers, but tables with fewer were shipped.
+    """
+    for _, field in walk_fields(schema):
+        changes = type_changes(field)
+        newest = {each.field_path: each.to_type for each in changes}
+        for each in changes:
+            target = newest[each.field_path]
+            if (
+                each.from_type in _INT32_TYPES
+                and isinstance(target, DecimalType)
+                and target.precision - target.scale < _INT32_DIGITS
+            ):
+                return True
+    return False
+
+
+def physical_read_schema(
+    fields: tuple[StructField, ...], mode: ColumnMappingMode
+) -> spark_types.StructType:
+    """The schema to read data files with: physical names, or under mode `id` field ids.
+
+    Void columns are left out, since no data file has them.
+
+    Raises:
+        InvalidTable: a mapped field has no id or no physical name.
+    """
+    from pyspark.sql import types
+
+    return types.StructType(
+        [_read_field(each, mode) for each in fields if not is_void(each)],
+    )
+
+
+def _read_field(field: StructField, mode: ColumnMappingMode) -> spark_types.StructField:
+    from pyspark.sql import types
+
+    metadata = {"parquet.field.id": _required_id(field)} if mode == "id" else None
+    name = read_name(field, mode)
+    return types.StructField(name, _read_type(field.data_type, mode), True, metadata)
+
+
+def _read_type(data_type: DataType, mode: ColumnMappingMode) -> spark_types.DataType:
+    from pyspark.sql import types
+
+    match data_type:
+        case StructType(fields):
+            return types.StructType([_read_field(each, mode) for each in fields])
+        case ArrayType(element_type):
+            return types.ArrayType(_read_type(element_type, mode))
+        case MapType(key_type, value_type):
+            return types.MapType(_read_type(key_type, mode), _read_type(value_type, mode))
+        case _:
+            return to_spark_type(data_type)
+
+
+def read_name(field: StructField, mode: ColumnMappingMode) -> str:
+    """The name under which Spark reads a field.
+
+    Under mode `id` it is one that no file has: should Spark ever fall back on names, it finds
+    nothing instead of a stranger's column, and predicates pushed down by name find nothing either.
+    """
+    if mode == "id":
+        return f"__field_id_{_required_id(field)}"
+    return physical_name(field, mode)
+
+
+def _required_id(field: StructField) -> int:
+    found = field_id(field)
+    if found is None:
+        raise InvalidTable(
+            f"the table maps columns by id, and column {field.name} has none: the schema is "
+            "damaged; restore an older version of the table",
+            column=field.name,
+        )
+    return found
+
+
+def logical_column(field: StructField, mode: ColumnMappingMode, functions: ModuleType) -> Column:
+    """The expression that turns a column as it was read into the column of the table.
+
+    Args:
+        field: field of the logical schema.
+        mode: how the files' columns are found.
+        functions: Spark's functions for the session, see `functions_of`.
+    """
+    if is_void(field):
+        return cast("Column", functions.lit(None))
+    read: Column = functions.col(quote(read_name(field, mode)))
+    if not _is_renamed_inside(field.data_type, mode):
+        return read
+    if mode == "id":
+        # Spark prunes nested columns by name and loses their ids on the way, which makes them
+        # null without a word; it never prunes through a cast.
+        return read.cast(to_spark_type(field.data_type))
+    return _renamed(read, field.data_type, mode, functions)
+
+
+def _renamed(
+    read: Column, data_type: DataType, mode: ColumnMappingMode, functions: ModuleType
+) -> Column:
+    if not _is_renamed_inside(data_type, mode):
+        return read
+    if not isinstance(data_type, StructType):
+        return read.cast(to_spark_type(data_type))
+    # Field by field instead of by one cast, so that Spark still reads only the fields it needs.
+    fields = [
+        _renamed(read.getField(physical_name(each, mode)), each.data_type, mode, functions).alias(
+            each.name
+        )
+        for each in data_type
+    ]
+    renamed: Column = functions.when(read.isNotNull(), functions.struct(*fields))
+    return renamed
+
+
+def _is_renamed_inside(data_type: DataType, mode: ColumnMappingMode) -> bool:
+    match data_type:
+        case StructType(fields):
+            return any(
+                read_name(each, mode) != each.name or _is_renamed_inside(each.data_type, mode)
+                for each in fields
+            )
+        case ArrayType(element_type):
+            return _is_renamed_inside(element_type, mode)
+        case MapType(key_type, value_type):
+            return _is_renamed_inside(key_type, mode) or _is_renamed_inside(value_type, mode)
+        case _:
+            return False

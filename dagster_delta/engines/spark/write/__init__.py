@@ -1,0 +1,1 @@
+"""DataFrames written as data files, by the executors."""

@@ -1,0 +1,190 @@
+"""How Spark cuts the rows that it hands to Python into Arrow batches, while we write them.
+
+Spark bounds a batch by bytes, and for that sums up the buffers of all columns before each row: up
+to nine tenths of what its side of the exchange costs. A bound of few rows keeps batches small too,
+as long as no row is long: a batch of documents would be too much for the memory of the JVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_delta.engines.spark.session.columns import quote
+from dagster_delta.engines.spark.session.session import (
+    MAX_RECORDS,
+    functions_of,
+    lending_lock,
+    session_conf,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["collect_counted"]
+
+_MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_DEFAULT_BYTES = "67108864b"
+_UNBOUNDED_BYTES = str(2**31 - 1)
+"""Spark looks at the buffers unless it is exactly this."""
+_BATCH_ROWS = 512
+"""Batches of fewer rows cost more than the exchange gains."""
+_MAX_TEXT_BYTES = 128 * 1024
+"""Of all strings in a row: so many rows of them fill the 64 MB that Spark would allow."""
+_TOO_LONG = "dagster_delta: a row is long, so that batches are bounded by bytes"
+
+
+def collect_counted(
+    frame: DataFrame, job: Callable[[DataFrame], DataFrame], *, table: str
+) -> list[Row]:
+    """The rows of a job that hands those of a DataFrame to Python.
+
+    Batches are bounded by a number of rows alone, by settings that the session of the DataFrame
+    lends. They stay as they are where somebody else than Spark has bounded the bytes, and where a
+    column has no cheap measure. Where it comes upon a long row the job is run again with them, and
+    so are, at once, later ones of the same table.
+
+    Args:
+        frame: of a classic session or of Connect.
+        job: makes its query of the DataFrame; may be called twice.
+        table: URI of the table that is written.
+
+    Raises:
+        What the job does.
+    """
+    if table not in _tables_of_long_rows and not _is_unmeasured(frame.schema):
+        with _lending.by(frame.sparkSession) as is_lent:
+            if not is_lent:
+                return job(frame).collect()
+            try:
+                return job(_of_short_rows(frame)).collect()
+            except Exception as error:
+                if _TOO_LONG not in str(error):
+                    raise
+        _tables_of_long_rows.add(table)
+    with _lending.suspended():
+        return job(frame).collect()
+
+
+def _of_short_rows(frame: DataFrame) -> DataFrame:
+    """The same rows; the job fails on one that is long."""
+    functions = functions_of(frame)
+    sizes = [
+        functions.coalesce(functions.octet_length(text), functions.lit(0)).cast("long")
+        for text in _texts(frame)
+    ]
+    if not sizes:
+        return frame
+    # What hangs on the partition stays above the columns; below them it would compute them twice.
+    is_short = (functions.spark_partition_id() >= 0) & (sum(sizes[1:], sizes[0]) <= _MAX_TEXT_BYTES)
+    failure = functions.raise_error(functions.lit(_TOO_LONG)).cast("boolean")
+    return frame.where(functions.when(is_short, functions.lit(True)).otherwise(failure))
+
+
+def _texts(frame: DataFrame) -> Iterator[Column]:
+    from pyspark.sql import types
+
+    def paths(struct: StructType, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for each in struct.fields:
+            path = (*above, each.name)
+            if isinstance(each.dataType, types.StructType):
+                yield from paths(each.dataType, path)
+            elif isinstance(each.dataType, (types.StringType, types.CharType, types.VarcharType)):
+                yield path
+
+    functions = functions_of(frame)
+    for path in paths(frame.schema, ()):
+        yield functions.col(".".join(map(quote, path)))
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class _Loan:
+    session: SparkSession
+    max_records: str | None
+    """As the user has set it; None for Spark's default."""
+
+    def give_back(self) -> None:
+        # A session that was closed meanwhile has nothing to take back, and must fail no other job.
+        with suppress(Exception):
+            self.session.conf.unset(_MAX_BYTES)
+            if self.max_records is None:
+                self.session.conf.unset(MAX_RECORDS)
+            else:
+                self.session.conf.set(MAX_RECORDS, self.max_records)
+
+
+class _Lending:
+    """What the sessions of this process have lent. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._loans: list[_Loan] = []
+        self._suspensions = 0
+
+    @contextmanager
+    def by(self, session: SparkSession) -> Iterator[bool]:
+        """Gives whether batches are bounded by rows alone while it is open."""
+        with lending_lock:
+            # Another job, by whose loan this one goes, may end first: that costs speed alone.
+            is_lent = bool(self._loans) and session_conf(session, _MAX_BYTES) == _UNBOUNDED_BYTES
+            loan = None if is_lent or self._suspensions else _lend(session)
+            if loan is not None:
+                self._loans.append(loan)
+        try:
+            yield is_lent or loan is not None
+        finally:
+            with lending_lock:
+                if loan is not None and loan in self._loans:
+                    self._loans.remove(loan)
+                    loan.give_back()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """While it is open nothing is lent: rows that may be long go to Python meanwhile."""
+        with lending_lock:
+            self._suspensions += 1
+            while self._loans:
+                self._loans.pop().give_back()
+        try:
+            yield
+        finally:
+            with lending_lock:
+                self._suspensions -= 1
+
+
+_lending = _Lending()
+_tables_of_long_rows: set[str] = set()
+
+
+def _lend(session: SparkSession) -> _Loan | None:
+    """A loan, or None where the session bounds bytes otherwise, or lets nobody set that."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    before = session_conf(session, MAX_RECORDS)
+    if before is None or session_conf(session, _MAX_BYTES) != _DEFAULT_BYTES:
+        return None
+    # A default that stood there by name would be a choice of the user's.
+    loan = _Loan(session, session.conf.get(MAX_RECORDS, None))
+    rows = min(_BATCH_ROWS, int(before) if int(before) > 0 else _BATCH_ROWS)
+    try:
+        session.conf.set(MAX_RECORDS, str(rows))
+        session.conf.set(_MAX_BYTES, _UNBOUNDED_BYTES)
+    except (Py4JError, PySparkException):
+        # Some platforms let nobody set what they do not list.
+        loan.give_back()
+        return None
+    return loan
+
+
+def _is_unmeasured(data_type: DataType) -> bool:
+    """Whether values may be long, and to measure them would cost."""
+    from pyspark.sql import types
+
+    if isinstance(data_type, types.StructType):
+        return any(_is_unmeasured(each.dataType) for each in data_type.fields)
+    return isinstance(
+        data_type, (types.ArrayType, types.MapType, types.BinaryType, types.VariantType)
+    )

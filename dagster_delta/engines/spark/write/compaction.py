@@ -1,0 +1,207 @@
+"""Writing the rows of data files anew on Spark's executors.
+
+Compaction hands each executor the files of a group, which it reads and writes by itself: rows are
+neither shuffled nor taken into the JVM. A Z-order has to bring rows of all files together, so there
+Spark reads, shuffles by stretches of the curve and sorts.
+
+Spec: Add File and Remove File (dataChange).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.arrow.compaction import compact_files
+from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
+from dagster_delta.engines.spark.engine import SparkEngine
+from dagster_delta.engines.spark.session.errors import executor_failure
+from dagster_delta.engines.spark.session.session import frame_of, functions_of
+from dagster_delta.engines.spark.write.tasks import (
+    REPORT_SCHEMA,
+    decode_reports,
+    report_error,
+    report_result,
+)
+from dagster_delta.engines.spark.write.writer import delete_files, write_frame
+from dagster_delta.errors import DeltaError, StorageFailure
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage import StoreLocation, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["compact_on_spark", "sort_on_spark"]
+
+_GROUP_SCHEMA = "files binary"
+_PLACE = "__zorder_place"
+_UNCOUNTED_SHARE = 0.01
+
+
+def compact_on_spark(
+    groups: Sequence[ReadPlan], spec: WriteSpec, *, session: SparkSession
+) -> WriteResult:
+    """New files with the rows of the groups, each group written by one task.
+
+    Args:
+        groups: files that belong together; of one table.
+        spec: how the files are written.
+        session: classic or Connect.
+
+    Raises:
+        DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure:
+            files that were written are deleted as far as the store lets it.
+        InvalidArgument: the executors cannot import this package.
+    """
+    first = groups[0]
+    task = _CompactionTask(
+        first.store.location, first.version, first.configuration, first.columns, spec
+    )
+    encoded = pa.table({"files": pa.array([_encode(each.files) for each in groups], pa.binary())})
+    frame = frame_of(session, encoded, _GROUP_SCHEMA).repartition(len(groups))
+    try:
+        reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
+    except Exception as error:
+        failure = executor_failure(error, table=spec.location.uri)
+        if failure is None:
+            raise
+        raise failure from error
+    result, data_error = decode_reports([(each["kind"], each["payload"]) for each in reports])
+    if data_error is not None:
+        delete_files([each.path for each in result.files], first.store)
+        raise data_error
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _CompactionTask:
+    """Writes groups of files anew on an executor, and reports the new files."""
+
+    location: StoreLocation
+    version: int
+    configuration: TableConfiguration
+    columns: tuple[str, ...]
+    spec: WriteSpec
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        store = None
+        for batch in batches:
+            store = store or open_store(self.location.uri, self.location.options)
+            for group in batch.column(0).to_pylist():
+                plan = ReadPlan(
+                    store, self.version, self.configuration, _decode(group), self.columns
+                )
+                try:
+                    written = compact_files([plan], self.spec)
+                except StorageFailure:
+                    raise
+                except DeltaError as error:
+                    yield report_error(error)
+                else:
+                    yield report_result(written)
+
+
+def _encode(files: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, files.schema) as writer:
+        writer.write_table(files)
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+def _decode(data: bytes) -> Any:
+    return pa.ipc.open_stream(data).read_all()
+
+
+def sort_on_spark(
+    groups: Sequence[ReadPlan],
+    spec: WriteSpec,
+    columns: Sequence[tuple[str, ...]],
+    *,
+    session: SparkSession,
+    is_hilbert: bool = False,
+) -> WriteResult:
+    """New files with the rows of each partition sorted along a curve through all of them.
+
+    Args:
+        groups: files of one partition each; of one table.
+        spec: how the files are written.
+        columns: logical paths of the columns to sort by.
+        session: classic or Connect.
+        is_hilbert: whether along the Hilbert curve instead of the Z-order curve.
+
+    Raises:
+        As `compact_on_spark` does.
+    """
+    plan = replace(groups[0], files=pa.concat_tables([each.files for each in groups]))
+    frame = SparkEngine(session).read(plan)
+    functions = functions_of(frame)
+    sample = _sample(frame, plan, columns)
+    curve = ZOrderCurve.through(columns, sample, is_hilbert=is_hilbert)
+    placed = frame.mapInArrow(_PlaceTask(curve), _with_place(frame))
+    partition_columns = plan.configuration.partition_columns
+    keys = [functions.col(_quoted(each)) for each in (*partition_columns, _PLACE)]
+    sizes = [pc.sum(each.files["size_bytes"]).as_py() for each in groups]
+    if max(sizes) <= spec.target_file_size_bytes:
+        # Ranges would cut most partitions in two, each of which is to be one file.
+        spread = placed.repartition(len(groups), *keys[:-1])
+    else:
+        count = max(len(groups), -(-sum(sizes) // spec.target_file_size_bytes))
+        spread = placed.repartitionByRange(count, *keys)
+    arranged = spread.sortWithinPartitions(*keys).drop(_PLACE)
+    return write_frame(arranged, _as_arranged(spec), plan.store)
+
+
+@dataclass(frozen=True, slots=True)
+class _PlaceTask:
+    """Tells each row's place along the curve, in one more column."""
+
+    curve: ZOrderCurve
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            # 63 bits at most, so the sign is never touched.
+            places = index_of(self.curve.positions(batch))
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, places], names=[*batch.schema.names, _PLACE]
+            )
+
+
+def _with_place(frame: DataFrame) -> Any:
+    from pyspark.sql import types
+
+    return types.StructType([*frame.schema.fields, types.StructField(_PLACE, types.LongType())])
+
+
+def _sample(frame: DataFrame, plan: ReadPlan, columns: Sequence[tuple[str, ...]]) -> Any:
+    from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+
+    counts = parse_statistics_json(plan.files["stats"], ())["num_records"]
+    num_rows = pc.sum(counts, skip_nulls=False).as_py()
+    share = _UNCOUNTED_SHARE if num_rows is None else min(1.0, SAMPLE_ROWS / max(1, num_rows))
+    names = dict.fromkeys(path[0] for path in columns)
+    rows = frame.select(*(functions_of(frame).col(_quoted(each)) for each in names))
+    return (rows.sample(share, seed=0) if share < 1 else rows).toArrow()
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _as_arranged(spec: WriteSpec) -> WriteSpec:
+    """The spec for rows that come as the files are to hold them, so that nothing shuffles them."""
+    metadata = spec.configuration.metadata
+    properties = {**metadata.configuration, "delta.autoOptimize.optimizeWrite": "false"}
+    return replace(
+        spec,
+        configuration=replace(
+            spec.configuration,
+            metadata=msgspec.structs.replace(metadata, configuration=properties),
+        ),
+    )

@@ -1,0 +1,243 @@
+"""Bringing the rows of each partition of a table together, as row groups instead of rows.
+
+A task encodes the rows of a partition as they will stand in a file, Spark shuffles the row groups,
+and the tasks behind the shuffle put them into files: a fraction of the bytes that the rows would be
+there. Rows too few for a row group travel as record batches, and are encoded when others have
+joined them. Nothing here needs Spark.
+
+Spec: Data Files.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from dagster_delta.engines.engine import WriteResult, WriteSpec
+from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat
+from dagster_delta.engines.parquet.write.row_group_encoder import RowGroupEncoder
+from dagster_delta.engines.parquet.write.writer import (
+    BUFFER_BYTES,
+    COLUMN_OVERHEAD_BYTES,
+    ROW_GROUP_BYTES,
+    ROW_GROUP_ROWS,
+    DataFileWriter,
+)
+from dagster_delta.engines.rows.partition_split import (
+    PartitionColumn,
+    PartitionKey,
+    split_by_partition,
+)
+from dagster_delta.engines.spark.write.tasks import (
+    WriteTask,
+    concatenated,
+    encode_error,
+    report_encoded_errors,
+    report_error,
+    report_result,
+)
+from dagster_delta.errors import DeltaError, StorageFailure
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.storage import open_store
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["PACKED_PARTITION", "PACKED_SCHEMA", "PackTask", "UnpackTask", "slice_size_bytes"]
+
+PACKED_SCHEMA = "partition string, kind string, name string, position int, count int, data binary"
+"""What is shuffled, as a Spark schema: slices of packs, `count` to a pack.
+
+A pack holds rows of one partition: of kind `rows` as a serialised record batch, of kind `group` as
+an encoded row group. Of kind `error` it holds an error as JSON.
+"""
+
+PACKED_PARTITION = "partition"
+"""The column to shuffle by."""
+
+_BATCH_BYTES = 64 * 1024 * 1024
+_MIN_SLICE_BYTES = 4 * 1024
+_MAX_SLICE_BYTES = 1024 * 1024
+
+
+def slice_size_bytes(max_records: int) -> int:
+    """How long slices may be, so that those which Spark hands to a task at once fit into memory.
+
+    Args:
+        max_records: rows that Spark puts into a batch at most; 0 or less for any number.
+    """
+    if max_records <= 0:
+        return _MAX_SLICE_BYTES
+    return max(_MIN_SLICE_BYTES, min(_MAX_SLICE_BYTES, _BATCH_BYTES // max_records))
+
+
+@dataclass(frozen=True, slots=True)
+class PackTask:
+    """Packs the rows of one Spark partition, those of each partition of the table by themselves.
+
+    Values are cast and constraints checked before: both may change what partition a row is of, and
+    whether it is written at all.
+    """
+
+    write: WriteTask
+    """What the rows are; it numbers none of them."""
+    slice_bytes: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of `PACKED_SCHEMA`."""
+        first = next(batches, None)
+        if first is None:
+            return
+        spec = self.write.spec
+        columns = PartitionColumn.all_of(
+            spec.configuration, to_arrow_schema(spec.configuration.schema)
+        )
+        try:
+            waiting = _WaitingRows(RowGroupEncoder(spec), self.slice_bytes)
+            for batch in self.write.conforming(chain([first], batches)):
+                for key, rows in split_by_partition(batch, columns):
+                    yield from waiting.add(key, rows)
+            yield from waiting.pack_all()
+        except DeltaError as error:
+            yield _packed((), "error", "", pa.array([encode_error(error).encode()], pa.binary()))
+
+
+@dataclass(slots=True)
+class _WaitingRows:
+    """Rows that are not packed yet, by partition."""
+
+    encoder: RowGroupEncoder
+    slice_bytes: int
+    rows: dict[PartitionKey, list[Any]] = field(default_factory=dict)
+    num_rows: Counter[PartitionKey] = field(default_factory=Counter)
+    size_bytes: Counter[PartitionKey] = field(default_factory=Counter)
+    total_bytes: int = 0
+    # No two tasks, nor two attempts of one, may name their packs alike.
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    num_packed: int = 0
+
+    def add(self, key: PartitionKey, rows: Any) -> Iterator[Any]:
+        """Take rows of a partition, and pack what has become enough."""
+        self.rows.setdefault(key, []).append(rows)
+        self.num_rows[key] += rows.num_rows
+        # Few rows in many columns weigh more than their values.
+        weight_bytes = rows.nbytes + COLUMN_OVERHEAD_BYTES * rows.num_columns
+        self.size_bytes[key] += weight_bytes
+        self.total_bytes += weight_bytes
+        if self.num_rows[key] >= ROW_GROUP_ROWS or self.size_bytes[key] >= ROW_GROUP_BYTES:
+            yield self._pack(key)
+        while self.total_bytes > BUFFER_BYTES:
+            yield self._pack(max(self.size_bytes, key=self.size_bytes.__getitem__))
+
+    def pack_all(self) -> Iterator[Any]:
+        """Pack what waits."""
+        while self.rows:
+            yield self._pack(next(iter(self.rows)))
+
+    def _pack(self, key: PartitionKey) -> Any:
+        self.total_bytes -= self.size_bytes.pop(key)
+        del self.num_rows[key]
+        rows = concatenated(self.rows.pop(key))
+        group = self.encoder.encode(rows)
+        kind, data = (
+            ("rows", rows.serialize())
+            if group is None
+            else ("group", pa.py_buffer(group.to_bytes()))
+        )
+        self.num_packed += 1
+        return _packed(key, kind, f"{self.name}-{self.num_packed}", _sliced(data, self.slice_bytes))
+
+
+def _sliced(buffer: Any, slice_bytes: int) -> Any:
+    """The buffer as a binary array of slices, nothing copied."""
+    offsets = np.arange(0, buffer.size, slice_bytes, dtype=np.int32)
+    offsets = np.append(offsets, np.int32(buffer.size))
+    count = len(offsets) - 1
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), buffer])
+
+
+def _packed(key: PartitionKey, kind: str, name: str, slices: Any) -> Any:
+    """One pack as a batch of `PACKED_SCHEMA`."""
+    count = len(slices)
+    texts = {"partition": msgspec.json.encode(key).decode(), "kind": kind, "name": name}
+    return pa.record_batch(
+        {
+            **{column: pa.repeat(pa.scalar(text), count) for column, text in texts.items()},
+            "position": pa.array(np.arange(count, dtype=np.int32)),
+            "count": pa.repeat(pa.scalar(count, pa.int32()), count),
+            "data": slices,
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackTask:
+    """Writes the rows that were packed, as data files, and reports them as a `WriteTask` does."""
+
+    spec: WriteSpec
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Reports of `REPORT_SCHEMA`, once all rows are written.
+
+        Raises:
+            StorageFailure: the store refused or failed; the task may be run again.
+        """
+        # Most partitions of a small shuffle are empty, and need no store.
+        first = next(batches, None)
+        if first is None:
+            return
+        location = self.spec.location
+        errors: list[str] = []
+        try:
+            store = open_store(location.uri, location.options)
+            written = self._write(chain([first], batches), errors, store)
+        except StorageFailure:
+            raise
+        except DeltaError as error:
+            yield report_error(error)
+        else:
+            yield report_result(written)
+        if errors:
+            yield report_encoded_errors(errors)
+
+    def _write(self, batches: Iterator[Any], errors: list[str], store: ObjectStore) -> WriteResult:
+        """Write all packs but errors, which are added to `errors`."""
+        schema = to_arrow_schema(self.spec.configuration.schema)
+        format_ = FileFormat.of(self.spec)
+        with DataFileWriter(schema, self.spec, store) as writer:
+            for key, kind, data in _whole_packs(batches):
+                if kind == "rows":
+                    writer.add(pa.ipc.read_record_batch(data, schema))
+                elif kind == "group":
+                    writer.add_encoded(key, EncodedRowGroup.of_bytes(data, format_))
+                else:
+                    errors.append(data.to_pybytes().decode())
+            return writer.finish()
+
+
+def _whole_packs(batches: Iterator[Any]) -> Iterator[tuple[PartitionKey, str, Any]]:
+    """Partition, kind and data of each pack, once its last slice is there; in any order they come.
+
+    Raises:
+        StorageFailure: a slice never came.
+    """
+    incomplete: dict[str, dict[int, Any]] = {}
+    for batch in batches:
+        *columns, data = batch.columns
+        rows = zip(*(each.to_pylist() for each in columns), data, strict=True)
+        for partition, kind, name, position, count, each in rows:
+            slices = incomplete.setdefault(name, {})
+            slices[position] = each.as_buffer()
+            if len(slices) == count:
+                del incomplete[name]
+                whole = pa.py_buffer(b"".join(slices[index] for index in range(count)))
+                yield msgspec.json.decode(partition, type=PartitionKey), kind, whole
+    if incomplete:
+        # What one task sends for a partition is never split, however skewed the partition is.
+        raise StorageFailure("the shuffle lost rows on the way to the data files")

@@ -1,0 +1,184 @@
+"""A DataFrame on its way into a table: what it lacks filled in, constraints evaluated, arranged.
+
+Spec: Generated Columns; Identity Columns; Default Columns; Column Invariants; CHECK Constraints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.spark.read.declared_columns import declared_column
+from dagster_delta.engines.spark.session.columns import sql_column
+from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type
+from dagster_delta.engines.spark.session.session import functions_of
+from dagster_delta.engines.spark.write.identity import identity_value
+from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues
+from dagster_delta.protocol.schema import ArrayType, MapType, StructField, StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["WrittenRows"]
+
+_OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRows:
+    """Rows that are to be written; make them with `WrittenRows.of`."""
+
+    frame: DataFrame
+    """The columns are numbered, so that no name of theirs meets one of the table's."""
+    schema: StructType
+    """Name and type of each column, as they come: not yet cast to the table's types."""
+    spec: WriteSpec
+
+    @classmethod
+    def of(cls, frame: DataFrame, spec: WriteSpec) -> WrittenRows:
+        """The rows of a DataFrame, as they are.
+
+        Raises:
+            SchemaMismatch: a column has a type that Delta tables do not have, or a name is there
+                twice.
+        """
+        schema = from_spark_schema(frame.schema)
+        return cls(frame.toDF(*map(_source_name, range(len(schema)))), schema, spec)
+
+    def completed(self) -> WrittenRows:
+        """The rows with every column that the spec says how to fill.
+
+        Rows are numbered last, in the stage that writes them: where Spark runs a task again, the
+        files of one attempt are all that counts. So they are brought together before.
+        """
+        values = self.spec.values
+        early, late = _by_need(values, self.spec.configuration.schema)
+        rows = _computed(_computed(self, values.defaults), early)
+        return _computed(_numbered(_arranged(rows)), late) if values.identities else rows
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the rows are to be brought together by partition in packs, after they are
+        completed and checked.
+        """
+        return _is_gathered(self.spec) and not self.spec.values.identities
+
+    def checked(self) -> DataFrame:
+        """The numbered columns, and behind them one boolean per constraint."""
+        if not self.spec.constraints:
+            return self.frame
+        functions = functions_of(self.frame)
+        checks = [
+            sql_column(constraint.sql, functions).cast("boolean").alias(f"__check_{index}")
+            for index, constraint in enumerate(self.spec.constraints)
+        ]
+        return _named(self).select(*_sources(self), *checks)
+
+
+def _sources(rows: WrittenRows) -> list[Column]:
+    functions = functions_of(rows.frame)
+    return [functions.col(_source_name(index)) for index in range(len(rows.schema))]
+
+
+def _named(rows: WrittenRows) -> DataFrame:
+    """The columns, and the table's behind them: expressions speak of its names and types, whatever
+    the DataFrame has.
+    """
+    functions = functions_of(rows.frame)
+    targets = [
+        declared_column(_as_stored(each, rows.schema, functions), each)
+        for each in rows.spec.configuration.schema
+    ]
+    return rows.frame.select(*_sources(rows), *targets)
+
+
+def _computed(rows: WrittenRows, columns: Sequence[ColumnExpression]) -> WrittenRows:
+    if not columns:
+        return rows
+    functions = functions_of(rows.frame)
+    values = [sql_column(each.sql, functions) for each in columns]
+    return _extended(rows, _named(rows), [each.column for each in columns], values)
+
+
+def _numbered(rows: WrittenRows) -> WrittenRows:
+    identities = rows.spec.values.identities
+    if not identities:
+        return rows
+    functions = functions_of(rows.frame)
+    values = [identity_value(each, functions) for each in identities]
+    return _extended(rows, rows.frame, [each.column for each in identities], values)
+
+
+def _extended(
+    rows: WrittenRows, frame: DataFrame, names: Sequence[str], values: Sequence[Column]
+) -> WrittenRows:
+    known = len(rows.schema)
+    new = [value.alias(_source_name(known + index)) for index, value in enumerate(values)]
+    extended = frame.select(*_sources(rows), *new)
+    types = from_spark_schema(extended.schema, with_collations=True).fields[known:]
+    fields = [StructField(name, each.data_type) for name, each in zip(names, types, strict=True)]
+    return WrittenRows(extended, StructType((*rows.schema, *fields)), rows.spec)
+
+
+def _is_gathered(spec: WriteSpec) -> bool:
+    """Whether the rows are brought together by partition, so that a partition is not scattered over
+    as many files as there are tasks. Adaptive execution splits what is too big for one task.
+
+    A table whose rows come clustered already can decline what that costs by the property that
+    delta-spark has for it.
+    """
+    configuration = spec.configuration
+    declined = configuration.metadata.configuration.get(_OPTIMIZE_WRITE, "").lower() == "false"
+    return bool(configuration.partition_columns) and not declined
+
+
+def _arranged(rows: WrittenRows) -> WrittenRows:
+    """The rows brought together by partition, one by one."""
+    if not _is_gathered(rows.spec):
+        return rows
+    functions, schema = functions_of(rows.frame), rows.schema
+    found = [schema.get(each) for each in rows.spec.configuration.partition_columns]
+    columns = [functions.col(_source_name(schema.names.index(each.name))) for each in found if each]
+    if not columns:
+        return rows
+    return WrittenRows(rows.frame.hint("rebalance", *columns), schema, rows.spec)
+
+
+def _by_need(
+    values: ColumnValues, schema: StructType
+) -> tuple[list[ColumnExpression], list[ColumnExpression]]:
+    """The generated columns that can be computed before rows are numbered, and the others."""
+    if not values.identities:
+        return list(values.generated), []
+    from dagster_delta.engines.sql.expressions import parse_expression
+
+    numbered = {each.column for each in values.identities}
+    early: list[ColumnExpression] = []
+    late: list[ColumnExpression] = []
+    for each in values.generated:
+        bases = {path[0] for path in parse_expression(each.sql, schema).references}
+        (late if bases & numbered else early).append(each)
+    return early, late
+
+
+def _source_name(index: int) -> str:
+    return f"__source_{index}"
+
+
+def _as_stored(field: StructField, schema: StructType, functions: ModuleType) -> Column:
+    """A column of the table as it will be stored; null where a value does not fit, which the task
+    refuses before it looks at the constraints.
+    """
+    target = to_spark_type(field.data_type)
+    found = schema.get(field.name)
+    if found is None:
+        return cast("Column", functions.lit(None).cast(target))
+    source: Column = functions.col(_source_name(schema.names.index(found.name)))
+    if isinstance(field.data_type, (StructType, ArrayType, MapType)):
+        return source
+    if found.data_type == field.data_type:
+        return source
+    return source.try_cast(target)

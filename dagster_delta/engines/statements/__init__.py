@@ -1,0 +1,1 @@
+"""What the clauses of a statement mean, for every engine."""

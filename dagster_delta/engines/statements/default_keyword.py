@@ -1,0 +1,84 @@
+"""The keyword DEFAULT as the value of a column, in an UPDATE and in the clauses of a MERGE.
+
+Spec: Default Columns.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+
+from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.engines.sql.moments import at_moment
+from dagster_delta.engines.sql.typed import Column
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.features.column_values import (
+    column_defaults,
+    generated_columns,
+    identity_columns,
+)
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+__all__ = ["resolve_defaults"]
+
+_KEYWORD = "default"
+
+
+def resolve_defaults(
+    values: Mapping[str, str],
+    configuration: TableConfiguration,
+    schema: StructType,
+    *,
+    fills: bool = False,
+    embedded: bool = True,
+) -> dict[str, str]:
+    """The values with the default of the column, or NULL where it has none, instead of `DEFAULT`.
+
+    A column that is computed from others is left out: that is what it gets by default.
+
+    Args:
+        values: Spark SQL by column; a column that is itself called so is written in backticks.
+        configuration: of the table, as rows are written.
+        schema: what the columns are found in.
+        fills: whether columns that are left out get their defaults, as in an INSERT.
+        embedded: whether the embedded engine computes the values, at one moment for all rows.
+
+    Raises:
+        InvalidArgument: a field of a struct is to have a default.
+        SchemaMismatch: a column is not there.
+    """
+    if not any(_is_default(sql) for sql in values.values()):
+        return dict(values)
+    defaults = {each.column: each.sql for each in column_defaults(configuration)}
+    numbered = {each.column for each in identity_columns(configuration)} if fills else set()
+    computed = {each.column for each in generated_columns(configuration)} | numbered
+    moment = dt.datetime.now(dt.UTC)
+    resolved = {}
+    for name, sql in values.items():
+        if not _is_default(sql):
+            resolved[name] = sql
+            continue
+        column = _top_level(name, schema)
+        if column in computed or (fills and column in defaults):
+            continue
+        default = defaults.get(column or "", "NULL")
+        resolved[name] = at_moment(default, moment) if embedded else default
+    return resolved
+
+
+def _is_default(sql: object) -> bool:
+    return isinstance(sql, str) and sql.strip().lower() == _KEYWORD
+
+
+def _top_level(name: str, schema: StructType) -> str | None:
+    typed = parse_expression(name, schema).typed
+    if not isinstance(typed, Column):
+        # Who assigns the values refuses it.
+        return None
+    if len(typed.path) > 1:
+        raise InvalidArgument(
+            f"DEFAULT applies to whole columns, and {name} is a field: give its value",
+            column=".".join(typed.path),
+        )
+    return typed.path[0]

@@ -1,0 +1,487 @@
+"""The clauses of a MERGE and what their names mean: columns of the target and of the source.
+
+Names are found as Spark finds them: behind an alias first, else in whichever side alone has a
+column of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from dagster_delta.engines.engine import Assignment
+from dagster_delta.engines.rows.completion import changed_values
+from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.engines.sql.repeatability import check_repeatable
+from dagster_delta.engines.sql.tokens import tokenize
+from dagster_delta.engines.sql.typed import Call, Cast, Column, Refused, Typed
+from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
+from dagster_delta.engines.statements.default_keyword import resolve_defaults
+from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.protocol.features.column_values import (
+    NO_VALUES,
+    ColumnValues,
+    filled_columns,
+    inserted_values,
+)
+from dagster_delta.protocol.schema import DataType, StructField, StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+__all__ = [
+    "SOURCE",
+    "TARGET",
+    "ClauseKind",
+    "ClauseText",
+    "MergeClause",
+    "MergeNames",
+    "parse_clauses",
+]
+
+ClauseKind = Literal["matched", "not_matched", "not_matched_by_source"]
+
+TARGET, SOURCE = "target", "source"
+"""The first parts of every path in the typed trees of a MERGE."""
+
+_SIDES: dict[ClauseKind, tuple[str, ...]] = {
+    "matched": (TARGET, SOURCE),
+    "not_matched": (SOURCE,),
+    "not_matched_by_source": (TARGET,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClauseText:
+    """One WHEN clause as its caller wrote it."""
+
+    kind: ClauseKind
+    action: Literal["update", "delete", "insert"]
+    condition: str | None = None
+    """Spark SQL; None holds always."""
+    values: Mapping[str, str] | None = None
+    """Spark SQL by target column; None takes every column from the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeClause:
+    """One WHEN clause whose names have been found."""
+
+    text: ClauseText
+    condition: Typed | None
+    """Paths start with `TARGET` or `SOURCE`; None holds always."""
+    assignments: tuple[Assignment, ...]
+    """Of values over the batches that `MergeNames.rows` makes."""
+    values: ColumnValues = NO_VALUES
+    """Where the columns come from that are not assigned: all others of an insert, and what an
+    update has to compute anew."""
+    fills: bool = False
+    """Whether fields of structs that a value lacks become null."""
+
+
+class MergeNames:
+    """The columns that expressions of one MERGE may name.
+
+    Args:
+        target: logical schema of the table.
+        source: logical schema of the source.
+        target_alias: what the table is called.
+        source_alias: what the source is called.
+        assigned: logical schema of the table that rows are written with, where columns are added.
+        embedded: whether the embedded engine will compute the expressions.
+
+    Raises:
+        InvalidArgument: both have one alias, or one of them none.
+    """
+
+    def __init__(
+        self,
+        target: StructType,
+        source: StructType,
+        target_alias: str,
+        source_alias: str,
+        *,
+        assigned: StructType | None = None,
+        embedded: bool = True,
+    ) -> None:
+        if not target_alias or not source_alias:
+            raise InvalidArgument("the aliases of a merge may not be empty")
+        if target_alias.casefold() == source_alias.casefold():
+            raise InvalidArgument(
+                f"target and source of the merge have the same alias {target_alias!r}: give them "
+                "different aliases"
+            )
+        self._schemas = {TARGET: target, SOURCE: source}
+        self._aliases = {TARGET: target_alias, SOURCE: source_alias}
+        self._scopes = {sides: self._scope(sides) for sides in _SIDES.values()}
+        self.assigned = target if assigned is None else assigned
+        """Logical schema that rows are written with."""
+        self.embedded = embedded
+        """Whether the embedded engine computes the expressions."""
+
+    @property
+    def target(self) -> StructType:
+        """Logical schema of the table."""
+        return self._schemas[TARGET]
+
+    @property
+    def source(self) -> StructType:
+        """Logical schema of the source."""
+        return self._schemas[SOURCE]
+
+    def scope(self, kind: ClauseKind) -> StructType:
+        """The schema that names in clauses of a kind are found in."""
+        return self._scopes[_SIDES[kind]]
+
+    def parse(self, sql: str, kind: ClauseKind, *, decides: bool = False) -> SqlExpression:
+        """An expression in a clause of a kind.
+
+        Args:
+            sql: Spark SQL.
+            kind: of the clause.
+            decides: whether it is a condition.
+
+        Raises:
+            InvalidArgument: it is no expression, or a name is in both sides.
+            SchemaMismatch: it names a column that the clause does not see.
+            UnsupportedExpression: the embedded engine cannot compute it exactly.
+        """
+        if not isinstance(sql, str):
+            raise InvalidArgument(f"expressions are strings of Spark SQL, not {sql!r}")
+        try:
+            expression = parse_expression(sql, self.scope(kind))
+        except SchemaMismatch as mismatch:
+            raise self._explained(mismatch, kind) from None
+        if decides:
+            check_repeatable(expression, "a condition of the merge")
+        if self.embedded and not isinstance(expression.typed, Column):
+            expression.check_embeddable()
+        for path in expression.references:
+            if len(path) == 1 and self._side_of_alias(path[0]) is not None:
+                raise self._alias_alone(path[0])
+        return expression
+
+    def condition(self, sql: str, kind: ClauseKind) -> Typed:
+        """A condition, with paths that start with `TARGET` or `SOURCE`. Raises as `parse` does."""
+        expression = self.parse(sql, kind, decides=True)
+        expression.check_filter()
+        if self.embedded:
+            expression.check_embeddable()
+        return self._resolved(expression.typed, kind)
+
+    def paths(self, clause: MergeClause) -> frozenset[tuple[str, ...]]:
+        """The columns that the values of a clause look at, by `TARGET` or `SOURCE` first."""
+        found = (path for each in clause.assignments for path in each.value.references)
+        return frozenset(self._whole_path(path, clause.text.kind) for path in found)
+
+    def target_column(self, name: str) -> tuple[str, ...]:
+        """Logical path in the table of a column that a clause sets, with or without an alias.
+
+        Raises:
+            InvalidArgument: it is no column.
+            SchemaMismatch: the table does not have it.
+        """
+        if not isinstance(name, str):
+            raise InvalidArgument(f"expressions are strings of Spark SQL, not {name!r}")
+        alias = self._aliases[TARGET]
+        typed = parse_expression(name, _side_scope(alias, self.assigned)).typed
+        if not isinstance(typed, Column):
+            raise InvalidArgument(f"the table has no column {name!r}", column=name)
+        path = typed.path
+        if path[0].casefold() != alias.casefold():
+            return path
+        if len(path) == 1:
+            raise self._alias_alone(alias)
+        return path[1:]
+
+    def rows(self, sides: Mapping[str, pa.RecordBatch]) -> pa.RecordBatch:
+        """Rows of one side or both as the values of assignments want them.
+
+        Args:
+            sides: a `pyarrow.RecordBatch` by `TARGET` or `SOURCE`; the columns that no value looks
+                at may be missing.
+        """
+        columns: dict[str, Any] = {}
+        for side, batch in sides.items():
+            for name, array in zip(batch.schema.names, batch.columns, strict=True):
+                # A column that the MERGE adds to the table is none of its expressions' yet.
+                if self._schemas[side].get(name) is not None:
+                    columns.setdefault(name, array)
+            if not batch.num_columns:
+                continue
+            columns[self._aliases[side]] = pa.StructArray.from_arrays(
+                batch.columns, fields=[each.with_nullable(True) for each in batch.schema]
+            )
+        if not columns:
+            # Constants need to know no more than how many rows there are.
+            count = next(iter(sides.values())).num_rows
+            columns["\0row"] = pa.nulls(count)
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    def qualified(self, sql: str, kind: ClauseKind) -> str:
+        """The text with an alias before each name that Spark would find in both sides, although a
+        clause of this kind sees it in one of them.
+
+        Raises:
+            As `parse` does.
+        """
+        unclear = {
+            path[0].casefold(): self._whole_path(path, kind)[0]
+            for path in self.parse(sql, kind).references
+            if self._side_of_alias(path[0]) is None
+            and self.assigned.get(path[0]) is not None
+            and self.source.get(path[0]) is not None
+        }
+        if not unclear:
+            return sql
+        tokens = tokenize(sql)
+        parts, position = [], 0
+        for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
+            side = unclear.get(token.text.casefold()) if token.kind in ("word", "quoted") else None
+            is_part = before is not None and before.is_operator(".")
+            if side is not None and not is_part and not after.is_operator("("):
+                parts += [sql[position : token.position], _quote((self._aliases[side],)), "."]
+                position = token.position
+        return "".join((*parts, sql[position:]))
+
+    def paths_of(self, sql: str, kind: ClauseKind) -> frozenset[tuple[str, ...]]:
+        """The columns that a text looks at, by `TARGET` or `SOURCE` first. Raises as `parse`."""
+        return frozenset(self._whole_path(path, kind) for path in self.parse(sql, kind).references)
+
+    def alias(self, side: str) -> str:
+        """What expressions call a side."""
+        return self._aliases[side]
+
+    def _alias_alone(self, name: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"{name} is an alias of this merge: qualify a column of that name with an alias, as in "
+            f"{self._aliases[TARGET]}.{name}"
+        )
+
+    def _scope(self, sides: Sequence[str]) -> StructType:
+        """A struct per alias, and the columns that need none."""
+        fields = [StructField(self._aliases[side], self._schemas[side]) for side in sides]
+        taken = {name.casefold() for name in self._aliases.values()}
+        for side in sides:
+            others = [self._schemas[each] for each in sides if each != side]
+            fields += [
+                field
+                for field in self._schemas[side]
+                if field.name.casefold() not in taken
+                and all(each.get(field.name) is None for each in others)
+            ]
+        return StructType(tuple(fields))
+
+    def _explained(self, mismatch: SchemaMismatch, kind: ClauseKind) -> Exception:
+        first = (mismatch.column or "").split(".")[0]
+        target, source = self._aliases[TARGET], self._aliases[SOURCE]
+        if all(each.get(first) is not None for each in self._schemas.values()):
+            return InvalidArgument(
+                f"both sides of the merge have a column {first}: write {target}.{first} or "
+                f"{source}.{first}",
+                column=first,
+            )
+        if len(_SIDES[kind]) == 1:
+            seen = target if kind == "not_matched_by_source" else source
+            return SchemaMismatch(
+                f"{mismatch.message}; this clause sees only {seen}",
+                column=mismatch.column,
+            )
+        return mismatch
+
+    def _side_of_alias(self, name: str) -> str | None:
+        for side, alias in self._aliases.items():
+            if alias.casefold() == name.casefold():
+                return side
+        return None
+
+    def _whole_path(self, path: tuple[str, ...], kind: ClauseKind) -> tuple[str, ...]:
+        side = self._side_of_alias(path[0])
+        if side is not None:
+            return (side, *path[1:])
+        # The scope has a name without an alias only where it is in one side.
+        return next((side, *path) for side in _SIDES[kind] if self._schemas[side].get(path[0]))
+
+    def _resolved(self, node: Typed, kind: ClauseKind) -> Typed:
+        match node:
+            case Column(path):
+                return replace(node, path=self._whole_path(path, kind))
+            case Cast(child):
+                return replace(node, child=self._resolved(child, kind))
+            case Call(arguments=arguments):
+                return replace(
+                    node, arguments=tuple(self._resolved(each, kind) for each in arguments)
+                )
+            case Refused(operands=operands):
+                return replace(
+                    node, operands=tuple(self._resolved(each, kind) for each in operands)
+                )
+        return node
+
+
+def _side_scope(alias: str, schema: StructType) -> StructType:
+    """The columns of one side, behind its alias and without it."""
+    columns = (each for each in schema if each.name.casefold() != alias.casefold())
+    return StructType((StructField(alias, schema), *columns))
+
+
+def parse_clauses(
+    texts: Sequence[ClauseText],
+    names: MergeNames,
+    configuration: TableConfiguration,
+    *,
+    evolves: bool = False,
+) -> tuple[MergeClause, ...]:
+    """The clauses of a MERGE, in order.
+
+    Args:
+        texts: what the caller wrote.
+        names: the columns of both sides.
+        configuration: of the table, as rows are written.
+        evolves: whether the columns of the source are those of the table, as far as it goes: it
+            need not have all of them.
+
+    Raises:
+        InvalidArgument: there are none, one that always holds stands before others of its kind, or
+            an expression makes no sense.
+        SchemaMismatch: a name is no column; columns of one side are not in the other where all of
+            them are asked for; a value lacks a field of its column.
+        UnsupportedExpression: the embedded engine cannot compute an expression exactly.
+    """
+    if not texts:
+        raise InvalidArgument("a merge needs at least one clause, such as when_matched_update")
+    for position, text in enumerate(texts):
+        if text.condition is None and any(each.kind == text.kind for each in texts[position + 1 :]):
+            kind = text.kind.replace("_", " ")
+            raise InvalidArgument(
+                f"a 'when {kind}' clause without a condition precedes another one, which would "
+                "never be reached: give it a condition, or move it to the end"
+            )
+    return tuple(_parse_clause(text, names, configuration, evolves) for text in texts)
+
+
+def _parse_clause(
+    text: ClauseText, names: MergeNames, configuration: TableConfiguration, evolves: bool
+) -> MergeClause:
+    condition = None
+    if text.condition is not None:
+        condition = names.condition(text.condition, text.kind)
+    if text.action == "delete":
+        return MergeClause(text, condition, ())
+    if text.values is None:
+        values = _every_column(names, None if evolves else filled_columns(configuration))
+        if evolves and text.action == "update":
+            values = _every_field(names)
+    else:
+        values = _by_path(text, names)
+        values = resolve_defaults(
+            values,
+            configuration,
+            names.assigned,
+            fills=text.action == "insert",
+            embedded=names.embedded,
+        )
+    for sql in values.values():
+        if isinstance(sql, str):
+            names.parse(sql, text.kind)
+    assignments = parse_assignments(
+        values,
+        names.assigned,
+        value_schema=names.scope(text.kind),
+        casts=names.embedded,
+        fills=evolves,
+    )
+    if text.values is None:
+        assignments = tuple(_with_structs(each, names) for each in assignments)
+    for each in assignments if names.embedded else ():
+        check_computable(each)
+    assigned = {each.column[0] for each in assignments}
+    complete = inserted_values if text.action == "insert" else changed_values
+    return MergeClause(text, condition, assignments, complete(configuration, assigned), evolves)
+
+
+def _by_path(text: ClauseText, names: MergeNames) -> dict[str, str]:
+    assert text.values is not None  # noqa: S101  that means every column
+    values: dict[str, str] = {}
+    for name, sql in text.values.items():
+        path = names.target_column(name)
+        if text.action == "insert" and len(path) > 1:
+            raise InvalidArgument(
+                f"an insert sets whole columns, and {name} is a field", column=name
+            )
+        quoted = _quote(path)
+        if quoted in values:
+            raise InvalidArgument(f"column {name} is set twice", column=name)
+        values[quoted] = sql
+    return values
+
+
+def _every_column(names: MergeNames, filled: Collection[str] | None) -> dict[str, str]:
+    """All columns of the table from those of the source; others of the source are left alone.
+
+    Args:
+        names: the columns of both sides.
+        filled: columns that the source may lack; None for all.
+    """
+    lacking = [each.name for each in names.assigned if names.source.get(each.name) is None]
+    missing = [name for name in lacking if filled is not None and name not in filled]
+    if missing:
+        raise SchemaMismatch(
+            f"the source of the merge has no column {', '.join(missing)}: add it, or list the "
+            "assignments with when_matched_update or when_not_matched_insert, or pass "
+            'schema_mode="merge" to leave such columns unchanged',
+            column=missing[0],
+        )
+    alias = names.alias(SOURCE)
+    return {
+        _quote((each.name,)): _quote((alias, each.name))
+        for each in names.assigned
+        if each.name not in lacking
+    }
+
+
+def _every_field(names: MergeNames) -> dict[str, str]:
+    """What an update takes from a source that need not have everything: fields of structs that it
+    lacks stay as they are, as columns do.
+    """
+    alias = names.alias(SOURCE)
+    return {
+        _quote(path): _quote((alias, *path)) for path in _shared_paths(names.assigned, names.source)
+    }
+
+
+def _with_structs(assignment: Assignment, names: MergeNames) -> Assignment:
+    """The assignment of a field with the structs of the source that it comes from: one that is null
+    on both sides stays null.
+    """
+    alias, path = names.alias(SOURCE), assignment.column
+    structs = (_quote((alias, *path[:depth])) for depth in range(1, len(path)))
+    return replace(assignment, structs=tuple(names.parse(each, "matched") for each in structs))
+
+
+def _shared_paths(table: StructType, source: StructType) -> Iterator[tuple[str, ...]]:
+    """The fields that both have; inside a struct only where the source's lacks some."""
+    for field in table:
+        theirs = source.get(field.name)
+        if theirs is None:
+            continue
+        match field.data_type, theirs.data_type:
+            case StructType() as ours, StructType() as found if not _covers(found, ours):
+                yield from ((field.name, *path) for path in _shared_paths(ours, found))
+            case _:
+                yield (field.name,)
+
+
+def _covers(source: DataType, table: DataType) -> bool:
+    """Whether a struct of the source has all fields of the table's, at every depth of structs."""
+    if not isinstance(source, StructType) or not isinstance(table, StructType):
+        return True
+    found = ((source.get(each.name), each) for each in table)
+    return all(
+        theirs is not None and _covers(theirs.data_type, ours.data_type) for theirs, ours in found
+    )
+
+
+def _quote(path: Sequence[str]) -> str:
+    return ".".join(f"`{name.replace('`', '``')}`" for name in path)

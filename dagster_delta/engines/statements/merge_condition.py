@@ -1,0 +1,246 @@
+"""The ON of a MERGE taken apart: what can be joined, what one side alone decides, and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.sql.arrow_expressions import compile_filter
+from dagster_delta.engines.sql.skipping import to_predicate
+from dagster_delta.engines.sql.typed import Call, Cast, Column, Refused, Typed, walk
+from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
+from dagster_delta.protocol.schema import PrimitiveType
+from dagster_delta.protocol.statistics.predicates import (
+    And,
+    Comparison,
+    Constant,
+    In,
+    IsNull,
+    Or,
+    Predicate,
+    Unknown,
+)
+from dagster_delta.protocol.values.arrow_values import FALSE
+
+__all__ = [
+    "Columns",
+    "Computed",
+    "JoinKey",
+    "MergeCondition",
+    "bounds_predicate",
+    "key_predicate",
+    "split_condition",
+    "target_predicate",
+]
+
+Columns: TypeAlias = Mapping[tuple[str, ...], Any]
+"""Arrow arrays by path."""
+
+_MAX_LISTED_VALUES = 2_000
+_FLOATS = (PrimitiveType("float"), PrimitiveType("double"))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinKey:
+    """Two values of one type that have to be equal."""
+
+    target: Typed
+    """Over the target alone."""
+    source: Typed
+    """Over the source alone."""
+    nulls_match: bool
+    """Whether it is a `<=>`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCondition:
+    """A conjunction, by what its parts look at."""
+
+    keys: tuple[JoinKey, ...]
+    target_only: tuple[Typed, ...]
+    source_only: tuple[Typed, ...]
+    rest: tuple[Typed, ...]
+    """What takes a pair of rows."""
+
+
+class Computed:
+    """A typed expression that is computed from arrays by path.
+
+    Raises:
+        UnsupportedExpression: it cannot be computed exactly.
+    """
+
+    def __init__(self, typed: Typed) -> None:
+        self.columns = {
+            each.path: each.data_type for each in walk(typed) if isinstance(each, Column)
+        }
+        """Type of each column that it looks at, by path."""
+        self._compute = _compiled(typed)
+
+    def values(self, columns: Columns, num_rows: int) -> Any:
+        """The values as one `pyarrow.Array`.
+
+        Raises:
+            InvalidArgument: it fails on a value, as it would in Spark's ANSI mode.
+        """
+        values = self._compute(columns, num_rows)
+        return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+    def is_true(self, columns: Columns, num_rows: int) -> Any:
+        """Where a condition is true, as a `pyarrow.BooleanArray` without nulls. Raises as `values`
+        does.
+        """
+        values = self.values(columns, num_rows)
+        if pa.types.is_null(values.type):
+            values = values.cast(pa.bool_())
+        return pc.fill_null(values, FALSE)
+
+
+def _compiled(typed: Typed) -> Callable[[Columns, int], Any]:
+    if isinstance(typed, Column):
+        path = typed.path
+        return lambda columns, _: columns[path]
+    found = compile_filter(typed)
+    if found is not None:
+        return lambda columns, _: found(columns)
+    from dagster_delta.engines.sql.duckdb_sql import DuckDbEvaluator
+
+    return DuckDbEvaluator(typed).evaluate
+
+
+def split_condition(condition: Typed) -> MergeCondition:
+    """The parts of a condition whose paths start with `TARGET` or `SOURCE`."""
+    keys: list[JoinKey] = []
+    parts: dict[str, list[Typed]] = {TARGET: [], SOURCE: [], "rest": []}
+    for each in _conjuncts(condition):
+        key = _join_key(each)
+        if key is not None:
+            keys.append(key)
+            continue
+        sides = _sides(each)
+        # What is the same for every row is decided once, over the source.
+        place = "rest" if len(sides) > 1 else TARGET if TARGET in sides else SOURCE
+        parts[place].append(each)
+    return MergeCondition(
+        tuple(keys), tuple(parts[TARGET]), tuple(parts[SOURCE]), tuple(parts["rest"])
+    )
+
+
+def _conjuncts(node: Typed) -> Iterator[Typed]:
+    match node:
+        case Call("and", arguments):
+            for each in arguments:
+                yield from _conjuncts(each)
+        case _:
+            yield node
+
+
+def _join_key(node: Typed) -> JoinKey | None:
+    match node:
+        case Call("=" | "<=>" as name, (left, right)):
+            if _sides(left) == {SOURCE}:
+                left, right = right, left
+            if _sides(left) == {TARGET} and _sides(right) == {SOURCE}:
+                return JoinKey(left, right, nulls_match=name == "<=>")
+    return None
+
+
+def _sides(node: Typed) -> set[str]:
+    return {each.path[0] for each in walk(node) if isinstance(each, Column)}
+
+
+def target_predicate(node: Typed, *, session_is_utc: bool = True) -> Predicate:
+    """What a condition over the target alone asks of the bounds of the table's columns."""
+    return to_predicate(_in_table(node), session_is_utc=session_is_utc)
+
+
+def _in_table(node: Typed) -> Typed:
+    match node:
+        case Column(path):
+            return replace(node, path=path[1:])
+        case Cast(child):
+            return replace(node, child=_in_table(child))
+        case Call(arguments=arguments):
+            return replace(node, arguments=tuple(map(_in_table, arguments)))
+        case Refused(operands=operands):
+            return replace(node, operands=tuple(map(_in_table, operands)))
+    return node
+
+
+def key_predicate(key: JoinKey, values: Any) -> Predicate:
+    """What the target's side of a key has to satisfy to be equal to one of many values.
+
+    Args:
+        key: of the join.
+        values: the source's side of it: a `pyarrow.Array` or ChunkedArray.
+    """
+    known = pc.drop_null(values)
+    predicate = _equal_to_any(key, known)
+    if key.nulls_match and len(known) < len(values):
+        column = _key_column(key)
+        return Unknown("a computed key") if column is None else Or((predicate, IsNull(column)))
+    return predicate
+
+
+def bounds_predicate(key: JoinKey, bounds: Any, *, has_nulls: bool) -> Predicate:
+    """What the target's side of a key has to satisfy to be equal to a value between two.
+
+    Args:
+        key: of the join.
+        bounds: `pyarrow.Array` of the least and the greatest value of the source's side; nulls
+            where it has none.
+        has_nulls: whether a null is among the values.
+    """
+    column, known = _key_column(key), bounds.drop_null()
+    if column is None:
+        return Unknown("a computed key")
+    found: Predicate = Constant(False)
+    if len(known):
+        least, greatest = bounds.to_pylist()
+        found = _between(column, least, greatest, key)
+    return Or((found, IsNull(column))) if has_nulls and key.nulls_match else found
+
+
+def _key_column(key: JoinKey) -> tuple[str, ...] | None:
+    """Logical path of the table's column that the key compares, if it is one."""
+    match key.target:
+        case Column(path) | Cast(Column(path)) if key.target.data_type is not None:
+            return path[1:]
+    return None
+
+
+def _between(column: tuple[str, ...], least: Any, greatest: Any, key: JoinKey) -> Predicate:
+    assert key.target.data_type is not None  # noqa: S101  it is a column
+    return And(
+        (
+            Comparison(column, ">=", least, key.target.data_type),
+            Comparison(column, "<=", greatest, key.target.data_type),
+        )
+    )
+
+
+def _equal_to_any(key: JoinKey, known: Any) -> Predicate:
+    if not len(known):
+        return Constant(False)
+    column, data_type = _key_column(key), key.target.data_type
+    if column is None or data_type is None:
+        return Unknown("a computed key")
+    if data_type in _FLOATS and pc.any(pc.is_nan(known)).as_py():
+        return Unknown("NaN as a key")
+    try:
+        # Of many keys, the first tell that there are too many to list: a table of all of them takes
+        # more memory than the keys.
+        distinct = pc.unique(known.slice(0, _MAX_LISTED_VALUES + 1))
+        if len(distinct) <= _MAX_LISTED_VALUES:
+            distinct = pc.unique(known)
+        if len(distinct) <= _MAX_LISTED_VALUES:
+            return In(column, tuple(distinct.to_pylist()), data_type)
+        bounds = pc.min_max(known).as_py()
+    except (ValueError, OverflowError, pa.ArrowNotImplementedError):
+        # Dates outside the years of Python's datetime, say.
+        return Unknown("keys without bounds")
+    return _between(column, bounds["min"], bounds["max"], key)

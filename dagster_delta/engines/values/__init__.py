@@ -1,0 +1,1 @@
+"""Values of one type as values of another, as Spark converts them."""

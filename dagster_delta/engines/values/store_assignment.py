@@ -1,0 +1,342 @@
+"""Fitting incoming rows to the columns of a table, as Spark's ANSI store assignment does.
+
+Columns and struct fields are matched by name, exactly first and then without regard to case, at
+every depth. Missing nullable ones become null; unknown ones are refused, because dropping them
+would lose data. NOT NULL is enforced at every depth.
+
+Spec: Consistency Between Table Metadata and Data Files; Column Invariants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.sql.ansi_cast import failing_values, value_cast
+from dagster_delta.engines.values.nested_arrays import (
+    is_list_like,
+    list_elements,
+    map_entries,
+    plain_array,
+    plain_type,
+    rebuild_list,
+    rebuild_map,
+    rebuild_struct,
+)
+from dagster_delta.engines.variant.assignment import encoded_variants, variant_cast
+from dagster_delta.errors import ConstraintViolation, InvalidCast, SchemaMismatch
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.values.arrow_schema import (
+    VARIANT_STORAGE,
+    is_variant_storage,
+    to_arrow_schema,
+    to_arrow_type,
+)
+
+__all__ = ["assign_batches"]
+
+MAX_BATCH_ROWS = 131_072
+"""Longer batches are cut: what is cast at once is bounded, and so is the memory it takes."""
+
+_MAX_EXAMPLES = 5
+_MAX_EXAMPLE_LENGTH = 300
+
+_VARIANT = StructType(
+    (
+        StructField("value", PrimitiveType("binary")),
+        StructField("metadata", PrimitiveType("binary")),
+    )
+)
+
+_Assign = Callable[[Any], Any]
+
+
+def assign_batches(
+    source: pa.RecordBatchReader, schema: StructType, *, table: str
+) -> Iterator[pa.RecordBatch]:
+    """The rows of `source` as batches of exactly the Arrow form of `schema`.
+
+    Args:
+        source: a `pyarrow.RecordBatchReader`.
+        schema: logical schema of the target, partition columns included.
+        table: URI of the target, for errors.
+
+    Raises:
+        SchemaMismatch: a column is unknown, twice there, or of a type that cannot be stored.
+        InvalidCast: a value does not fit its column.
+        ConstraintViolation: a null, or a missing column, where NOT NULL is declared.
+    """
+    # Planned before the generator is first advanced: a schema error is the caller's, at once.
+    fields = _plan_fields(list(source.schema), schema, _Place((), table))
+    return _assign_all(source, fields, to_arrow_schema(schema))
+
+
+def _assign_all(source: Any, fields: list[_FieldPlan], arrow_schema: Any) -> Iterator[Any]:
+    for whole in source:
+        for start in range(0, whole.num_rows, MAX_BATCH_ROWS):
+            batch = whole.slice(start, MAX_BATCH_ROWS)
+            columns = [each.assign(batch.columns, batch.num_rows) for each in fields]
+            for each, column in zip(fields, columns, strict=True):
+                if not each.field.nullable and column.null_count:
+                    _refuse_nulls(each.place, pc.is_null(column), batch)
+            yield pa.RecordBatch.from_arrays(columns, schema=arrow_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in the table a value is going, for errors."""
+
+    path: tuple[str, ...]
+    table: str
+
+    def __truediv__(self, name: str) -> _Place:
+        return _Place((*self.path, name), self.table)
+
+    @property
+    def column(self) -> str:
+        return ".".join(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _FieldPlan:
+    """How one target field is filled."""
+
+    field: StructField
+    place: _Place
+    source_index: int | None
+    """Position in the source, or None where it lacks the field."""
+    convert: _Assign
+
+    def assign(self, columns: list[Any], length: int) -> Any:
+        if self.source_index is None:
+            return pa.nulls(length, to_arrow_type(self.field.data_type))
+        return self.convert(columns[self.source_index])
+
+
+def _plan_fields(source: list[Any], target: StructType, place: _Place) -> list[_FieldPlan]:
+    positions = _match_names([each.name for each in source], target, place)
+    plans = []
+    for each in target:
+        here = place / each.name
+        index = positions.get(each.name)
+        if index is None and not each.nullable:
+            raise ConstraintViolation(
+                f"column {here.column} is NOT NULL and the data does not have it: add it",
+                table=place.table,
+                column=here.column,
+            )
+        convert = _plan(source[index].type, each.data_type, here) if index is not None else _keep
+        plans.append(_FieldPlan(each, here, index, convert))
+    return plans
+
+
+def _match_names(names: list[str], target: StructType, place: _Place) -> dict[str, int]:
+    """Position in the source by target name."""
+    positions: dict[str, int] = {}
+    unknown: list[str] = []
+    for index, name in enumerate(names):
+        field = target.get(name)
+        if field is None:
+            unknown.append((place / name).column)
+        elif field.name in positions:
+            raise SchemaMismatch(
+                f"the data holds column {(place / field.name).column} twice (names are compared "
+                "without regard to case): rename or drop one",
+                table=place.table,
+                column=(place / field.name).column,
+            )
+        else:
+            positions[field.name] = index
+    if unknown:
+        raise SchemaMismatch(
+            f"the table has no column {', '.join(unknown)}: drop it from the data, or add it to "
+            'the table with schema_mode="merge"',
+            table=place.table,
+            column=unknown[0],
+        )
+    return positions
+
+
+def _keep(array: Any) -> Any:
+    return array
+
+
+def _plan(source: Any, target: DataType, place: _Place) -> _Assign:
+    """The conversion of a source column to a target type, checked before any row is seen."""
+    plain = plain_type(source)
+    convert = _plan_plain(plain, target, place)
+    if plain is source or plain == source:
+        return convert
+    return lambda array: convert(plain_array(array))
+
+
+def _plan_plain(source: Any, target: DataType, place: _Place) -> _Assign:
+    if pa.types.is_null(source):
+        arrow_type = to_arrow_type(target)
+        return lambda array: pa.nulls(len(array), arrow_type)
+    if target == PrimitiveType("variant") and is_variant_storage(source):
+        return _plan_variant(source, place)
+    match target:
+        case StructType() if pa.types.is_struct(source):
+            return _plan_struct(source, target, place)
+        case ArrayType() if is_list_like(source):
+            return _plan_list(source, target, place)
+        case MapType() if pa.types.is_map(source):
+            return _plan_map((source.key_type, source.item_type), target, place)
+        case MapType() if (entry := _entry_types(source)) is not None:
+            return _plan_map(entry, target, place)
+        case StructType() | ArrayType() | MapType():
+            raise _unstorable(source, target, place)
+    return _plan_value(source, target, place)
+
+
+def _unstorable(source: Any, target: DataType, place: _Place) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"{source} data cannot be stored in column {place.column} of type {target}: cast it first",
+        table=place.table,
+        column=place.column,
+    )
+
+
+def _plan_value(source: Any, target: DataType, place: _Place) -> _Assign:
+    is_variant = target == PrimitiveType("variant")
+    try:
+        cast = variant_cast(source) if is_variant else value_cast(source, target)
+    except TypeError as error:
+        raise _unstorable(source, target, place) from error
+
+    def convert(array: Any) -> Any:
+        try:
+            return cast(array)
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            examples = failing_values(array, cast, _MAX_EXAMPLES)
+            raise InvalidCast(
+                f"values of column {place.column} do not fit its type {target}: correct them, or "
+                "widen the column",
+                table=place.table,
+                column=place.column,
+                examples=tuple(_shorten(repr(each)) for each in examples),
+            ) from error
+
+    return convert
+
+
+def _plan_struct(source: Any, target: StructType, place: _Place) -> _Assign:
+    plans = _plan_fields(list(source), target, place)
+    arrow_type = to_arrow_type(target)
+
+    def convert(array: Any) -> Any:
+        children = array.flatten()
+        assigned = [each.assign(children, len(array)) for each in plans]
+        for each, child in zip(plans, assigned, strict=True):
+            if not each.field.nullable and child.null_count > array.null_count:
+                _refuse_nulls(each.place, pc.and_(pc.is_null(child), pc.is_valid(array)), array)
+        return rebuild_struct(array, assigned, arrow_type)
+
+    return convert
+
+
+def _plan_variant(source: Any, place: _Place) -> _Assign:
+    store = _plan_struct(source, _VARIANT, place)
+    check = encoded_variants(table=place.table, column=place.column)
+    # The children of the plan are plain ones, without the mark of a variant.
+    return lambda array: check(store(array)).cast(VARIANT_STORAGE)
+
+
+def _plan_list(source: Any, target: ArrayType, place: _Place) -> _Assign:
+    here = place / "element"
+    convert_element = _plan(source.value_type, target.element_type, here)
+    arrow_type = to_arrow_type(target)
+
+    def convert(array: Any) -> Any:
+        elements = convert_element(list_elements(array))
+        if not target.contains_null and elements.null_count:
+            _refuse_nulls(here, pc.is_null(elements), elements)
+        return rebuild_list(array, elements, arrow_type)
+
+    return convert
+
+
+def _entry_types(source: Any) -> tuple[Any, Any] | None:
+    """Key and value type of a list of `{key, value}`, how frames without a map type hold one."""
+    if not is_list_like(source):
+        return None
+    entry = plain_type(source.value_type)
+    if not pa.types.is_struct(entry) or [each.name for each in entry] != ["key", "value"]:
+        return None
+    return entry[0].type, entry[1].type
+
+
+def _plan_map(entry: tuple[Any, Any], target: MapType, place: _Place) -> _Assign:
+    convert_key = _plan(entry[0], target.key_type, place / "key")
+    convert_value = _plan(entry[1], target.value_type, place / "value")
+    arrow_type = to_arrow_type(target)
+
+    def convert(array: Any) -> Any:
+        if pa.types.is_map(array.type):
+            keys, values = map_entries(array)
+        else:
+            keys, values = plain_array(list_elements(array)).flatten()
+        keys, values = convert_key(keys), convert_value(values)
+        if keys.null_count:
+            _refuse_nulls(place / "key", pc.is_null(keys), keys)
+        if not target.value_contains_null and values.null_count:
+            _refuse_nulls(place / "value", pc.is_null(values), values)
+        return rebuild_map(array, keys, values, arrow_type)
+
+    return convert
+
+
+def misfit(column: str, count: int, *, table: str) -> InvalidCast:
+    """The error for values of an expression that are none of the column they are set to.
+
+    Args:
+        column: logical name.
+        count: how many there are at least.
+        table: URI of the table.
+    """
+    return InvalidCast(
+        f"at least {count} new value(s) of column {column} do not fit its type: convert them in "
+        "the expression, or leave those rows out",
+        table=table,
+        column=column,
+    )
+
+
+def _refuse_nulls(place: _Place, is_violation: Any, context: Any) -> None:
+    """Raise for the positions of `context` (a batch or an array) where `is_violation` is true."""
+    positions = pc.indices_nonzero(is_violation)
+    shown = _render_rows(context.take(positions.slice(0, _MAX_EXAMPLES)))
+    raise ConstraintViolation(
+        f"NOT NULL column {place.column} would get {len(positions)} null(s): fill them, or "
+        "drop the rows",
+        table=place.table,
+        column=place.column,
+        examples=tuple(map(_shorten, shown)),
+    )
+
+
+def _render_rows(rows: Any) -> list[str]:
+    try:
+        return [repr(each) for each in rows.to_pylist()]
+    except (ValueError, OverflowError):
+        # Dates and times outside the years of Python's datetime.
+        array = rows.to_struct_array() if isinstance(rows, pa.RecordBatch) else rows
+        return [str(array.slice(index, 1)) for index in range(len(array))]
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= _MAX_EXAMPLE_LENGTH:
+        return text
+    return text[: _MAX_EXAMPLE_LENGTH - 1] + "…"

@@ -1,0 +1,300 @@
+"""Converting values to any type, keeping what fails apart from what succeeds.
+
+Store assignment where it knows the pair of types, the casts of the SQL engine otherwise: both give
+what Spark's ANSI CAST gives, or fail. A value that fails becomes null and is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.sql.ansi_cast import value_cast
+from dagster_delta.engines.values.nested_arrays import (
+    list_elements,
+    map_entries,
+    rebuild_list,
+    rebuild_map,
+    rebuild_struct,
+)
+from dagster_delta.engines.values.text_conversion import text_conversion
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+
+__all__ = ["Converted", "ValueConversion", "convert_at", "value_conversion"]
+
+MAX_EXAMPLES = 5
+_EXAMPLE_LENGTH = 200
+
+_Kernel = Callable[[Any], Any]
+"""From an array of the old type to one of the new. Raises ArrowInvalid or InvalidArgument where a
+value fails."""
+
+_STRING = PrimitiveType("string")
+_FAILURES = (pa.ArrowInvalid, InvalidArgument, UnicodeDecodeError)
+
+
+@dataclass(slots=True)
+class Converted:
+    """Values of the new type, and what became of those that have no counterpart in it."""
+
+    values: Any
+    """`pyarrow.Array` of the new type; null where a value failed."""
+    num_failed: int = 0
+    examples: list[str] = field(default_factory=list)
+    """The first few values that failed, as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueConversion:
+    """What makes new values out of old ones, or out of whole rows as structs."""
+
+    kernel: _Kernel
+    arrow_type: Any
+    """`pyarrow.DataType` of the new values."""
+    passes: Callable[[Any], Any] | None = None
+    """A quick mask of the values that are likely to succeed; None where there is no such test."""
+
+    def convert(self, array: Any) -> Converted:
+        """The values of a `pyarrow.Array`, converted. Raises nothing over a value."""
+        try:
+            return Converted(self.kernel(array))
+        except _FAILURES:
+            return self._convert_with_failures(array)
+
+    def _convert_with_failures(self, array: Any) -> Converted:
+        failed = np.zeros(len(array), dtype=bool)
+        candidates = array
+        if self.passes is not None:
+            likely = self.passes(array).fill_null(True)
+            failed |= ~np.asarray(likely.to_numpy(zero_copy_only=False), dtype=bool)
+            candidates = _without(array, failed)
+        pieces = list(self._pieces(candidates, 0, failed))
+        values = pa.concat_arrays(pieces) if len(pieces) > 1 else pieces[0]
+        positions = np.flatnonzero(failed)
+        examples = [_as_text(array[int(each)]) for each in positions[:MAX_EXAMPLES]]
+        return Converted(values, len(positions), examples)
+
+    def _pieces(self, array: Any, start: int, failed: Any) -> list[Any]:
+        """The converted array in pieces, found by halving around the values that fail."""
+        try:
+            return [self.kernel(array)]
+        except _FAILURES:
+            if len(array) == 1:
+                failed[start] = True
+                return [pa.nulls(1, self.arrow_type)]
+        middle = len(array) // 2
+        return [
+            *self._pieces(array.slice(0, middle), start, failed),
+            *self._pieces(array.slice(middle), start + middle, failed),
+        ]
+
+
+def value_conversion(source: DataType, target: DataType) -> ValueConversion:
+    """How values of one atomic type become values of another.
+
+    Raises:
+        UnsupportedExpression: no kernel is known to convert as Spark does.
+    """
+    text = text_conversion(target) if source == _STRING else None
+    if text is not None:
+        return ValueConversion(text.convert, text.arrow_type, text.passes)
+    arrow_source = to_arrow_type(source)
+    try:
+        kernel = value_cast(arrow_source, target)
+    except TypeError:
+        kernel = _by_way(source, target) or _sql_cast(source, target)
+    return ValueConversion(kernel, to_arrow_type(target), _likely(source, target))
+
+
+def convert_at(
+    array: Any,
+    old: DataType,
+    new: DataType,
+    steps: tuple[str, ...],
+    conversion: ValueConversion,
+) -> Converted:
+    """The array with the values at a path below it converted.
+
+    Args:
+        array: `pyarrow.Array` of `old`.
+        old: type of the column.
+        new: type of the column after the change: other names below it, the same order.
+        steps: path below the column; empty for the column itself.
+        conversion: of the values at its end.
+    """
+    if not steps:
+        return conversion.convert(array)
+    match old, new:
+        case ArrayType(), ArrayType():
+            elements = list_elements(array)
+            inner = convert_at(elements, old.element_type, new.element_type, steps[1:], conversion)
+            inner.values = rebuild_list(array, inner.values, to_arrow_type(new))
+        case MapType(), MapType():
+            keys, values = map_entries(array)
+            inner = convert_at(values, old.value_type, new.value_type, steps[1:], conversion)
+            inner.values = rebuild_map(array, keys, inner.values, to_arrow_type(new))
+        case StructType(), StructType():
+            inner = _convert_field(array, old, new, steps, conversion)
+        case _:
+            raise TypeError(f"{steps[0]} is not part of {old}")
+    return inner
+
+
+def _convert_field(
+    array: Any,
+    old: StructType,
+    new: StructType,
+    steps: tuple[str, ...],
+    conversion: ValueConversion,
+) -> Converted:
+    position = _position(old.fields, steps[0])
+    children = array.flatten()
+    inner = convert_at(
+        children[position],
+        old.fields[position].data_type,
+        new.fields[position].data_type,
+        steps[1:],
+        conversion,
+    )
+    children[position] = inner.values
+    inner.values = rebuild_struct(array, children, to_arrow_type(new))
+    return inner
+
+
+def _position(fields: tuple[StructField, ...], name: str) -> int:
+    names = [each.name for each in fields]
+    if name in names:
+        return names.index(name)
+    return [each.casefold() for each in names].index(name.casefold())
+
+
+def _sql_cast(source: DataType, target: DataType) -> _Kernel:
+    from dagster_delta.engines.sql.expressions import parse_expression
+    from dagster_delta.engines.sql.types import sql_type_name
+
+    schema = StructType((StructField("value", source),))
+    expression = parse_expression(f"CAST(`value` AS {sql_type_name(target)})", schema)
+    try:
+        expression.check_embeddable()
+    except UnsupportedExpression as error:
+        raise UnsupportedExpression(
+            f"{sql_type_name(source)} cannot be converted to {sql_type_name(target)} here exactly "
+            "as Spark does; give the conversion in `cast`, as a Spark SQL expression, or convert "
+            "by way of a string column"
+        ) from error
+    arrow_type = to_arrow_type(target)
+
+    def convert(array: Any) -> Any:
+        values = expression.evaluate(pa.record_batch([array], names=["value"]))
+        combined = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+        return combined.cast(arrow_type) if combined.type != arrow_type else combined
+
+    return convert
+
+
+def _likely(source: DataType, target: DataType) -> Callable[[Any], Any] | None:
+    """A test that rejects most of what fails, so that few halvings are needed for the rest."""
+    bits = {"byte": 7, "short": 15, "integer": 31, "long": 63}.get(str(target))
+    if bits is None or isinstance(source, DecimalType):
+        return None
+    if str(source) in ("short", "integer", "long"):
+        low, high = -(2**bits), 2**bits - 1
+        if str(source) == "long" or bits < 63:
+            return lambda array: _within(array, low, high)
+    if str(source) in ("float", "double"):
+        bound = 2.0**bits
+        return lambda array: _within(pc.trunc(array.cast(pa.float64())), -bound, bound)
+    return None
+
+
+def _within(array: Any, low: float, high: float) -> Any:
+    return pc.and_(
+        pc.greater_equal(array.cast(pa.float64(), safe=False), float(low)),
+        pc.less_equal(array.cast(pa.float64(), safe=False), float(high)),
+    )
+
+
+# Pairs of types that a write never stores in each other
+
+
+_WHOLE = frozenset({"byte", "short", "integer", "long"})
+_FLOATING = frozenset({"float", "double"})
+_MICROSECONDS = pa.timestamp("us", "UTC")
+_LONG = PrimitiveType("long")
+
+
+def _by_way(source: DataType, target: DataType) -> _Kernel | None:
+    """The conversion by way of another type; a moment is a number of seconds since the epoch."""
+    old, new = _kind(source), _kind(target)
+    if old == "boolean" and new in ("whole", "floating", "decimal"):
+        return _chain(lambda array: array.cast(pa.int8()), value_cast(pa.int8(), target))
+    if old in ("floating", "decimal") and new == "boolean":
+        zero = pa.scalar(Decimal(0) if old == "decimal" else 0.0, to_arrow_type(source))
+        return lambda array: pc.not_equal(array, zero)
+    if old == "timestamp" and new == "whole":
+        return _chain(_whole_seconds, value_cast(pa.int64(), target))
+    if old == "timestamp" and new in ("floating", "decimal"):
+        return _chain(_seconds, value_cast(pa.float64(), target))
+    if old == "whole" and new == "timestamp":
+        return lambda array: pc.multiply_checked(array.cast(pa.int64()), 1_000_000).cast(
+            _MICROSECONDS
+        )
+    if old == "floating" and new == "timestamp":
+        cut = value_cast(pa.float64(), _LONG)
+        return lambda array: cut(pc.multiply(array.cast(pa.float64()), 1e6)).cast(_MICROSECONDS)
+    if old == "decimal" and new == "timestamp":
+        return _moments_of_decimals
+    return None
+
+
+def _kind(data_type: DataType) -> str:
+    name = str(data_type)
+    if isinstance(data_type, DecimalType):
+        return "decimal"
+    return "whole" if name in _WHOLE else "floating" if name in _FLOATING else name
+
+
+def _chain(first: _Kernel, second: _Kernel) -> _Kernel:
+    return lambda array: second(first(array))
+
+
+def _whole_seconds(array: Any) -> Any:
+    return pc.floor_temporal(array, unit="second").cast(pa.timestamp("s", "UTC")).cast(pa.int64())
+
+
+def _seconds(array: Any) -> Any:
+    return pc.divide(array.cast(pa.int64()).cast(pa.float64(), safe=False), 1e6)
+
+
+def _moments_of_decimals(array: Any) -> Any:
+    cut = [None if each is None else int(each.scaleb(6)) for each in array.to_pylist()]
+    if any(each is not None and not -(2**63) <= each < 2**63 for each in cut):
+        raise pa.ArrowInvalid("a number of seconds is out of the range of timestamps")
+    return pa.array(cut, pa.int64()).cast(_MICROSECONDS)
+
+
+def _without(array: Any, failed: Any) -> Any:
+    return pc.if_else(pa.array(~failed), array, pa.scalar(None, array.type))
+
+
+def _as_text(scalar: Any) -> str:
+    try:
+        return repr(scalar.as_py())[:_EXAMPLE_LENGTH]
+    except (ValueError, OverflowError, UnicodeDecodeError):
+        return f"{scalar.value} in {scalar.type}"

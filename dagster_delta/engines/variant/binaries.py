@@ -1,0 +1,328 @@
+"""Whether encoded variants are whole: a column at a time, level by level of their nesting.
+
+A value in Python costs microseconds, and a column has millions; here every value of one depth is
+looked at together.
+
+Spec: Parquet, Variant Binary Encoding (Metadata encoding; Value encoding).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dagster_delta.errors import DeltaError
+from dagster_delta.protocol.variant.binary import (
+    PRIMITIVE_SIZES,
+    BasicType,
+    PrimitiveId,
+    decode_names,
+    says_sorted,
+)
+from dagster_delta.protocol.variant.variant import decode_variant
+
+__all__ = [
+    "MAX_VARIANT_BYTES",
+    "describe_malformed",
+    "first_malformed",
+    "malformed",
+    "number_at",
+    "packed_bytes",
+]
+
+MAX_VARIANT_BYTES = 128 * 1024 * 1024
+"""The longest value and the longest dictionary of names that Spark takes."""
+
+_UNKNOWN = -1
+_SIZES = np.full(64, _UNKNOWN, dtype=np.int64)
+_SIZES[list(PRIMITIVE_SIZES)] = list(PRIMITIVE_SIZES.values())
+_SIZES[[PrimitiveId.BINARY, PrimitiveId.STRING]] = 4
+_DECIMALS = (PrimitiveId.DECIMAL4, PrimitiveId.DECIMAL8, PrimitiveId.DECIMAL16)
+_MAX_SCALE = 38
+
+
+def first_malformed(metadata: Any, values: Any) -> int | None:
+    """Position of the first variant that a reader would stumble over, or None.
+
+    Args:
+        metadata: `pyarrow.BinaryArray` of encoded dictionaries, without nulls.
+        values: `pyarrow.BinaryArray` of encoded values, without nulls and as many.
+    """
+    if not len(values):
+        return None
+    found = np.flatnonzero(malformed(metadata, values))
+    return int(found[0]) if len(found) else None
+
+
+def malformed(metadata: Any, values: Any) -> Any:
+    """Whether a reader would stumble over each variant: a numpy array of booleans.
+
+    Args:
+        metadata: as for `first_malformed`.
+        values: as for `first_malformed`, at least one.
+    """
+    check = _Check(*packed_bytes(values), _Names.of(metadata))
+    check.run()
+    return check.is_bad
+
+
+def describe_malformed(metadata: bytes, value: bytes) -> str:
+    """What is wrong with a variant that `first_malformed` found, as a clause."""
+    for what, content in (("dictionary of names", metadata), ("value", value)):
+        if len(content) > MAX_VARIANT_BYTES:
+            return f"its {what} has {len(content)} bytes and at most {MAX_VARIANT_BYTES} are read"
+    try:
+        decode_variant(metadata, value)
+    except DeltaError as error:
+        # What to do about it is said of tables there, and these are values of a user.
+        return re.split(r"; |: read ", str(error).removeprefix("a variant is damaged: "))[0]
+    return "its names are out of order, or its parts overlap or leave bytes over"
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The dictionaries of a column."""
+
+    ranks: Any
+    """Of all distinct dictionaries, one after the other: where each name sorts in its own, once by
+    bytes of UTF-8 and once by units of UTF-16."""
+    first: Any
+    """By row: where the ranks of its dictionary begin."""
+    count: Any
+    """By row: how many names there are."""
+    is_bad: Any
+    """By row."""
+
+    @classmethod
+    def of(cls, metadata: Any) -> _Names:
+        encoded = metadata.dictionary_encode()
+        ranks: list[tuple[int, int]] = []
+        starts, counts, flaws = [], [], []
+        for each in encoded.dictionary.to_pylist():
+            found = _name_ranks(each)
+            starts.append(len(ranks))
+            counts.append(len(found or ()))
+            flaws.append(found is None)
+            ranks += found or ()
+        rows = encoded.indices.to_numpy()
+        return cls(
+            np.array(ranks, dtype=np.int64).reshape(-1, 2),
+            np.array(starts, dtype=np.int64)[rows],
+            np.array(counts, dtype=np.int64)[rows],
+            np.array(flaws)[rows],
+        )
+
+
+def _name_ranks(metadata: bytes) -> list[tuple[int, int]] | None:
+    """Where each name of a dictionary sorts, or None where it is damaged."""
+    if len(metadata) > MAX_VARIANT_BYTES:
+        return None
+    try:
+        names = decode_names(metadata).names
+    except DeltaError:
+        return None
+    # Spec: by bytes, which is by code point. Spark compares strings as Java does, and writes so.
+    order = sorted(set(names))
+    java_order = sorted(order, key=lambda each: each.encode("utf-16-be"))
+    if says_sorted(metadata) and list(names) not in (order, java_order):
+        return None
+    rank = {name: index for index, name in enumerate(order)}
+    java_rank = {name: index for index, name in enumerate(java_order)}
+    return [(rank[each], java_rank[each]) for each in names]
+
+
+def packed_bytes(values: Any) -> tuple[Any, Any]:
+    """All bytes of a binary array as a numpy array, and where each value begins, the end included.
+
+    Args:
+        values: `pyarrow.BinaryArray`.
+    """
+    _, offsets_buffer, data_buffer = values.buffers()
+    count = len(values)
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[values.offset :][: count + 1]
+    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
+    return data, offsets.astype(np.int64)
+
+
+def number_at(data: Any, position: Any, size: Any) -> Any:
+    """Little-endian numbers of 1 to 4 bytes each, as a numpy array of int64.
+
+    Args:
+        data: bytes, as a numpy array.
+        position: where each number begins; what is behind the end reads as something.
+        size: bytes of each number, or of all.
+    """
+    numbers = np.zeros(len(position), dtype=np.int64)
+    last = len(data) - 1
+    for index in range(4):
+        byte = data[np.minimum(position + index, last)].astype(np.int64)
+        numbers += np.where(index < size, byte << 8 * index, 0)
+    return numbers
+
+
+class _Check:
+    """Looks at the values of a column; `is_bad` says by row what it found."""
+
+    def __init__(self, data: Any, offsets: Any, names: _Names) -> None:
+        self._data = data
+        self._names = names
+        self._start, self._end = offsets[:-1], offsets[1:]
+        self._rows = np.arange(len(self._start))
+        sizes = self._end - self._start
+        self.is_bad = names.is_bad | (sizes > MAX_VARIANT_BYTES)
+        # Every value has a byte of its own, so that more values than bytes overlap.
+        self._bytes_left = sizes.copy()
+        self._texts: list[tuple[Any, Any, Any]] = []
+        self._is_top = True
+
+    def run(self) -> None:
+        self._drop(self.is_bad[self._rows])
+        while len(self._rows):
+            self._bytes_left -= np.bincount(self._rows, minlength=len(self._bytes_left))
+            self._drop((self._start >= self._end) | (self._bytes_left[self._rows] < 0))
+            self._step()
+            self._is_top = False
+        self._check_texts()
+
+    def _drop(self, is_bad: Any) -> None:
+        """Mark rows as bad, and look at them no further."""
+        self.is_bad[self._rows[is_bad]] = True
+        kept = ~self.is_bad[self._rows]
+        if not kept.all():
+            self._start, self._end = self._start[kept], self._end[kept]
+            self._rows = self._rows[kept]
+
+    def _mark(self, rows: Any, is_bad: Any) -> None:
+        self.is_bad[rows[is_bad]] = True
+
+    def _step(self) -> None:
+        """Look at the values of one depth, and go on to those inside them."""
+        first = self._data[self._start]
+        kind, header = first & 3, (first >> 2).astype(np.int64)
+        self._check_short_texts(kind == BasicType.SHORT_STRING, header)
+        self._check_primitives(kind == BasicType.PRIMITIVE, header)
+        is_object = kind == BasicType.OBJECT
+        selected = is_object | (kind == BasicType.ARRAY)
+        self._enter_containers(selected, is_object[selected], header[selected])
+
+    def _ends(self, rows: Any, stop: Any, end: Any) -> None:
+        """A value must end within its container, and one that has none at the end of its bytes."""
+        self._mark(rows, (stop != end) if self._is_top else (stop > end))
+
+    def _check_short_texts(self, selected: Any, header: Any) -> None:
+        start, length, rows = self._start[selected] + 1, header[selected], self._rows[selected]
+        self._ends(rows, start + length, self._end[selected])
+        self._texts.append((start, length, rows))
+
+    def _check_primitives(self, selected: Any, header: Any) -> None:
+        start, end, rows = self._start[selected], self._end[selected], self._rows[selected]
+        primitive = header[selected]
+        size = _SIZES[primitive].copy()
+        is_bad = (size == _UNKNOWN) | (start + 1 + size > end)
+        is_decimal = np.isin(primitive, _DECIMALS) & ~is_bad
+        self._mark(rows[is_decimal], self._data[start[is_decimal] + 1] > _MAX_SCALE)
+        is_sized = np.isin(primitive, (PrimitiveId.BINARY, PrimitiveId.STRING)) & ~is_bad
+        size[is_sized] += number_at(self._data, start[is_sized] + 1, 4)
+        self._mark(rows, is_bad)
+        self._ends(rows[~is_bad], (start + 1 + size)[~is_bad], end[~is_bad])
+        is_text = is_sized & (primitive == PrimitiveId.STRING)
+        self._texts.append((start[is_text] + 5, size[is_text] - 4, rows[is_text]))
+
+    def _enter_containers(self, selected: Any, is_object: Any, header: Any) -> None:
+        self._start, self._end = self._start[selected], self._end[selected]
+        self._rows = self._rows[selected]
+        is_large = np.where(is_object, header >> 4 & 1, header >> 2 & 1) == 1
+        id_size = np.where(is_object, (header >> 2 & 3) + 1, 0)
+        offset_size = (header & 3) + 1
+        ids_at = self._start + 1 + np.where(is_large, 4, 1)
+        is_bad = ids_at > self._end
+        count = np.zeros(len(ids_at), dtype=np.int64)
+        count[~is_bad] = number_at(
+            self._data, self._start[~is_bad] + 1, np.where(is_large, 4, 1)[~is_bad]
+        )
+        offsets_at = ids_at + id_size * count
+        content_at = offsets_at + offset_size * (count + 1)
+        is_bad |= content_at > self._end
+        last = np.zeros(len(ids_at), dtype=np.int64)
+        last[~is_bad] = number_at(
+            self._data, (offsets_at + offset_size * count)[~is_bad], offset_size[~is_bad]
+        )
+        stop = content_at + last
+        is_bad |= (stop != self._end) if self._is_top else (stop > self._end)
+        good = ~is_bad
+        self._mark(self._rows, is_bad)
+        parts = (ids_at, id_size, offsets_at, offset_size, count, content_at, stop, is_object)
+        rows = self._rows[good]
+        self._enter(rows, *(each[good] for each in parts))
+
+    def _enter(
+        self,
+        rows: Any,
+        ids_at: Any,
+        id_size: Any,
+        offsets_at: Any,
+        offset_size: Any,
+        count: Any,
+        content_at: Any,
+        stop: Any,
+        is_object: Any,
+    ) -> None:
+        """Make the fields and elements of containers what is looked at next."""
+        container = np.repeat(np.arange(len(rows)), count)
+        ordinal = np.arange(len(container)) - np.repeat(np.cumsum(count) - count, count)
+        offsets = number_at(
+            self._data,
+            offsets_at[container] + ordinal * offset_size[container],
+            offset_size[container],
+        )
+        in_object = is_object[container]
+        self._check_names(
+            rows[container[in_object]],
+            ids_at[container[in_object]] + ordinal[in_object] * id_size[container[in_object]],
+            id_size[container[in_object]],
+            is_first=ordinal[in_object] == 0,
+        )
+        # Spec: elements stand in their order; fields need not.
+        same = (np.diff(container) == 0) & ~in_object[1:]
+        self._mark(rows[container[1:]], same & (np.diff(offsets) < 0))
+        self._start, self._end = content_at[container] + offsets, stop[container]
+        self._rows = rows[container]
+        self._drop(self._start >= self._end)
+
+    def _check_names(self, rows: Any, ids_at: Any, id_size: Any, *, is_first: Any) -> None:
+        """Every field id is in the dictionary, and the names are in order."""
+        ids = number_at(self._data, ids_at, id_size)
+        is_known = ids < self._names.count[rows]
+        self._mark(rows, ~is_known)
+        ranks = np.zeros((len(ids), 2), dtype=np.int64)
+        ranks[is_known] = self._names.ranks[self._names.first[rows[is_known]] + ids[is_known]]
+        self._mark(rows[1:], ~is_first[1:] & (np.diff(ranks, axis=0) <= 0).all(axis=1))
+
+    def _check_texts(self) -> None:
+        if not self._texts:
+            return
+        start, length, rows = (np.concatenate(each) for each in zip(*self._texts, strict=True))
+        kept = ~self.is_bad[rows]
+        start, length, rows = start[kept], length[kept], rows[kept]
+        ends = np.cumsum(length)
+        index = np.repeat(start - (ends - length), length) + np.arange(ends[-1] if len(ends) else 0)
+        content = pa.py_buffer(self._data[index])
+        offsets = pa.py_buffer(np.concatenate(([0], ends)).astype(np.int64))
+        texts = pa.Array.from_buffers(pa.large_string(), len(rows), [None, offsets, content])
+        try:
+            texts.validate(full=True)
+        except pa.ArrowInvalid:
+            raw = texts.cast(pa.large_binary()).to_pylist()
+            self._mark(rows, np.array([not _is_utf8(each) for each in raw]))
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

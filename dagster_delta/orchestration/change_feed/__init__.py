@@ -1,0 +1,1 @@
+"""What incremental assets have read, and what is new for them."""

@@ -1,0 +1,235 @@
+"""How far an incremental asset has read its upstream table, and what it takes next.
+
+The target's own log remembers it: a transaction identifier that names the upstream table, and the
+partition where there are any, moves on in the very commit that applies the changes. So a change is
+applied once, whatever crashes, retries or runs twice.
+
+Spec: Transaction Identifiers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from dagster_delta.errors import (
+    ChangeDataNotRecorded,
+    DeltaError,
+    InvalidArgument,
+    LogGap,
+    SchemaMismatch,
+    VersionNotFound,
+)
+from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges, VersionRange
+from dagster_delta.orchestration.partitions.partitions import PartitionSelection
+from dagster_delta.orchestration.partitions.predicates import partition_predicate
+from dagster_delta.table.write.transaction import ApplicationProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dagster_delta.table.read.scan import Scan
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = [
+    "Consumer",
+    "Consumption",
+    "OnGap",
+    "application_id",
+    "plan_consumption",
+    "without_changes",
+]
+
+OnGap = Literal["refresh", "fail"]
+"""What to do where the changes cannot be told any more."""
+
+_PREFIX = "dagster/changes/"
+
+
+def application_id(table_id: str, partition_key: str | None) -> str:
+    """What the log of the target calls the reading of an upstream table, for a partition or for
+    all of it.
+    """
+    name = _PREFIX + table_id
+    return name if partition_key is None else f"{name}/{partition_key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """Who reads."""
+
+    name: str
+    """Of the asset, for messages."""
+    partition_keys: tuple[str, ...]
+    """Of the run; none where the asset is not partitioned."""
+    selection: Callable[[Sequence[str]], PartitionSelection] | None
+    """Some of these partitions, by the columns of the upstream table that hold them."""
+    on_gap: OnGap
+    full_refresh: str | None
+    """Who asked for every row; None for nobody."""
+
+    @property
+    def keys(self) -> tuple[str | None, ...]:
+        """The partition keys; None alone where there are none."""
+        return self.partition_keys or (None,)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """What one run takes of an upstream table."""
+
+    changes: UpstreamChanges
+    progress: tuple[ApplicationProgress, ...]
+    """What the target's commit records."""
+
+    @property
+    def is_nothing_new(self) -> bool:
+        """Whether the upstream table has no version that was not read yet."""
+        is_refresh = self.changes.is_full_refresh
+        return not is_refresh and all(each.version == each.after for each in self.progress)
+
+    def refreshed(self, reason: str, where: str | None) -> Consumption:
+        """The same, with every row instead of changes."""
+        changes = self.changes
+        columns = changes.columns
+        return Consumption(
+            UpstreamChanges(
+                changes.snapshot, (), where=where, columns=columns, refresh_reason=reason
+            ),
+            self.progress,
+        )
+
+
+def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer) -> Consumption:
+    """What a run takes, up to the version of the upstream table that was opened.
+
+    Args:
+        upstream: the table that is read, its columns, and its partitions where its asset has any.
+        target: the table of the asset; None where it is not there yet.
+        consumer: who reads.
+
+    Raises:
+        ChangeDataNotRecorded: rows were changed while the change data feed was off, and it still
+            is.
+        VersionNotFound, LogGap, SchemaMismatch: the changes cannot be told any more, and the
+            asset is to fail then.
+        InvalidArgument: the partitions cannot be found in the upstream table.
+    """
+    table_id = upstream.snapshot.metadata.id
+    done = {key: _done(target, table_id, key) for key in consumer.keys}
+    where = _where(upstream, consumer)
+    planned = Consumption(
+        UpstreamChanges(upstream.snapshot, (), columns=upstream.columns),
+        tuple(
+            ApplicationProgress(application_id(table_id, key), upstream.snapshot.version, version)
+            for key, version in done.items()
+        ),
+    )
+    reason = consumer.full_refresh or _first_time(target, done) or _set_back(upstream, done)
+    if reason is not None:
+        return planned.refreshed(reason, where)
+    changes = UpstreamChanges(
+        upstream.snapshot, _ranges(upstream, consumer, done, where), columns=upstream.columns
+    )
+    try:
+        # Whether the changes can still be told is known once the log has been read.
+        _ = changes.is_empty
+    except (VersionNotFound, LogGap, SchemaMismatch) as error:
+        return planned.refreshed(_gap(error, upstream, consumer), where)
+    return Consumption(changes, planned.progress)
+
+
+def without_changes(
+    consumption: Consumption, error: DeltaError, upstream: Scan, consumer: Consumer
+) -> Consumption:
+    """Every row instead of changes that turned out to be unreadable; raises the error again where
+    the asset is to fail then.
+    """
+    return consumption.refreshed(_gap(error, upstream, consumer), _where(upstream, consumer))
+
+
+def _done(target: Snapshot | None, table_id: str, key: str | None) -> int | None:
+    if target is None:
+        return None
+    return target.transaction_version(application_id(table_id, key))
+
+
+def _first_time(target: Snapshot | None, done: Mapping[str | None, int | None]) -> str | None:
+    fresh = [key for key, version in done.items() if version is None]
+    if not fresh:
+        return None
+    read_before = () if target is None else target.transactions()
+    for each in read_before:
+        if any(_is_reading(each.app_id, key) for key in fresh):
+            return "the upstream table was replaced by another one"
+    return "nothing was read before"
+
+
+def _is_reading(app_id: str, key: str | None) -> bool:
+    if not app_id.startswith(_PREFIX):
+        return False
+    _, slash, found = app_id.removeprefix(_PREFIX).partition("/")
+    return (found if slash else None) == key
+
+
+def _set_back(upstream: Scan, done: Mapping[str | None, int | None]) -> str | None:
+    furthest = max(version or 0 for version in done.values())
+    latest = upstream.snapshot.version
+    if furthest <= latest:
+        return None
+    return (
+        f"the upstream log was rolled back: it was read up to version {furthest}, "
+        f"and is at {latest}"
+    )
+
+
+def _gap(error: DeltaError, upstream: Scan, consumer: Consumer) -> str:
+    """Why every row is taken; raises the error again where the asset is to fail."""
+    properties = upstream.snapshot.configuration.properties
+    stays_off = isinstance(error, ChangeDataNotRecorded) and not properties.enable_change_data_feed
+    if stays_off or consumer.on_gap == "fail":
+        error.message += (
+            f". To process every row, launch {consumer.name} with full_refresh in its config, or "
+            'with the run tag delta/full_refresh = "true"'
+        )
+        raise error
+    return f"the changes are no longer available: {error}"
+
+
+def _where(upstream: Scan, consumer: Consumer) -> str | None:
+    if upstream.where is not None:
+        return upstream.where.sql
+    if consumer.selection is None:
+        return None
+    return _predicate(upstream, consumer, consumer.partition_keys)
+
+
+def _ranges(
+    upstream: Scan,
+    consumer: Consumer,
+    done: Mapping[str | None, int | None],
+    where: str | None,
+) -> list[VersionRange]:
+    starts: dict[int, list[str]] = {}
+    for key, version in done.items():
+        starts.setdefault((version or 0) + 1, []).append(key or "")
+    if len(starts) == 1:
+        return [VersionRange(start, where) for start in starts]
+    return [
+        VersionRange(start, _predicate(upstream, consumer, keys)) for start, keys in starts.items()
+    ]
+
+
+def _predicate(upstream: Scan, consumer: Consumer, keys: Sequence[str]) -> str:
+    assert consumer.selection is not None  # noqa: S101  there are partitions
+    try:
+        return partition_predicate(consumer.selection(keys), upstream.snapshot.schema)
+    except SchemaMismatch as error:
+        raise InvalidArgument(
+            f"the partitions of {consumer.name} cannot be found in its upstream table: {error}. "
+            "Name the column that holds them there with upstream_partition_expr; or, where the "
+            "partitions of a run were read up to different versions, launch them one by one",
+            table=error.table,
+            column=error.column,
+        ) from error

@@ -1,0 +1,149 @@
+"""What a series of row changes comes to: for every key its last row, or that it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
+from dagster_delta.engines.arrow.change_data_reader import COMMIT_VERSION_COLUMN
+from dagster_delta.errors import ConstraintViolation, InvalidArgument
+from dagster_delta.orchestration.change_feed.upstream_changes import CHANGE_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["ACTION_COLUMN", "DELETE", "UPSERT", "net_changes", "net_changes_of_frame"]
+
+ACTION_COLUMN = "_change_type"
+"""Instead of the columns of the feed: `UPSERT` or `DELETE`."""
+
+UPSERT = "upsert"
+DELETE = "delete"
+
+_CAME = ("insert", "update_postimage")
+_LEFT = ("delete", "update_preimage")
+_MAX_EXAMPLES = 5
+_RANK, _LAST, _COUNT, _POSITION = "__rank", "__last_rank", "__rows", "__position"
+
+
+def net_changes(changes: Any, keys: Sequence[str], *, asset: str) -> Any:
+    """One row per key: its last one, with what becomes of it in `ACTION_COLUMN`.
+
+    A row that left and came back in one version is there; one that only left is to be deleted.
+
+    Args:
+        changes: `pa.Table` with `_change_type` and `_commit_version`.
+        keys: columns that tell rows apart.
+        asset: name of the asset, for messages.
+
+    Raises:
+        InvalidArgument: a column is missing, or no kind of change is what a row says.
+        ConstraintViolation: two rows of one version have the same key.
+    """
+    keys = _check_columns(changes.schema.names, keys, asset=asset)
+    ranks = _ranks(changes, asset)
+    order = np.argsort(ranks, kind="stable")
+    ranked = changes.select(list(keys)).take(pa.array(order))
+    ranked = ranked.append_column(_RANK, pa.array(ranks[order]))
+    ranked = ranked.append_column(_POSITION, pa.array(np.arange(len(order))))
+    try:
+        last = ranked.group_by(list(keys)).aggregate([(_POSITION, "max"), (_RANK, "max")])
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidArgument(f"{asset} cannot tell rows apart by {keys}: {error}") from error
+    _refuse_ambiguous(ranked, last, keys, asset)
+    positions = np.sort(last[f"{_POSITION}_max"].to_numpy())
+    taken = order[positions]
+    rows = changes.drop_columns([each for each in CHANGE_COLUMNS if each in changes.schema.names])
+    actions = np.where(ranks[taken] % 2 == 1, UPSERT, DELETE)
+    rows = rows.take(pa.array(taken))
+    return rows.append_column(ACTION_COLUMN, pa.array(actions.tolist(), pa.string()))
+
+
+def net_changes_of_frame(changes: DataFrame, keys: Sequence[str], *, asset: str) -> DataFrame:
+    """As `net_changes`, of a Spark DataFrame and lazily; two rows of one version with the same key
+    make the query fail.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    keys = _check_columns(changes.columns, keys, asset=asset)
+    came = f.col(CHANGE_TYPE_COLUMN).isin(*_CAME)
+    rank = f.col(COMMIT_VERSION_COLUMN) * 2 + came.cast("long")
+    of_key = Window.partitionBy(*keys)
+    ranked = changes.withColumn(_RANK, rank).withColumn(_LAST, f.max(_RANK).over(of_key))
+    last = ranked.filter(f.col(_RANK) == f.col(_LAST))
+    counted = last.withColumn(_COUNT, f.count("*").over(of_key)).withColumn(
+        _POSITION, f.row_number().over(of_key.orderBy(_RANK))
+    )
+    message = f"{asset} returned several rows with the same key ({', '.join(keys)}) for one version"
+    is_there = f.col(_RANK) % 2 == 1
+    action = (
+        f.when(is_there & (f.col(_COUNT) > 1), f.raise_error(f.lit(message)).cast("string"))
+        .when(is_there, f.lit(UPSERT))
+        .otherwise(f.lit(DELETE))
+    )
+    marked = counted.filter(f.col(_POSITION) == 1).withColumn(ACTION_COLUMN, action)
+    dropped = {*CHANGE_COLUMNS} - {ACTION_COLUMN}
+    return marked.drop(_RANK, _LAST, _COUNT, _POSITION, *dropped)
+
+
+def _check_columns(names: Sequence[str], keys: Sequence[str], *, asset: str) -> tuple[str, ...]:
+    """The keys as the rows spell them.
+
+    Raises:
+        InvalidArgument: the rows lack a key, or the columns that say what changed.
+    """
+    missing = [each for each in (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN) if each not in names]
+    if missing:
+        raise InvalidArgument(
+            f"the rows that {asset} returned lack {', '.join(missing)}, so that nothing says which "
+            "of them are gone: keep the columns _change_type and _commit_version of the changes; "
+            'or, where every returned row is to be there, declare returns="rows"'
+        )
+    by_name = {each.casefold(): each for each in names}
+    for each in keys:
+        if each.casefold() not in by_name:
+            raise InvalidArgument(
+                f"the rows that {asset} returned lack its key {each}; they have {', '.join(names)}",
+                column=each,
+            )
+    return tuple(by_name[each.casefold()] for each in keys)
+
+
+def _ranks(changes: Any, asset: str) -> Any:
+    """A numpy array that orders changes in time; odd where a row is there afterwards."""
+    types = changes[CHANGE_TYPE_COLUMN].cast(pa.string())
+    came = pc.is_in(types, value_set=pa.array(_CAME))
+    known = pc.or_(came, pc.is_in(types, value_set=pa.array(_LEFT)))
+    versions = changes[COMMIT_VERSION_COLUMN].cast(pa.int64())
+    if not pc.all(known, min_count=0).as_py() or versions.null_count:
+        raise InvalidArgument(
+            f"the rows that {asset} returned do not all say what they are: _change_type is one of "
+            f"{', '.join((*_CAME, *_LEFT))}, and _commit_version a number"
+        )
+    return versions.to_numpy() * 2 + came.to_numpy().astype(np.int64)
+
+
+def _refuse_ambiguous(ranked: Any, last: Any, keys: Sequence[str], asset: str) -> None:
+    counted = ranked.group_by([*keys, _RANK]).aggregate([([], "count_all")])
+    came = pc.equal(pc.bit_wise_and(counted[_RANK], 1), 1)
+    several = counted.filter(pc.and_(came, pc.greater(counted["count_all"], 1)))
+    if not several.num_rows:
+        return
+    final = {tuple(row[name] for name in (*keys, f"{_RANK}_max")) for row in last.to_pylist()}
+    open_ = [
+        {name: row[name] for name in keys}
+        for row in several.to_pylist()
+        if tuple(row[name] for name in (*keys, _RANK)) in final
+    ]
+    if open_:
+        raise ConstraintViolation(
+            f"{asset} returned several rows with the same key ({', '.join(keys)}) for one version, "
+            f"which is ambiguous ({len(open_)} keys): leave one row per key",
+            examples=tuple(repr(each) for each in open_[:_MAX_EXAMPLES]),
+        )

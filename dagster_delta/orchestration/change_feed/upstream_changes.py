@@ -1,0 +1,158 @@
+"""The rows of an upstream table that an incremental asset has not seen yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
+from dagster_delta.engines.arrow.change_data_reader import (
+    COMMIT_TIMESTAMP_COLUMN,
+    COMMIT_VERSION_COLUMN,
+    feed_configuration,
+)
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.table.read.change_data_feed import ChangeDataFeed
+from dagster_delta.table.read.row_frames import RowFrames
+from dagster_delta.table.read.scan import Scan
+from dagster_delta.table.read.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["CHANGE_COLUMNS", "UpstreamChanges", "VersionRange"]
+
+CHANGE_COLUMNS = (CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN, COMMIT_TIMESTAMP_COLUMN)
+"""What stands behind the columns of the upstream table."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRange:
+    """Versions whose changes are taken, for some of the partitions or for all."""
+
+    from_version: int
+    where: str | None
+    """Spark SQL over the upstream table; None for every row."""
+
+
+class UpstreamChanges(RowFrames):
+    """The input of an incremental asset: the row changes since the last run, or every row.
+
+    Behind the columns of the upstream table stand `_change_type` (`insert`, `delete`,
+    `update_preimage`, `update_postimage`), `_commit_version` and `_commit_timestamp`. In a full
+    refresh every row of the table is an `insert` of its latest version.
+
+    Args:
+        snapshot: the upstream table as of the last version that is taken.
+        ranges: the versions to take; empty for a full refresh.
+        where: of a full refresh, as in `VersionRange`.
+        columns: of the upstream table; None for all.
+        refresh_reason: why every row is taken; None where only changes are.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        ranges: Sequence[VersionRange],
+        *,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        refresh_reason: str | None = None,
+    ) -> None:
+        self.snapshot = snapshot
+        """The upstream table as of the last version that is taken."""
+        self.refresh_reason = refresh_reason
+        """Why every row is taken; None where only changes are."""
+        self.columns = snapshot.schema.names if columns is None else tuple(columns)
+        """Columns of the upstream table that are read."""
+        self._where = where
+        self._feeds = tuple(
+            ChangeDataFeed(
+                snapshot,
+                each.from_version,
+                [*self.columns, *CHANGE_COLUMNS],
+                each.where,
+                appends_suffice=True,
+            )
+            for each in ranges
+        )
+
+    def __repr__(self) -> str:
+        what = "every row" if self.is_full_refresh else f"changes from {self.from_version}"
+        return f"UpstreamChanges({self.snapshot!r}, {what})"
+
+    @property
+    def is_full_refresh(self) -> bool:
+        """Whether these are all rows of the table and not its changes."""
+        return self.refresh_reason is not None
+
+    @property
+    def from_version(self) -> int | None:
+        """The first version whose changes are taken; None in a full refresh."""
+        return min((each.starting_version for each in self._feeds), default=None)
+
+    @property
+    def to_version(self) -> int:
+        """The last version that is taken."""
+        return self.snapshot.version
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log tells that no row has changed. Never in a full refresh.
+
+        Raises:
+            VersionNotFound, LogGap, ChangeDataNotRecorded, SchemaMismatch: the changes cannot be
+                told any more.
+        """
+        # Every one is asked, as each may find that its changes cannot be told.
+        empty = [each.is_empty for each in self._feeds]
+        return not self.is_full_refresh and all(empty)
+
+    def to_batches(self) -> Any:
+        """The rows as a `pa.RecordBatchReader`.
+
+        Raises:
+            DataFileMissing, InvalidTable, UnsupportedExpression, StorageFailure: as
+                `ChangeDataFeed.to_batches` does.
+        """
+        configuration = feed_configuration(self.snapshot.configuration, has_change_type=True)
+        schema = to_arrow_schema(configuration.schema)
+        schema = pa.schema([schema.field(name) for name in (*self.columns, *CHANGE_COLUMNS)])
+        batches = self._every_row(schema) if self.is_full_refresh else self._changed_rows()
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
+        """The rows as a lazy Spark DataFrame. Raises as `ChangeDataFeed.to_spark` does."""
+        if not self.is_full_refresh:
+            frames = [each.to_spark(spark) for each in self._feeds]
+            return reduce(lambda left, right: left.union(right), frames)
+        from pyspark.sql import functions
+
+        frame = self._scan().to_spark(spark)
+        at = functions.timestamp_millis(functions.lit(self.snapshot.timestamp_ms))
+        return (
+            frame.withColumn(CHANGE_TYPE_COLUMN, functions.lit("insert"))
+            .withColumn(COMMIT_VERSION_COLUMN, functions.lit(self.to_version).cast("long"))
+            .withColumn(COMMIT_TIMESTAMP_COLUMN, at)
+        )
+
+    def _scan(self) -> Scan:
+        return Scan(self.snapshot, self.columns, self._where)
+
+    def _changed_rows(self) -> Iterator[Any]:
+        for each in self._feeds:
+            yield from each.to_batches()
+
+    def _every_row(self, schema: Any) -> Iterator[Any]:
+        version = pa.scalar(self.to_version, pa.int64())
+        at = pa.scalar(self.snapshot.timestamp_ms * 1000, schema.field(-1).type)
+        for batch in self._scan().to_batches():
+            constants = [
+                pa.repeat(value, batch.num_rows)
+                for value in (pa.scalar("insert", pa.string()), version, at)
+            ]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *constants], schema=schema)

@@ -1,0 +1,332 @@
+"""Asset checks on a Delta table: what it declares itself, and what its users expect of it."""
+
+# No `from __future__ import annotations`: Dagster compares the annotation of `context` itself.
+
+import datetime as dt
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from dagster_delta.errors import InvalidArgument, TableNotFound, UnsupportedExpression
+from dagster_delta.orchestration.asset_keys import asset_key_of
+from dagster_delta.orchestration.checks.table_checks import (
+    Finding,
+    check_freshness,
+    check_generated_columns,
+    check_health,
+    check_health_measures,
+    check_not_null,
+    check_row_constraints,
+    check_row_count,
+    check_schema,
+    check_unique,
+    rows_since,
+    spell_age,
+)
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.protocol.schema import StructType
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["delta_asset_checks"]
+
+CheckOfVersion = Callable[["Snapshot", int | None], Finding]
+"""From a version, and the one at which the rule held last, to what the rule says."""
+
+_VERSION_KEY = "delta/version"
+_ID_KEY = "delta/table_id"
+
+_HISTORY = 10
+"""Evaluations to look through for the last one with a result; beyond it all rows are checked."""
+
+
+def delta_asset_checks(
+    asset: Any,
+    *,
+    table: str | None = None,
+    storage_options: StorageOptions | Mapping[str, Any] | None = None,
+    constraints: bool = True,
+    unique: str | Sequence[str] | None = None,
+    row_count: tuple[int | None, int | None] | None = None,
+    freshness: dt.timedelta | None = None,
+    schema: Any = None,
+    allow_more_columns: bool = False,
+    health: Mapping[str, float] | None = None,
+    all_rows: bool = False,
+    blocking: bool | Collection[str] = False,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    io_manager_key: str = "io_manager",
+) -> list[dg.AssetChecksDefinition]:
+    """Asset checks for the table of an asset, whichever tool writes it.
+
+    Names: `delta_not_null`, `delta_constraints`, `delta_generated_columns`, `delta_unique`,
+    `delta_row_count`, `delta_freshness`, `delta_schema` and `delta_health`. The first three look at
+    the rows that came since the check passed last, unless what the table declares has changed.
+    Failing rows are shown as metadata. A rule that the embedded engine cannot evaluate as Spark
+    would is a warning, never a pass.
+
+    Args:
+        asset: the asset, its spec, or its key where `table` is given.
+        table: location of the table, where no DeltaIOManager stores it.
+        storage_options: how to reach that.
+        constraints: whether to check NOT NULL, CHECK constraints, invariants and generated columns.
+        unique: columns in which no two rows agree, such as the keys of a merge.
+        row_count: least and most number of rows, either of them None for no bound.
+        freshness: how old the last change of rows may be.
+        schema: columns that the table should have: a `pa.Schema`, or a `StructType` of ours.
+        allow_more_columns: whether it may have others besides.
+        health: largest allowed values, by a name of `TableHealth`: `{"small_file_share": 0.5}`.
+        all_rows: look at all rows in every check.
+        blocking: whether downstream assets wait for the checks; or the names of those they wait
+            for.
+        severity: of a check that fails.
+        io_manager_key: the DeltaIOManager that stores the asset.
+
+    Raises:
+        InvalidArgument: the arguments make no sense together.
+
+    Examples:
+        checks = delta_asset_checks(orders, unique=["id"], freshness=dt.timedelta(days=1))
+        dg.Definitions(assets=[orders], asset_checks=checks, resources=…)
+    """
+    rules = _rules(
+        constraints=constraints,
+        unique=unique,
+        row_count=row_count,
+        freshness=freshness,
+        schema=schema,
+        allow_more_columns=allow_more_columns,
+        health=health,
+        all_rows=all_rows,
+    )
+    key = asset_key_of(asset)
+    if not rules:
+        raise InvalidArgument(
+            f"the checks of {key.to_user_string()} are empty: enable at least one"
+        )
+    _check_blocking(blocking, rules)
+    source = _Table(key, asset, table, storage_options, io_manager_key)
+    specs = [
+        dg.AssetCheckSpec(
+            name,
+            asset=key,
+            description=rule.description,
+            blocking=blocking if isinstance(blocking, bool) else name in blocking,
+        )
+        for name, rule in rules.items()
+    ]
+
+    @dg.multi_asset_check(
+        name="_".join(["delta_checks", *key.path]).replace("-", "_"),
+        specs=specs,
+        can_subset=True,
+        required_resource_keys=set() if table is not None else {io_manager_key},
+    )
+    def checks(context: dg.AssetCheckExecutionContext) -> Any:
+        snapshot = source.open(context)
+        for check_key in context.selected_asset_check_keys:
+            rule = rules[check_key.name]
+            last = _passed_at(context.instance, check_key, snapshot)
+            finding = _evaluate(rule, snapshot, last)
+            yield _result(check_key, snapshot, finding, severity)
+
+    return [checks]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One check."""
+
+    description: str
+    check: CheckOfVersion
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Where the table of an asset is found."""
+
+    key: dg.AssetKey
+    asset: Any
+    uri: str | None
+    storage_options: StorageOptions | Mapping[str, Any] | None
+    io_manager_key: str
+
+    def __post_init__(self) -> None:
+        if self.uri is None and not isinstance(self.asset, dg.AssetsDefinition | dg.AssetSpec):
+            raise InvalidArgument(
+                f"the checks of {self.key.to_user_string()} do not know its table: pass the asset "
+                "itself, or the location as table"
+            )
+
+    def open(self, context: dg.AssetCheckExecutionContext) -> "Snapshot":
+        from dagster_delta.table.delta_table import DeltaTable
+
+        if self.uri is not None:
+            options = plain_options(self.storage_options)
+            return DeltaTable(self.uri, storage_options=options).snapshot()
+        manager = getattr(context.resources, self.io_manager_key)
+        if not isinstance(manager, DeltaIOManager):
+            raise InvalidArgument(
+                f"{self.key.to_user_string()} is stored by the resource {self.io_manager_key!r}, "
+                "which is not a DeltaIOManager: pass the location of its table as table"
+            )
+        snapshot = manager.table_of(self.key, self._metadata())
+        if snapshot is None:
+            raise TableNotFound(
+                f"{self.key.to_user_string()} has no Delta table yet: materialize it first"
+            )
+        return snapshot
+
+    def _metadata(self) -> Mapping[str, Any]:
+        if isinstance(self.asset, dg.AssetSpec):
+            return self.asset.metadata
+        metadata: Mapping[str, Any] = self.asset.metadata_by_key[self.key]
+        return metadata
+
+
+def _rules(
+    *,
+    constraints: bool,
+    unique: str | Sequence[str] | None,
+    row_count: tuple[int | None, int | None] | None,
+    freshness: dt.timedelta | None,
+    schema: Any,
+    allow_more_columns: bool,
+    health: Mapping[str, float] | None,
+    all_rows: bool,
+) -> dict[str, _Rule]:
+    rules: dict[str, _Rule] = {}
+    if constraints:
+        rules |= _constraint_rules(all_rows=all_rows)
+    if unique is not None:
+        columns = (unique,) if isinstance(unique, str) else tuple(unique)
+        rules["delta_unique"] = _Rule(
+            f"No two rows have the same {', '.join(columns)}.",
+            lambda s, _: check_unique(s, columns),
+        )
+    if row_count is not None:
+        least, most = row_count
+        if least is None and most is None:
+            raise InvalidArgument("row_count is a pair of bounds, of which one at least is set")
+        rules["delta_row_count"] = _Rule(
+            "The number of rows is within bounds.", lambda s, _: check_row_count(s, least, most)
+        )
+    if freshness is not None:
+        rules["delta_freshness"] = _Rule(
+            f"Rows have changed within the last {spell_age(freshness)}.",
+            lambda s, _: check_freshness(s, freshness, dt.datetime.now(dt.UTC)),
+        )
+    if schema is not None:
+        declared = _as_schema(schema)
+        rules["delta_schema"] = _Rule(
+            "The columns and their types match the declaration.",
+            lambda s, _: check_schema(s, declared, allow_more=allow_more_columns),
+        )
+    if health:
+        check_health_measures(health)
+        rules["delta_health"] = _Rule(
+            "The health measures of the table are within bounds.",
+            lambda s, _: check_health(s, health),
+        )
+    return rules
+
+
+def _constraint_rules(*, all_rows: bool) -> dict[str, _Rule]:
+    def on_new_rows(check: Any) -> CheckOfVersion:
+        return lambda snapshot, last: check(rows_since(snapshot, None if all_rows else last))
+
+    return {
+        "delta_not_null": _Rule("NOT NULL columns contain no nulls.", on_new_rows(check_not_null)),
+        "delta_constraints": _Rule(
+            "Rows satisfy the CHECK constraints and invariants of the table.",
+            on_new_rows(check_row_constraints),
+        ),
+        "delta_generated_columns": _Rule(
+            "Generated columns match their generation expressions.",
+            on_new_rows(check_generated_columns),
+        ),
+    }
+
+
+def _evaluate(rule: _Rule, snapshot: "Snapshot", last: int | None) -> Finding | str:
+    try:
+        return rule.check(snapshot, last)
+    except UnsupportedExpression as error:
+        return str(error)
+
+
+def _result(
+    key: dg.AssetCheckKey,
+    snapshot: "Snapshot",
+    finding: Finding | str,
+    severity: dg.AssetCheckSeverity,
+) -> dg.AssetCheckResult:
+    metadata: dict[str, Any] = {_VERSION_KEY: snapshot.version, _ID_KEY: snapshot.metadata.id}
+    if isinstance(finding, str):
+        return dg.AssetCheckResult(
+            passed=False,
+            asset_key=key.asset_key,
+            check_name=key.name,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"Not evaluated: {finding}",
+            metadata=metadata,
+        )
+    metadata |= {f"delta/{name}": value for name, value in finding.facts.items()}
+    if finding.examples:
+        plain = json.loads(json.dumps(finding.examples, default=str))
+        metadata["delta/examples"] = dg.MetadataValue.json(plain)
+    return dg.AssetCheckResult(
+        passed=finding.passed,
+        asset_key=key.asset_key,
+        check_name=key.name,
+        severity=severity,
+        description=finding.description,
+        metadata=metadata,
+    )
+
+
+def _passed_at(
+    instance: dg.DagsterInstance, key: dg.AssetCheckKey, snapshot: "Snapshot"
+) -> int | None:
+    """The version of this table at which the check passed, if that is what it did last."""
+    evaluation = _last_evaluation(instance, key)
+    if evaluation is None or not evaluation.passed:
+        return None
+    known = {name: value.value for name, value in evaluation.metadata.items()}
+    if known.get(_ID_KEY) != snapshot.metadata.id:
+        return None
+    version = known.get(_VERSION_KEY)
+    return version if isinstance(version, int) else None
+
+
+def _last_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Any:
+    # The latest record is of the running evaluation itself, which has no result yet.
+    history = instance.event_log_storage.get_asset_check_execution_history(key, limit=_HISTORY)
+    for record in history:
+        event = None if record.event is None else record.event.dagster_event
+        if event is not None and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            return event.asset_check_evaluation_data
+    return None
+
+
+def _as_schema(schema: Any) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
+
+    return from_arrow_schema(schema)
+
+
+def _check_blocking(blocking: bool | Collection[str], rules: Mapping[str, _Rule]) -> None:
+    if isinstance(blocking, bool):
+        return
+    unknown = sorted(set(blocking) - set(rules))
+    if unknown:
+        raise InvalidArgument(
+            f"there is no check {', '.join(unknown)} to wait for; there are {', '.join(rules)}"
+        )

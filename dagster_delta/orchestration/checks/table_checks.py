@@ -1,0 +1,387 @@
+"""What the rules of a table, and of whoever watches it, say about one of its versions.
+
+Other writers may break what a table declares, and this looks for the rows that do. A rule that
+looks at each row by itself is evaluated on the rows that came since it last held.
+
+Spec: Column Invariants; CHECK Constraints; Generated Columns.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import Constraint
+from dagster_delta.engines.rows.completion import generation_constraints
+from dagster_delta.errors import DeltaError, InvalidArgument, LogGap, VersionNotFound
+from dagster_delta.evolution.schema_diff import diff_schemas
+from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.storage.scratch_directory import scratch_directory
+from dagster_delta.table.log.commit_range import read_commit_range
+from dagster_delta.table.maintenance.health import TableHealth, table_health
+from dagster_delta.table.read.scan import Scan
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.watch import LogCursor, last_data_change
+from dagster_delta.table.write.planning import table_constraints
+
+__all__ = [
+    "HEALTH_MEASURES",
+    "Finding",
+    "NewRows",
+    "check_freshness",
+    "check_generated_columns",
+    "check_health",
+    "check_health_measures",
+    "check_not_null",
+    "check_row_constraints",
+    "check_row_count",
+    "check_schema",
+    "check_unique",
+    "rows_since",
+    "spell_age",
+]
+
+_MAX_EXAMPLES = 5
+_MEMORY_LIMIT = "1GB"
+
+HEALTH_MEASURES = (
+    *(each.name for each in fields(TableHealth) if each.name not in {"version"}),
+    "average_file_bytes",
+    "small_file_share",
+    "deleted_share",
+    "partition_skew",
+)
+"""What a health threshold may be set for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule says about a version."""
+
+    passed: bool
+    description: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Figures, by the name that the UI shows behind `delta/`."""
+    examples: tuple[Mapping[str, Any], ...] = ()
+    """A few rows that break the rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """The rows that a rule is evaluated on."""
+
+    snapshot: Snapshot
+    since: int | None
+    """Version behind which rows are new; None for all rows."""
+    paths: frozenset[str] | None
+    """Files that hold the new rows, as the log spells them; None for all files."""
+
+    @property
+    def scope(self) -> str:
+        """Which rows these are, in words."""
+        return "all rows" if self.since is None else f"rows since version {self.since}"
+
+    def batches(self, where: str, columns: Sequence[str] | None = None) -> Any:
+        """The rows for which a condition is true, as a `pa.RecordBatchReader`."""
+        from dagster_delta.engines.arrow.engine import ArrowEngine
+
+        scan = Scan(self.snapshot, columns, where)
+        if self.paths is None:
+            return scan.to_batches()
+        if scan.where is not None:
+            scan.where.check_embeddable()
+        plan = scan.plan()
+        wanted = pc.is_in(plan.files["path"], value_set=pa.array(sorted(self.paths), pa.string()))
+        return ArrowEngine().read(replace(plan, files=plan.files.filter(wanted)))
+
+
+def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:
+    """The rows that came after a version; all of them where that cannot be told, or where what the
+    table declares has changed meanwhile.
+
+    Args:
+        snapshot: the version to look at.
+        version: when the rules held last; None for never.
+
+    Raises:
+        InvalidTable, StorageFailure: of the log.
+    """
+    everything = NewRows(snapshot, None, None)
+    if version is None or version > snapshot.version:
+        return everything
+    paths: set[str] = set()
+    if version < snapshot.version:
+        try:
+            for commit in read_commit_range(snapshot.store, version + 1, snapshot.version):
+                actions = commit.actions
+                if actions.metadata is not None or actions.protocol is not None:
+                    return everything
+                paths.update(each.path for each in actions.adds if each.data_change)
+        except (VersionNotFound, LogGap):
+            return everything
+    return NewRows(snapshot, version, frozenset(paths))
+
+
+def check_not_null(rows: NewRows) -> Finding:
+    """Whether columns that may not be null are not.
+
+    Raises:
+        UnsupportedExpression, InvalidTable, StorageFailure: as reading the rows does.
+    """
+    constraints = table_constraints(rows.snapshot.configuration)
+    return _check_each([each for each in constraints if each.name.startswith("NOT NULL")], rows)
+
+
+def check_row_constraints(rows: NewRows) -> Finding:
+    """Whether rows satisfy the CHECK constraints and invariants. Raises as `check_not_null`."""
+    constraints = table_constraints(rows.snapshot.configuration)
+    return _check_each([each for each in constraints if not each.name.startswith("NOT NULL")], rows)
+
+
+def check_generated_columns(rows: NewRows) -> Finding:
+    """Whether generated columns are what they are generated from. Raises as `check_not_null`."""
+    generated = generated_columns(rows.snapshot.configuration)
+    return _check_each(generation_constraints(ColumnValues(verified=generated)), rows)
+
+
+def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
+    """Whether no two rows agree in all of some columns; nulls agree with each other.
+
+    Raises:
+        SchemaMismatch: a column is not there.
+        InvalidTable, StorageFailure: as reading the rows does.
+    """
+    import duckdb
+
+    from dagster_delta.engines.sql.duckdb_sql import SEALED_CONFIG
+
+    scan = Scan(snapshot, columns)
+    with scratch_directory("unique-") as directory:
+        settings: dict[str, Any] = {
+            **SEALED_CONFIG,
+            "temp_directory": directory,
+            "memory_limit": _MEMORY_LIMIT,
+        }
+        failures: list[DeltaError] = []
+        with (
+            _reading(failures, duckdb.Error),
+            duckdb.connect(":memory:", config=settings) as connection,
+        ):
+            connection.register("given", _noting(scan.to_batches(), failures))
+            names = ", ".join(_quoted(each) for each in scan.columns)
+            connection.execute(
+                f'CREATE TABLE repeated AS SELECT {names}, count(*) AS "rows" FROM given '
+                "GROUP BY ALL HAVING count(*) > 1"
+            )
+            totals = connection.execute('SELECT count(*), sum("rows") FROM repeated').fetchall()
+            found: Any = connection.sql(
+                f"SELECT * FROM repeated ORDER BY ALL LIMIT {_MAX_EXAMPLES}"
+            )
+            examples = found.to_arrow_table().to_pylist()
+    ((keys, repeated),) = totals
+    spelled = ", ".join(scan.columns)
+    return Finding(
+        passed=not keys,
+        description=f"{keys} keys ({spelled}) occur in more than one row, {repeated} rows in all"
+        if keys
+        else f"No two rows have the same {spelled}",
+        facts={"violations": int(keys)},
+        examples=tuple(examples),
+    )
+
+
+def _noting(rows: Any, failures: list[DeltaError]) -> Any:
+    """The `pyarrow.RecordBatchReader` again, which notes the error that ends it."""
+
+    def batches() -> Iterator[Any]:
+        try:
+            yield from rows
+        except DeltaError as error:
+            failures.append(error)
+            raise
+
+    return pa.RecordBatchReader.from_batches(rows.schema, batches())
+
+
+@contextmanager
+def _reading(failures: Sequence[DeltaError], engine_error: type[Exception]) -> Iterator[None]:
+    """What the SQL engine reports of an input that failed, as the error of the input."""
+    try:
+        yield
+    except engine_error:
+        if failures:
+            raise failures[0] from None
+        raise
+
+
+def check_row_count(snapshot: Snapshot, least: int | None, most: int | None) -> Finding:
+    """Whether the table has as many rows as it should. Raises as reading the log does."""
+    count = snapshot.num_records
+    if count is None:
+        count = Scan(snapshot).count()
+    passed = (least is None or count >= least) and (most is None or count <= most)
+    bounds = " and ".join(
+        [f"at least {least}"] * (least is not None) + [f"at most {most}"] * (most is not None)
+    )
+    return Finding(passed, f"The table has {count} rows; expected {bounds}", {"rows": count})
+
+
+def check_freshness(snapshot: Snapshot, oldest: dt.timedelta, now: dt.datetime) -> Finding:
+    """Whether rows have changed lately. Maintenance does not make a table fresh.
+
+    Args:
+        snapshot: the version to look at.
+        oldest: age that the last change of rows may have.
+        now: the time, with a zone.
+
+    Raises:
+        InvalidTable, StorageFailure: of the log.
+    """
+    changed_ms = _last_change_ms(snapshot)
+    if changed_ms is None:
+        return Finding(passed=False, description="The table has never had a row")
+    changed = dt.datetime.fromtimestamp(changed_ms / 1000, dt.UTC)
+    age = now - changed
+    return Finding(
+        passed=age <= oldest,
+        description=f"Rows last changed at {changed.isoformat(timespec='seconds')}, "
+        f"{spell_age(age)} ago; the limit is {spell_age(oldest)}",
+        facts={"age_seconds": age.total_seconds()},
+    )
+
+
+def check_schema(snapshot: Snapshot, declared: StructType, *, allow_more: bool) -> Finding:
+    """Whether the table has the columns that were declared, with their types.
+
+    Args:
+        snapshot: the version to look at.
+        declared: the columns.
+        allow_more: whether the table may have more of them.
+    """
+    diff = diff_schemas(declared, snapshot.schema)
+    lines = [f"- {each.column}: declared as {each.table_type}" for each in diff.missing]
+    lines += [
+        f"~ {each.column}: declared as {each.table_type}, and is {each.data_type}"
+        for each in diff.retyped
+    ]
+    if not allow_more:
+        lines += [f"+ {each.column}: {each.data_type} was not declared" for each in diff.added]
+    return Finding(
+        passed=not lines,
+        description="\n".join(["The columns differ from the declaration:", *lines])
+        if lines
+        else "The columns match the declaration",
+        facts={"differences": len(lines)},
+    )
+
+
+def check_health(snapshot: Snapshot, most: Mapping[str, float]) -> Finding:
+    """Whether the shape of the table is within bounds.
+
+    Args:
+        snapshot: the version to look at.
+        most: the largest allowed value by one of `HEALTH_MEASURES`.
+
+    Raises:
+        InvalidTable, StorageFailure: of the log.
+    """
+    health = table_health(snapshot)
+    values = {name: _measure(health, name) for name in most}
+    beyond = {
+        name: value for name, value in values.items() if value is not None and value > most[name]
+    }
+    described = ", ".join(
+        f"{name} is {value:g}; the limit is {most[name]:g}" for name, value in beyond.items()
+    )
+    return Finding(
+        passed=not beyond,
+        description=f"The table is due for maintenance: {described}"
+        if beyond
+        else "The table needs no maintenance",
+        facts={name: value for name, value in values.items() if value is not None},
+    )
+
+
+def _measure(health: TableHealth, name: str) -> float | None:
+    value: float | tuple[str, ...] | None = getattr(health, name)
+    return len(value) if isinstance(value, tuple) else value
+
+
+def check_health_measures(names: Iterable[str]) -> None:
+    """Make sure that these are `HEALTH_MEASURES`.
+
+    Raises:
+        InvalidArgument: one is not.
+    """
+    for each in names:
+        if each not in HEALTH_MEASURES:
+            raise InvalidArgument(
+                f"a table's health has no {each}; there are {', '.join(HEALTH_MEASURES)}"
+            )
+
+
+def _check_each(constraints: Sequence[Constraint], rows: NewRows) -> Finding:
+    counts: dict[str, int] = {}
+    examples: list[Mapping[str, Any]] = []
+    for each in constraints:
+        broken = f"NOT coalesce(({each.sql}), false)"
+        count = sum(batch.num_rows for batch in rows.batches(broken, ()))
+        if count:
+            counts[f"{each.name} ({each.sql})"] = count
+            examples += _first_rows(rows.batches(broken), _MAX_EXAMPLES - len(examples))
+    described = "; ".join(f"{count} rows violate {name}" for name, count in counts.items())
+    if not constraints:
+        described = "The table declares no constraints of this kind"
+    return Finding(
+        passed=not counts,
+        description=described or f"{len(constraints)} constraints hold for {rows.scope}",
+        facts={"violations": sum(counts.values()), "rules": len(constraints), "scope": rows.scope},
+        examples=tuple(examples),
+    )
+
+
+def _first_rows(batches: Iterable[Any], count: int) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    for batch in batches:
+        found += batch.slice(0, count - len(found)).to_pylist()
+        if len(found) >= count:
+            break
+    return found
+
+
+def _last_change_ms(snapshot: Snapshot) -> int | None:
+    commit = last_data_change(snapshot.store, LogCursor(version=snapshot.version))
+    if commit is not None and commit.timestamp_ms is not None:
+        return commit.timestamp_ms
+    # The log was cleaned behind the last change; files are as old as their rows at least.
+    newest = [
+        pc.max(batch.files["modification_time_ms"]).as_py()
+        for batch in snapshot.file_batches(["modification_time_ms"])
+    ]
+    return max((int(each) for each in newest if each is not None), default=None)
+
+
+def spell_age(age: dt.timedelta) -> str:
+    """A length of time as people say it, to its two largest units: `1 day 2 hours`.
+
+    Args:
+        age: the length; nothing below a second counts.
+    """
+    left = round(age.total_seconds())
+    parts = []
+    for unit, seconds in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        count, left = divmod(left, seconds)
+        if count:
+            parts.append(f"{count} {unit}{'s' * (count > 1)}")
+    return " ".join(parts[:2]) or "0 seconds"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,1 @@
+"""The IO manager: values of assets as commits, inputs as scans."""

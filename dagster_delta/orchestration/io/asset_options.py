@@ -1,0 +1,381 @@
+"""What an asset's metadata, and the IO manager's configuration behind it, ask for: read once.
+
+Metadata on the asset (or on an op's `Out`) overrides the configuration of the IO manager, and
+metadata that the asset puts on its output while it runs overrides both, for what does not decide
+where the table lies. A key may be written plainly, as the other Delta integrations have it
+(`partition_expr`), or under our own namespace (`delta/partition_expr`), where a key we do not know
+is an error and not a typo that nobody notices.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+from dagster import AssetKey, MetadataValue
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io.merge_config import (
+    MergeConfig,
+    MergeOperationsConfig,
+    parse_merge_config,
+    parse_merge_operations,
+)
+
+__all__ = [
+    "NAMESPACE",
+    "AssetOptions",
+    "InputOptions",
+    "SchemaMode",
+    "WriteMode",
+    "read_asset_options",
+    "read_input_options",
+]
+
+WriteMode = Literal["append", "overwrite", "merge", "error", "ignore"]
+SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
+
+NAMESPACE = "delta/"
+DEFAULT_SCHEMA = "public"
+
+_ASSET_KEYS = {
+    "mode": "mode",
+    "schema_mode": "schema_mode",
+    "overwrite_schema": "overwrite_schema",
+    "partition_expr": "partition_expr",
+    "partition_by": "partition_by",
+    "cluster_by": "cluster_by",
+    "sort_by": "sort_by",
+    "schema": "schema",
+    "table_name": "table_name",
+    "table": "table_name",
+    "root_name": "table_name",
+    "table_configuration": "properties",
+    "table_properties": "properties",
+    "custom_metadata": "custom_metadata",
+    "commit_properties": "commit_properties",
+    "show_history": "history",
+    "writer_properties": "writer_properties",
+    "merge_config": "merge",
+    "merge_predicate": "merge_predicate",
+    "merge_operations_config": "merge_operations",
+}
+"""Metadata key to option; several keys for one option are the spellings of earlier integrations."""
+
+_FIXED_OPTIONS = frozenset({"partition_expr", "schema", "table_name"})
+"""Options that readers of the table go by too, so that no run can have its own."""
+
+_INPUT_KEYS = {
+    "columns": "columns",
+    "where": "where",
+    "predicate": "where",
+    "version": "version",
+    "table_version": "version",
+}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class AssetOptions:
+    """Everything that says where and how one asset is stored."""
+
+    mode: WriteMode = "overwrite"
+    schema_mode: SchemaMode = "strict"
+    schema: str | None = None
+    """Directory between the root and the table; None: the asset's key prefix, else `public`."""
+    table_name: str | None = None
+    """Name of the table's directory; None: the last part of the asset key."""
+    partition_expr: str | Mapping[str, str] | None = None
+    """Column that holds the Dagster partition, or one per dimension."""
+    partition_by: tuple[str, ...] | None = None
+    """Physical partition columns of a new table; None: those of `partition_expr` that take one
+    value per Dagster partition. Empty: not partitioned."""
+    cluster_by: tuple[str, ...] | None = None
+    """Columns that OPTIMIZE clusters the rows of a new table by, instead of partition columns."""
+    sort_by: tuple[str, ...] | None = None
+    """Columns that the rows of each file are sorted by."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Table properties of a new table."""
+    custom_metadata: Mapping[str, str] = field(default_factory=dict)
+    """Put into the commitInfo of every commit."""
+    merge: MergeConfig | None = None
+    """Configuration of the mode `merge`."""
+    history: int = 0
+    """Latest commits of the table that every materialisation shows; each is read for it."""
+
+    def table_uri(self, root_uri: str, asset_key: AssetKey | None, output_name: str) -> str:
+        """`<root>/<schema>/<table>`, where earlier Delta IO managers keep the table too.
+
+        Raises:
+            InvalidArgument: the root is empty, which would be that of the file system.
+        """
+        if not root_uri.strip():
+            raise InvalidArgument(
+                "root_uri of the DeltaIOManager is empty: set it to the location that holds the "
+                "tables, and the environment variable that it comes from, if it does"
+            )
+        root = root_uri.rstrip("/")
+        schema, table = self.table_path(asset_key, output_name)
+        return f"{root}/{schema}/{table}" if schema else f"{root}/{table}"
+
+    def table_path(self, asset_key: AssetKey | None, output_name: str) -> tuple[str, str]:
+        """Schema (empty for none) and name of the table."""
+        path = asset_key.path if asset_key is not None else [output_name]
+        schema = self.schema
+        if schema is None:
+            schema = path[-2] if len(path) > 1 else DEFAULT_SCHEMA
+        return schema, self.table_name or path[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    """What one input asks of the table it reads, from the metadata of its `AssetIn` or `In`."""
+
+    columns: tuple[str, ...] | None = None
+    """Columns to read; None: all."""
+    where: str | None = None
+    """Spark SQL filter, on top of the partitions being read."""
+    version: int | None = None
+    """Table version to read; None: the latest."""
+
+
+def read_asset_options(
+    metadata: Mapping[str, Any],
+    defaults: AssetOptions,
+    *,
+    asset: str | None,
+    runtime: Mapping[str, Any] | None = None,
+) -> AssetOptions:
+    """The options of one asset: its metadata over the defaults of the IO manager.
+
+    Args:
+        metadata: definition metadata of the asset or output.
+        defaults: what holds where the metadata is silent.
+        asset: name of the asset, for error messages; None for the IO manager's own configuration.
+        runtime: metadata of the output, from the run; keys that name no option are the user's own.
+
+    Raises:
+        InvalidArgument: a key of our namespace that does not exist, two keys for one option, or a
+            value that the option does not take.
+    """
+    owner = "the DeltaIOManager" if asset is None else f"asset {asset}"
+    found = _options(metadata, _ASSET_KEYS, owner)
+    reader = _Reader(found | _runtime_options(runtime or {}, owner), owner)
+    none: Mapping[str, str] = {}
+    files = reader.read("writer_properties", _WRITER_PROPERTIES, none)
+    properties = reader.read("properties", _STRING_MAPPING, none)
+    commit = reader.read("commit_properties", _COMMIT_PROPERTIES, none)
+    custom_metadata = reader.read("custom_metadata", _STRING_MAPPING, none)
+    schema_mode = reader.read("schema_mode", _SCHEMA_MODE, defaults.schema_mode)
+    if reader.read("overwrite_schema", _BOOLEAN, default=False):
+        schema_mode = "overwrite"
+    return AssetOptions(
+        mode=reader.read("mode", _WRITE_MODE, defaults.mode),
+        schema_mode=schema_mode,
+        schema=reader.read("schema", _TEXT, defaults.schema),
+        table_name=reader.read("table_name", _TEXT, defaults.table_name),
+        partition_expr=reader.read("partition_expr", _EXPRESSION, defaults.partition_expr),
+        partition_by=reader.read("partition_by", _NAMES, defaults.partition_by),
+        cluster_by=reader.read("cluster_by", _NAMES, defaults.cluster_by),
+        sort_by=reader.read("sort_by", _NAMES, defaults.sort_by),
+        properties={**defaults.properties, **files, **properties},
+        custom_metadata={**defaults.custom_metadata, **commit, **custom_metadata},
+        merge=_merge(reader, defaults.merge),
+        history=reader.read("history", _COUNT, defaults.history),
+    )
+
+
+def _merge(reader: _Reader, default: MergeConfig | None) -> MergeConfig | None:
+    merge = reader.read("merge", _MERGE, default)
+    changes: dict[str, Any] = {
+        "predicate": reader.read("merge_predicate", _TEXT, None),
+        "merge_operations_config": reader.read("merge_operations", _MERGE_OPERATIONS, None),
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if not changes:
+        return merge
+    return (merge or MergeConfig()).model_copy(update=changes)
+
+
+def read_input_options(
+    metadata: Mapping[str, Any], defaults: InputOptions, *, asset: str
+) -> InputOptions:
+    """The options of one input.
+
+    Args:
+        metadata: definition metadata of the input.
+        defaults: what holds where the metadata is silent.
+        asset: name of the asset that is read, for error messages.
+
+    Raises:
+        InvalidArgument: as `read_asset_options` does.
+    """
+    owner = f"asset {asset}"
+    reader = _Reader(_options(metadata, _INPUT_KEYS, owner), owner)
+    return InputOptions(
+        columns=reader.read("columns", _NAMES, defaults.columns),
+        where=reader.read("where", _TEXT, defaults.where),
+        version=reader.read("version", _VERSION, defaults.version),
+    )
+
+
+def _options(
+    metadata: Mapping[str, Any], known: Mapping[str, str], owner: str
+) -> dict[str, tuple[str, Any]]:
+    """Option name to (the key it came from, its plain value)."""
+    found: dict[str, tuple[str, Any]] = {}
+    for key, raw in metadata.items():
+        option = known.get(key.removeprefix(NAMESPACE))
+        if option is None:
+            if key.startswith(NAMESPACE):
+                raise _unknown_key(key, known, owner)
+            continue
+        value = raw.value if isinstance(raw, MetadataValue) else raw
+        if value is None:
+            continue
+        if option in found and found[option][1] != value:
+            raise InvalidArgument(
+                f"the metadata of {owner} has different values for {found[option][0]!r} and "
+                f"{key!r}, which are the same option; keep one of them"
+            )
+        found[option] = (key, value)
+    return found
+
+
+def _runtime_options(metadata: Mapping[str, Any], owner: str) -> dict[str, tuple[str, Any]]:
+    known = {
+        key: raw for key, raw in metadata.items() if key.removeprefix(NAMESPACE) in _ASSET_KEYS
+    }
+    found = _options(known, _ASSET_KEYS, owner)
+    for option, (key, _) in found.items():
+        if option in _FIXED_OPTIONS:
+            raise InvalidArgument(
+                f"the metadata {key!r} of {owner} was put on its output in a run, and tells "
+                "its readers where the table is too: set it on the asset itself"
+            )
+    return found
+
+
+def _unknown_key(key: str, known: Mapping[str, str], owner: str) -> InvalidArgument:
+    spellings = [NAMESPACE + each for each in known]
+    close = difflib.get_close_matches(key, spellings, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(spellings)}"
+    return InvalidArgument(f"the metadata of {owner} has the unknown key {key!r}; {hint}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[T]):
+    """What an option takes."""
+
+    expected: str
+    parse: Callable[[Any], T | None]
+    """The option's value, or None where it does not fit."""
+
+
+class _Reader:
+    """Validated access to the options found, with errors that name the key as it was written."""
+
+    def __init__(self, options: Mapping[str, tuple[str, Any]], owner: str) -> None:
+        self._options = options
+        self._owner = owner
+
+    def read(self, option: str, kind: _Kind[T], default: T) -> T:
+        if option not in self._options:
+            return default
+        key, value = self._options[option]
+        parsed = kind.parse(value)
+        if parsed is None:
+            raise InvalidArgument(
+                f"{key!r} of {self._owner} is {value!r}, and takes {kind.expected}"
+            )
+        return parsed
+
+
+def _one_of(choices: Any) -> _Kind[Any]:
+    allowed: tuple[str, ...] = get_args(choices)
+
+    def parse(value: Any) -> str | None:
+        # Enumerations of earlier integrations (`WriteMode.append`) are strings underneath.
+        text = getattr(value, "value", value)
+        return str(text) if text in allowed else None
+
+    return _Kind(f"one of {', '.join(allowed)}", parse)
+
+
+def _parse_version(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return None
+    return int(value) if str(value).isdecimal() else None
+
+
+def _parse_names(value: Any) -> tuple[str, ...] | None:
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Sequence) and all(isinstance(each, str) for each in value):
+        return tuple(value)
+    return None
+
+
+def _parse_expression(value: Any) -> str | Mapping[str, str] | None:
+    if isinstance(value, str):
+        return value or None
+    if isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values()):
+        return dict(value)
+    return None
+
+
+def _parse_string_mapping(value: Any) -> Mapping[str, str] | None:
+    if not isinstance(value, Mapping):
+        return None
+    # Table properties are strings, and their booleans are lower case.
+    return {
+        str(key): str(each).lower() if isinstance(each, bool) else str(each)
+        for key, each in value.items()
+    }
+
+
+_WRITE_MODE: _Kind[WriteMode] = _one_of(WriteMode)
+_SCHEMA_MODE: _Kind[SchemaMode] = _one_of(SchemaMode)
+_TEXT: _Kind[str | None] = _Kind(
+    "a string", lambda value: value if isinstance(value, str) else None
+)
+_BOOLEAN = _Kind("true or false", lambda value: value if isinstance(value, bool) else None)
+_VERSION: _Kind[int | None] = _Kind("a version: a number that is not negative", _parse_version)
+_COUNT: _Kind[int] = _Kind("a number that is not negative", _parse_version)
+_NAMES: _Kind[tuple[str, ...] | None] = _Kind("a column name or a list of them", _parse_names)
+_EXPRESSION: _Kind[str | Mapping[str, str] | None] = _Kind(
+    "a column name, or a mapping from partition dimension to column name", _parse_expression
+)
+
+
+def _parse_commit_properties(value: Any) -> Mapping[str, str] | None:
+    # Objects of earlier integrations have it as an attribute.
+    plain = value if isinstance(value, Mapping) else getattr(value, "__dict__", None)
+    if plain is None or set(plain) - {"custom_metadata"}:
+        return None
+    return _parse_string_mapping(plain.get("custom_metadata") or {})
+
+
+def _parse_writer_properties(value: Any) -> Mapping[str, str] | None:
+    if not isinstance(value, Mapping) or set(value) - {"compression"}:
+        return None
+    codec = value.get("compression")
+    return {} if codec is None else {"delta.parquet.compression.codec": str(codec).lower()}
+
+
+_STRING_MAPPING: _Kind[Mapping[str, str]] = _Kind("a mapping of strings", _parse_string_mapping)
+_COMMIT_PROPERTIES: _Kind[Mapping[str, str]] = _Kind(
+    "a mapping with custom_metadata alone", _parse_commit_properties
+)
+_WRITER_PROPERTIES: _Kind[Mapping[str, str]] = _Kind(
+    "a mapping with compression alone, which becomes the codec of a new table; other properties of "
+    "files are table properties: set table_configuration",
+    _parse_writer_properties,
+)
+_MERGE: _Kind[MergeConfig | None] = _Kind("a MergeConfig, or a mapping like it", parse_merge_config)
+_MERGE_OPERATIONS: _Kind[MergeOperationsConfig | None] = _Kind(
+    "a MergeOperationsConfig, or a mapping like it", parse_merge_operations
+)

@@ -1,0 +1,365 @@
+"""One asset's value as one commit: what is written where, what it replaces, what it may not do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from dagster import TableColumnLineage
+
+from dagster_delta.errors import (
+    InvalidArgument,
+    PartitionMismatch,
+    TableAlreadyExists,
+    TableNotFound,
+)
+from dagster_delta.evolution.merge_schema import check_strict
+from dagster_delta.evolution.schema_diff import diff_schemas
+from dagster_delta.orchestration.io.asset_options import AssetOptions
+from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
+from dagster_delta.orchestration.partitions.partitions import PartitionSelection
+from dagster_delta.orchestration.partitions.predicates import identity_values, partition_predicate
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import CommitResult, DeltaTable
+    from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.write.transaction import ApplicationProgress
+
+__all__ = ["AssetWrite", "WrittenAsset", "default_partition_columns", "write_asset"]
+
+_MAX_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AssetWrite:
+    """Everything about one write but the rows."""
+
+    name: str
+    """Of the asset, for messages."""
+    uri: str
+    storage_options: Mapping[str, Any] = field(repr=False)
+    options: AssetOptions
+    selection: PartitionSelection | None
+    """The Dagster partitions of the run; None where the asset has none."""
+    idempotency: tuple[str, int] | None
+    commit_info: Mapping[str, object]
+    progress: tuple[ApplicationProgress, ...] = ()
+    """Applications that the commit moves on."""
+    description: str | None = None
+    """Of the asset; a new table takes it as its own."""
+    control_columns: tuple[str, ...] = ()
+    """Columns of the rows that steer a merge, and are none of the table's."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAsset:
+    """What became of one write."""
+
+    mode: str
+    snapshot: Snapshot
+    """The table after it."""
+    metrics: Mapping[str, int | str]
+    """Of the commit; empty where nothing was written."""
+    predicate: str | None
+    """Spark SQL of the partitions that were replaced or appended to; None for the whole table."""
+    skipped_because: str | None = None
+    """Why nothing was written, or None."""
+    merge_type: str | None = None
+    """How the mode `merge` merged."""
+    history: int = 0
+    """Latest commits to show."""
+    column_lineage: TableColumnLineage | None = None
+    """Where its columns come from, where that is known."""
+    compacted_version: int | None = None
+    """The version in which small files were compacted after it, where that was due."""
+
+
+def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
+    """Write the rows of an asset as one commit, or find that there is nothing to write.
+
+    Raises:
+        PartitionMismatch: a row lies outside the partitions of the run.
+        TableAlreadyExists: the mode is `error`, and there are rows already.
+        DeltaError: the rows, the options and the table do not fit together.
+    """
+    from dagster_delta.engines import engine_for
+    from dagster_delta.table.delta_table import DeltaTable
+
+    table = DeltaTable(write.uri, storage_options=write.storage_options, must_exist=False)
+    before = _snapshot(table)
+    data = _read_once(data)
+    schema = _without(engine_for(data).schema_of(data), write.control_columns)
+    predicate = None
+    if write.selection is not None:
+        # The rows take the types of the table, so its types decide what a partition looks like.
+        known = schema if before is None else before.schema
+        predicate = partition_predicate(write.selection, known)
+    if before is not None and write.options.mode in {"error", "ignore"}:
+        skipped = _keep_existing(write, before, predicate)
+        if skipped is not None:
+            return skipped
+    write = _keeping_other_partitions(write, before, schema)
+    partition_by = _partition_by(write, before, schema)
+    try:
+        if write.options.mode == "merge":
+            result = _merge(write, table, data, schema, partition_by)
+        else:
+            result = _commit(write, table, data, predicate, partition_by)
+    except PartitionMismatch as error:
+        if write.selection is None:
+            raise
+        raise _outside_of_run(write, write.selection, predicate, error) from error
+    return WrittenAsset(
+        write.options.mode,
+        result.snapshot,
+        result.metrics,
+        predicate,
+        _skip_reason(result),
+        (write.options.merge or MergeConfig()).merge_type.value
+        if write.options.mode == "merge"
+        else None,
+        history=write.options.history,
+        compacted_version=result.compacted_version,
+    )
+
+
+def default_partition_columns(selection: PartitionSelection, schema: StructType) -> tuple[str, ...]:
+    """The columns that partition a new table, unless the asset says otherwise.
+
+    Those that hold one value per Dagster partition: keys, dates of days, numbers. A column that
+    holds a range of values (a timestamp, the dates of a month) would make a directory for each of
+    them, and is left to the statistics of the files.
+    """
+    columns = []
+    for each in selection.boxes[0] if selection.boxes else ():
+        field_ = schema.get(each.column.strip("`"))
+        if field_ is not None and identity_values(each, schema) is not None:
+            columns.append(field_.name)
+    distinct = tuple(dict.fromkeys(columns))
+    # A table has to have a column besides those it is partitioned by.
+    return distinct if len(distinct) < len(schema) else ()
+
+
+def _keeping_other_partitions(
+    write: AssetWrite, before: Snapshot | None, schema: StructType
+) -> AssetWrite:
+    """The write without `schema_mode` overwrite, which replaces all rows, where a run writes some
+    partitions: harmless as long as the rows have the columns of the table.
+    """
+    options = write.options
+    if write.selection is None or options.mode != "overwrite":
+        return write
+    if options.schema_mode != "overwrite":
+        return write
+    diff = None if before is None else diff_schemas(before.schema, schema)
+    if diff is not None and (diff.added or diff.missing or diff.retyped):
+        raise InvalidArgument(
+            f"{write.name} is partitioned, and its schema_mode overwrite would take other columns "
+            "from the partitions that this run does not write: use schema_mode merge for new "
+            "columns and wider types, delta_schema_change_job or DeltaTable.alter for the rest:\n"
+            f"{diff}",
+            table=write.uri,
+        )
+    return replace(write, options=replace(options, schema_mode="strict"))
+
+
+def _outside_of_run(
+    write: AssetWrite,
+    selection: PartitionSelection,
+    predicate: str | None,
+    error: PartitionMismatch,
+) -> PartitionMismatch:
+    """The error in the words of the asset, with the rows of the first one."""
+    named = ", ".join(selection.keys[:_MAX_NAMED])
+    more = len(selection.keys) - _MAX_NAMED
+    run = f"{named} and {more} more" if more > 0 else named
+    plural = "s" if len(selection.keys) > 1 else ""
+    return PartitionMismatch(
+        f"{write.name} returned rows outside of the partition{plural} {run} of the run, for which "
+        f"{predicate or error.message} holds: return rows of the run's partitions alone "
+        "(context.partition_keys, context.partition_time_window), or name another column in "
+        "partition_expr",
+        table=error.table or write.uri,
+        examples=error.examples,
+    )
+
+
+def _without(schema: StructType, names: tuple[str, ...]) -> StructType:
+    return StructType(tuple(each for each in schema if each.name not in names))
+
+
+def _skip_reason(result: CommitResult) -> str | None:
+    if not result.skipped:
+        return None
+    # A merge has counted the rows that it found nothing to do with.
+    if result.metrics:
+        return "the rows change nothing"
+    return "an earlier attempt of this run has committed it"
+
+
+def _snapshot(table: DeltaTable) -> Snapshot | None:
+    try:
+        return table.snapshot()
+    except TableNotFound:
+        return None
+
+
+def _read_once(data: Any) -> Any:
+    """A value whose schema can be asked for without reading its rows twice."""
+    if type(data).__module__.startswith("pyspark."):
+        return data
+    from dagster_delta.engines.values.data_input import to_reader
+
+    return to_reader(data)
+
+
+def _keep_existing(
+    write: AssetWrite, before: Snapshot, predicate: str | None
+) -> WrittenAsset | None:
+    """What the modes `error` and `ignore` make of rows that are there, or None if there are none.
+
+    A partitioned asset asks for its partitions, not for the table: the second partition would
+    never be written otherwise.
+    """
+    if _committed_before(write, before):
+        return None
+    if predicate is not None and before.scan(where=predicate).count() == 0:
+        return None
+    what = "the table" if predicate is None else "a partition of the run"
+    if write.options.mode == "ignore":
+        reason = f"the mode is ignore, and {what} exists already"
+        return WrittenAsset(
+            write.options.mode, before, {}, predicate, reason, history=write.options.history
+        )
+    raise TableAlreadyExists(
+        f"{what} of {write.name} exists already, and the mode is error; set the mode to "
+        "overwrite or append, or to ignore to leave it as it is",
+        table=write.uri,
+        version=before.version,
+    )
+
+
+def _committed_before(write: AssetWrite, before: Snapshot) -> bool:
+    if write.idempotency is None:
+        return False
+    app_id, version = write.idempotency
+    committed = before.transaction_version(app_id)
+    return committed is not None and committed >= version
+
+
+def _partition_by(
+    write: AssetWrite, before: Snapshot | None, schema: StructType
+) -> tuple[str, ...] | None:
+    if write.options.partition_by is not None:
+        return write.options.partition_by
+    # A table is clustered or partitioned.
+    if before is not None or write.selection is None or write.options.cluster_by:
+        return None
+    return default_partition_columns(write.selection, schema)
+
+
+def _commit(
+    write: AssetWrite,
+    table: DeltaTable,
+    data: Any,
+    predicate: str | None,
+    partition_by: tuple[str, ...] | None,
+) -> CommitResult:
+    options = write.options
+    if options.mode == "overwrite":
+        # Replacing twice is replacing once, so a repeated overwrite needs no transaction id, and
+        # the log none for every run.
+        return table.overwrite(
+            data,
+            where=predicate,
+            schema_mode=options.schema_mode,
+            partition_by=partition_by,
+            commit_info=write.commit_info,
+            properties=options.properties,
+            progress=write.progress,
+            description=write.description,
+            sort_by=options.sort_by or (),
+            cluster_by=options.cluster_by,
+        )
+    return table.append(
+        data,
+        check=predicate,
+        schema_mode=options.schema_mode,
+        partition_by=partition_by,
+        idempotency=write.idempotency,
+        commit_info=write.commit_info,
+        properties=options.properties,
+        progress=write.progress,
+        description=write.description,
+        sort_by=options.sort_by or (),
+        cluster_by=options.cluster_by,
+    )
+
+
+def _merge(
+    write: AssetWrite,
+    table: DeltaTable,
+    data: Any,
+    source: StructType,
+    partition_by: tuple[str, ...] | None,
+) -> CommitResult:
+    options = write.options
+    config = options.merge or MergeConfig()
+    config.check(write.name)
+    before = _prepare_merge(write, table, source, partition_by)
+    if options.schema_mode == "strict" and config.merge_type is not MergeType.custom:
+        # A merge by itself leaves columns alone that only the source has; clauses one by one may
+        # want them for their conditions.
+        known = before.schema
+        check_strict(known, source, option='schema_mode "merge"', filled=known.names)
+    on, within = str(config.predicate), None
+    if write.selection is not None:
+        within = partition_predicate(write.selection, before.schema)
+        bound = partition_predicate(write.selection, before.schema, alias=config.target)
+        on = f"({on}) AND ({bound})"
+    builder = table.merge(
+        data,
+        on,
+        source_alias=config.source,
+        target_alias=config.target,
+        commit_info=write.commit_info,
+        idempotency=write.idempotency,
+        check=within,
+        progress=write.progress,
+        schema_mode="merge" if options.schema_mode == "merge" else "strict",
+    )
+    return add_clauses(builder, config, source_columns=source.names, within=within).execute()
+
+
+def _prepare_merge(
+    write: AssetWrite,
+    table: DeltaTable,
+    source: StructType,
+    partition_by: tuple[str, ...] | None,
+) -> Snapshot:
+    """The table to merge into: made by a commit of its own where there is none."""
+    options = write.options
+    if options.schema_mode == "overwrite":
+        raise InvalidArgument(
+            f"{write.name} has mode merge with schema_mode overwrite, which would drop columns of "
+            "existing rows; use schema_mode merge or strict"
+        )
+    if options.sort_by:
+        raise InvalidArgument(
+            f"{write.name} has mode merge, which does not support sort_by: omit it, and Z-order "
+            "the table with OPTIMIZE"
+        )
+    before = _snapshot(table)
+    if before is not None:
+        return before
+    return table.append(
+        to_arrow_schema(source).empty_table(),
+        partition_by=partition_by,
+        commit_info=write.commit_info,
+        properties=options.properties,
+        description=write.description,
+        cluster_by=options.cluster_by,
+    ).snapshot

@@ -1,0 +1,225 @@
+"""Applying what an incremental asset made of the changes: rows and progress in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from dagster import AssetKey
+
+from dagster_delta.errors import SchemaMismatch, TableNotFound
+from dagster_delta.orchestration.change_feed.consumption import Consumption
+from dagster_delta.orchestration.change_feed.net_changes import (
+    ACTION_COLUMN,
+    DELETE,
+    UPSERT,
+    net_changes,
+    net_changes_of_frame,
+)
+from dagster_delta.orchestration.io.asset_options import AssetOptions
+from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset, write_asset
+from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, column_lineage_by_name
+from dagster_delta.orchestration.io.merge_config import (
+    MergeConfig,
+    MergeOperationsConfig,
+    MergeType,
+    OperationConfig,
+    OperationWithUpdatesConfig,
+)
+from dagster_delta.orchestration.partitions.predicates import quote_column
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["AppliedChanges", "ChangeFeedMode", "Returns", "consumption_metadata", "write_changes"]
+
+ChangeFeedMode = Literal["merge", "append"]
+"""Whether the rows change those with the same key, or are added."""
+
+Returns = Literal["changes", "rows"]
+"""Whether the rows that an asset returns say by their columns what changed, or all are to be there.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedChanges:
+    """What an incremental asset hands to its IO manager."""
+
+    consumption: Consumption
+    rows: Any
+    """What its function returned; None where it was not called, as nothing had changed."""
+    mode: ChangeFeedMode
+    keys: tuple[str, ...]
+    """Columns that tell rows of the table apart; of the mode `merge`."""
+    returns: Returns
+    upstream_key: AssetKey | None = None
+    """Of the asset that its columns of the same name come from; None where nobody says so."""
+
+
+def write_changes(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
+    """Apply the rows and record the progress, as one commit.
+
+    Raises:
+        ConcurrentTransaction: another run has applied changes meanwhile.
+        ConstraintViolation: several returned rows have the same key.
+        InvalidArgument: the returned rows lack the key, or what says what changed.
+        DeltaError: the rows, the options and the table do not fit together.
+    """
+    written = _write(write, applied)
+    if applied.upstream_key is None:
+        return written
+    upstream = UpstreamColumns(
+        applied.upstream_key, applied.consumption.changes.snapshot.schema.names
+    )
+    return replace(
+        written, column_lineage=column_lineage_by_name(written.snapshot.schema.names, upstream)
+    )
+
+
+def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
+    # The progress tells a repeated attempt from a new one, and leaves no identifier per run.
+    write = replace(write, idempotency=None, progress=applied.consumption.progress)
+    if applied.rows is None:
+        return _only_progress(write, applied.consumption)
+    if applied.mode == "append":
+        if applied.consumption.changes.is_full_refresh:
+            return _anew(write, applied.rows)
+        options = replace(_growing(write.options), mode="append")
+        return write_asset(replace(write, options=options), applied.rows)
+    rows = applied.rows
+    if applied.returns == "changes":
+        rows = _net(rows, applied, write.name)
+    if applied.consumption.changes.is_full_refresh:
+        rows = _present(rows) if applied.returns == "changes" else rows
+        return _anew(write, rows)
+    return write_asset(_merging(write, applied, rows), rows)
+
+
+def _anew(write: AssetWrite, rows: Any) -> WrittenAsset:
+    """The rows in place of all others."""
+    try:
+        return write_asset(replace(write, options=replace(write.options, mode="overwrite")), rows)
+    except SchemaMismatch as error:
+        if write.options.schema_mode == "overwrite" or write.selection is not None:
+            raise
+        raise SchemaMismatch(
+            f"{error.message}\nEvery row of the upstream table was read anew: with the metadata "
+            f'{{"schema_mode": "overwrite"}}, {write.name} takes their columns as they are',
+            table=error.table or write.uri,
+            column=error.column,
+            examples=error.examples,
+        ) from error
+
+
+def consumption_metadata(consumption: Consumption) -> dict[str, Any]:
+    """What the UI shows of the changes that a run took."""
+    changes = consumption.changes
+    metadata: dict[str, Any] = {
+        "delta/upstream_table": changes.snapshot.store.location.uri,
+        "delta/upstream_table_id": changes.snapshot.metadata.id,
+        "delta/upstream_version": changes.to_version,
+        "delta/full_refresh": changes.is_full_refresh,
+    }
+    if changes.from_version is not None:
+        metadata["delta/upstream_from_version"] = changes.from_version
+    if changes.refresh_reason is not None:
+        metadata["delta/full_refresh_because"] = changes.refresh_reason
+    return metadata
+
+
+def _only_progress(write: AssetWrite, consumption: Consumption) -> WrittenAsset:
+    """What becomes of a run that found no changed rows: the progress is recorded, if there is any,
+    so that the log of the upstream table may be cleaned behind it.
+    """
+    from dagster_delta.table.delta_table import DeltaTable
+
+    table = DeltaTable(write.uri, storage_options=write.storage_options)
+    snapshot = _latest(table, write)
+    reason = f"no row has changed up to version {consumption.changes.to_version}"
+    if not consumption.is_nothing_new:
+        transaction = table.transaction()
+        for each in write.progress:
+            transaction.advance_application(each)
+        snapshot = transaction.commit(
+            "WRITE", parameters={"mode": "Append"}, user_info=write.commit_info
+        ).snapshot
+    return WrittenAsset(
+        write.options.mode, snapshot, {}, None, reason, history=write.options.history
+    )
+
+
+def _latest(table: Any, write: AssetWrite) -> Snapshot:
+    try:
+        snapshot: Snapshot = table.snapshot()
+    except TableNotFound as error:
+        raise TableNotFound(
+            f"the table of {write.name} went away while its changes were read: launch it again",
+            table=write.uri,
+        ) from error
+    return snapshot
+
+
+def _is_spark(rows: Any) -> bool:
+    return type(rows).__module__.startswith("pyspark.")
+
+
+def _net(rows: Any, applied: AppliedChanges, asset: str) -> Any:
+    if _is_spark(rows):
+        return net_changes_of_frame(rows, applied.keys, asset=asset)
+    from dagster_delta.engines.values.data_input import to_reader
+
+    return net_changes(to_reader(rows).read_all(), applied.keys, asset=asset)
+
+
+def _present(rows: Any) -> Any:
+    """The rows that are there in the end."""
+    if _is_spark(rows):
+        from pyspark.sql import functions
+
+        return rows.filter(functions.col(ACTION_COLUMN) == UPSERT).drop(ACTION_COLUMN)
+    import pyarrow.compute as pc
+
+    return rows.filter(pc.equal(rows[ACTION_COLUMN], UPSERT)).drop_columns([ACTION_COLUMN])
+
+
+def _growing(options: AssetOptions) -> AssetOptions:
+    """The options for rows that are added to others: these keep their columns, so that the schema
+    is replaced only where every row is taken anew.
+    """
+    if options.schema_mode != "overwrite":
+        return options
+    return replace(options, schema_mode="merge")
+
+
+def _merging(write: AssetWrite, applied: AppliedChanges, rows: Any) -> AssetWrite:
+    """The write as a merge by the keys: changes delete and upsert, rows upsert."""
+    from dagster_delta.engines import engine_for
+
+    controls = (ACTION_COLUMN,) if applied.returns == "changes" else ()
+    names = [each for each in engine_for(rows).schema_of(rows).names if each not in controls]
+    config = _merge_config({quote_column(each): f"s.{quote_column(each)}" for each in names})
+    # Nulls are keys like others: a feed with one must not add it once more in every run.
+    on = " AND ".join(f"t.{key} <=> s.{key}" for key in map(quote_column, applied.keys))
+    config = config.model_copy(update={"predicate": on})
+    if not controls:
+        config = MergeConfig(merge_type=MergeType.upsert, predicate=on)
+    return replace(
+        write,
+        options=replace(_growing(write.options), mode="merge", merge=config),
+        control_columns=controls,
+    )
+
+
+def _merge_config(values: Mapping[str, str]) -> MergeConfig:
+    action = f"s.{quote_column(ACTION_COLUMN)}"
+    return MergeConfig(
+        merge_type=MergeType.custom,
+        merge_operations_config=MergeOperationsConfig(
+            when_matched_delete=[OperationConfig(predicate=f"{action} = '{DELETE}'")],
+            when_matched_update=[OperationWithUpdatesConfig(updates=dict(values))],
+            when_not_matched_insert=[
+                OperationWithUpdatesConfig(updates=dict(values), predicate=f"{action} = '{UPSERT}'")
+            ],
+        ),
+    )

@@ -1,0 +1,401 @@
+"""The IO manager: an asset's return value becomes a commit, an input becomes a scan.
+
+Tables lie at `<root_uri>/<schema>/<asset name>`, where earlier Delta IO managers keep them too.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dagster import (
+    AssetKey,
+    ConfigurableIOManager,
+    ConfigurableResource,
+    InputContext,
+    OutputContext,
+)
+from pydantic import ConfigDict, Field
+
+from dagster_delta.errors import InvalidArgument, TableNotFound
+from dagster_delta.orchestration.column_change_switch import (
+    COLUMN_CHANGE_DESCRIPTION,
+    NEW_TABLE_PROPERTIES,
+)
+from dagster_delta.orchestration.io.asset_options import (
+    AssetOptions,
+    InputOptions,
+    SchemaMode,
+    WriteMode,
+    read_asset_options,
+    read_input_options,
+)
+from dagster_delta.orchestration.io.asset_writer import AssetWrite, WrittenAsset, write_asset
+from dagster_delta.orchestration.io.change_feed_writer import (
+    AppliedChanges,
+    consumption_metadata,
+    write_changes,
+)
+from dagster_delta.orchestration.io.input_metadata import input_facts, tell_input
+from dagster_delta.orchestration.io.merge_config import MergeConfig
+from dagster_delta.orchestration.io.output_metadata import (
+    commit_metadata,
+    rows_by_partition,
+    table_metadata,
+)
+from dagster_delta.orchestration.io.run_facts import (
+    add_partition_metadata,
+    asset_description,
+    commit_info,
+    idempotency,
+    run_facts,
+    set_data_version,
+)
+from dagster_delta.orchestration.io.type_handlers import (
+    TableInput,
+    load_input,
+    load_type_of,
+    takes_none,
+)
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
+from dagster_delta.orchestration.partitions.predicates import partition_predicate
+from dagster_delta.orchestration.resources import SparkSessionResource
+from dagster_delta.orchestration.spark.progress import watch_spark
+from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_delta.table.delta_table import DeltaTable
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["DeltaIOManager"]
+
+
+class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
+    """Stores assets as Delta tables, and loads tables as inputs.
+
+    What an asset returns (a pyspark, pandas or polars frame, or any Arrow value) picks the engine
+    that writes it; the annotation of an input picks the type it is loaded as. An asset that returns
+    None has written its table by itself, and nothing is done.
+
+    Metadata on an asset overrides the configuration here, see `AssetOptions`; on an `AssetIn` it
+    names the `columns`, a `where` filter or the `version` to read, see `InputOptions`.
+
+    A partitioned asset names in its metadata the column that holds the partition, with
+    `partition_expr`: a name, or for multi-partitions a mapping from dimension to name. Exactly the
+    partitions of the run are replaced, appended to or read, and a row outside of them is an error.
+
+    Examples:
+        @dg.asset(
+            key_prefix=["raw"],
+            partitions_def=dg.DailyPartitionsDefinition("2024-01-01"),
+            metadata={"partition_expr": "day"},
+        )
+        def orders(context) -> pa.Table: ...
+
+        dg.Definitions(
+            assets=[orders],
+            resources={"io_manager": DeltaIOManager(root_uri="s3://lake")},
+        )
+    """
+
+    # Pydantic would quote the offending input, storage options and all, in its errors.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    earlier_options: ClassVar[Mapping[str, str]] = {
+        "client_options": "leave it out, the timeouts and retries of requests are fixed",
+        "writer_engine": "leave it out, what an asset returns picks the engine",
+        "parquet_read_options": "leave it out, inputs name their columns and a where filter",
+        "table_configuration": "it is table_config here, and table_configuration on an asset",
+    }
+
+    root_uri: str = Field(description="Location under which the tables are stored.")
+    schema_: str | None = Field(
+        default=None,
+        alias="schema",
+        description="Directory between the root and the table. Default: the last part of the "
+        "asset's key prefix, or 'public'. Empty: none.",
+    )
+    mode: WriteMode = Field(
+        default="overwrite",
+        description="overwrite: replace the table, or the partitions of the run; append: add "
+        "rows; merge: update and insert rows according to merge_config; error, ignore: write "
+        "only if there is nothing yet, otherwise fail or skip.",
+    )
+    merge_config: MergeConfig | None = Field(
+        default=None, description="For the mode merge: the type of the merge and when rows match."
+    )
+    schema_mode: SchemaMode = Field(
+        default="strict",
+        description="strict: the data must have the table's columns; widen: also adopt wider "
+        "types of the data, if the table has delta.enableTypeWidening; merge: also add new "
+        "columns; overwrite: replace the table's schema with that of the data.",
+    )
+    overwrite_schema: bool = Field(
+        default=False,
+        description="Equivalent to schema_mode=overwrite; the name used by dagster-deltalake.",
+    )
+    storage_options: AnyStorageOptions = Field(
+        default=LocalStorageOptions(),
+        discriminator="provider",
+        description="Storage options.",
+    )
+    table_config: dict[str, str] = Field(default={}, description="Table properties of new tables.")
+    custom_metadata: dict[str, str] = Field(
+        default={}, description="Recorded in the commitInfo of every commit."
+    )
+    commit_properties: dict[str, Any] = Field(
+        default={}, description="An alternative way to set custom_metadata, as in dagster-delta."
+    )
+    writer_properties: dict[str, str] = Field(
+        default={},
+        description="compression: codec for the data files of new tables. Other file properties "
+        "are table properties.",
+    )
+    enable_column_change: bool = Field(default=False, description=COLUMN_CHANGE_DESCRIPTION)
+    default_load_type: str | None = Field(
+        default=None,
+        description="How to load inputs without an annotation: pyspark, pyarrow, pyarrow_reader, "
+        "pandas, polars, polars_lazy, delta_table, snapshot or scan.",
+    )
+    spark: ConfigurableResource | None = Field(  # type: ignore[type-arg]  # of whatever value
+        default=None,
+        description="The Spark session that loads inputs: a SparkSessionResource, or another "
+        "resource with a spark_session, such as those of dagster-pyspark. Default: the session of "
+        "this process, or a new local one.",
+    )
+
+    def handle_output(self, context: OutputContext, obj: Any) -> None:
+        """Write the value as one commit.
+
+        Raises:
+            PartitionMismatch: a row lies outside the partitions of the run.
+            DeltaError: the options, the data or the table do not fit.
+        """
+        name = _name(context)
+        if obj is None:
+            context.log.debug(f"{name} returned None: it wrote its table by itself, if at all")
+            return
+        options = read_asset_options(
+            context.definition_metadata,
+            self._defaults(),
+            asset=name,
+            runtime=context.output_metadata,
+        )
+        keys = tuple(context.asset_partition_keys) if context.has_asset_partitions else ()
+        facts = run_facts(context, keys)
+        write = AssetWrite(
+            name=name,
+            uri=options.table_uri(self.root_uri, *_identity(context)),
+            storage_options=self.storage_options.to_options(),
+            options=options,
+            selection=_selection(context, options, context.definition_metadata, name),
+            idempotency=idempotency(facts),
+            commit_info=commit_info(facts, options.custom_metadata),
+            description=asset_description(context),
+        )
+        rows = obj.rows if isinstance(obj, AppliedChanges) else obj
+        with watch_spark(rows, context.log) as spark_work:
+            if isinstance(obj, AppliedChanges):
+                written = write_changes(write, obj)
+                context.add_output_metadata(consumption_metadata(obj.consumption))
+            else:
+                written = write_asset(write, obj)
+        if spark_work.metadata:
+            context.add_output_metadata(spark_work.metadata)
+        if written.skipped_because is not None:
+            context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
+        self._report(context, write, written)
+
+    def load_input(self, context: InputContext) -> Any:
+        """The input as its annotation says; None where that allows it and there is no table yet.
+
+        Raises:
+            TableNotFound: the upstream asset was never materialised here.
+            InvalidArgument: the annotation is none that a table can be loaded as.
+        """
+        upstream = context.upstream_output
+        metadata = {} if upstream is None else upstream.definition_metadata
+        name = _name(context)
+        options = read_asset_options(metadata, self._defaults(), asset=name)
+        wanted = read_input_options(context.definition_metadata, InputOptions(), asset=name)
+        load_type = load_type_of(
+            context.dagster_type.typing_type, self.default_load_type, name=context.name
+        )
+        uri = options.table_uri(self.root_uri, *_identity(context))
+        try:
+            table = self._open(uri, name)
+        except TableNotFound:
+            if not takes_none(context.dagster_type.typing_type):
+                raise
+            context.log.info(f"{name} has no Delta table yet: the input {context.name} is None")
+            return None
+        snapshot = table.snapshot(version=wanted.version)
+        conditions = [] if wanted.where is None else [wanted.where]
+        selection = _selection(context, options, metadata, name)
+        if selection is not None:
+            conditions.append(partition_predicate(selection, snapshot.schema))
+        where = " AND ".join(f"({each})" for each in conditions) or None
+        scan = snapshot.scan(columns=wanted.columns, where=where)
+        context.log.debug("loading %s at version %d, where %s", name, snapshot.version, where)
+        value = load_input(load_type, TableInput(table, scan, self._session))
+        tell_input(context, input_facts(scan, load_type, value))
+        return value
+
+    def table_of(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> Snapshot | None:
+        """The latest version of the table of an asset that is stored here; None where there is
+        none yet.
+
+        Args:
+            asset_key: of the asset.
+            metadata: definition metadata of the asset.
+
+        Raises:
+            InvalidArgument: the metadata make no sense.
+            InvalidTable, UnsupportedFeature, StorageFailure: the table cannot be opened.
+        """
+        from dagster_delta.table.delta_table import DeltaTable
+
+        uri = self.asset_table_uri(asset_key, metadata)
+        try:
+            return DeltaTable(uri, storage_options=self.storage_options.to_options()).snapshot()
+        except TableNotFound:
+            return None
+
+    @property
+    def spark_session(self) -> SparkSession:
+        """The Spark session that loads inputs, started where there is none."""
+        return self._session()
+
+    def asset_table_uri(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> str:
+        """Location of the table of an asset.
+
+        Args:
+            asset_key: of the asset.
+            metadata: definition metadata of the asset.
+
+        Raises:
+            InvalidArgument: the metadata make no sense.
+        """
+        options, name = self._stored_options(asset_key, metadata)
+        return options.table_uri(self.root_uri, asset_key, name)
+
+    def asset_table_name(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> str:
+        """`schema.table` of the table of an asset, or its name where no schema is wanted.
+
+        Args:
+            asset_key: of the asset.
+            metadata: definition metadata of the asset.
+
+        Raises:
+            InvalidArgument: the metadata make no sense.
+        """
+        options, name = self._stored_options(asset_key, metadata)
+        return ".".join(filter(None, options.table_path(asset_key, name)))
+
+    def _stored_options(
+        self, asset_key: AssetKey, metadata: Mapping[str, Any]
+    ) -> tuple[AssetOptions, str]:
+        """The options of an asset, and its name."""
+        name = asset_key.to_user_string()
+        return read_asset_options(metadata, self._defaults(), asset=name), name
+
+    def _defaults(self) -> AssetOptions:
+        given = read_asset_options(
+            {
+                "table_configuration": self.table_config,
+                "custom_metadata": self.custom_metadata,
+                "commit_properties": self.commit_properties,
+                "writer_properties": self.writer_properties,
+            },
+            AssetOptions(),
+            asset=None,
+        )
+        implied = NEW_TABLE_PROPERTIES if self.enable_column_change else {}
+        return replace(
+            given,
+            properties={**implied, **given.properties},
+            mode=self.mode,
+            schema_mode="overwrite" if self.overwrite_schema else self.schema_mode,
+            schema=self.schema_,
+            merge=self.merge_config,
+        )
+
+    def _open(self, uri: str, name: str) -> DeltaTable:
+        from dagster_delta.table.delta_table import DeltaTable
+
+        try:
+            return DeltaTable(
+                uri,
+                storage_options=self.storage_options.to_options(),
+                allow_column_changes=self.enable_column_change,
+            )
+        except TableNotFound as error:
+            raise TableNotFound(
+                f"{name} has no Delta table yet: materialize it first, or check that root_uri, "
+                "schema and table_name are those it was written with; an input whose annotation "
+                "ends with `| None` is None then",
+                table=error.table or uri,
+            ) from error
+
+    def _session(self) -> SparkSession:
+        session = getattr(self.spark or SparkSessionResource(), "spark_session", None)
+        if session is None:
+            raise InvalidArgument(
+                f"the resource {type(self.spark).__name__}, which is spark of the DeltaIOManager, "
+                "has no spark_session: pass a SparkSessionResource, or one of dagster-pyspark"
+            )
+        return typing.cast("SparkSession", session)
+
+    def _report(self, context: OutputContext, write: AssetWrite, written: WrittenAsset) -> None:
+        """Tell Dagster what the commit did, and make its version the data version."""
+        schema, table = write.options.table_path(*_identity(context))
+        metadata = table_metadata(
+            written.snapshot,
+            uri=written.snapshot.store.location.uri,
+            table_name=".".join(filter(None, [schema, table])),
+        )
+        metadata |= commit_metadata(written)
+        if context.has_asset_key:
+            set_data_version(context.asset_key, written.snapshot.version)
+        if write.selection is not None:
+            counts = rows_by_partition(written, write.selection)
+            by_key = {key: {"dagster/partition_row_count": rows} for key, rows in counts.items()}
+            if len(write.selection.keys) == 1:
+                metadata |= by_key.get(write.selection.keys[0], {})
+            else:
+                add_partition_metadata(context.asset_key, by_key)
+        context.add_output_metadata(metadata)
+
+
+def _name(context: OutputContext | InputContext) -> str:
+    return context.asset_key.to_user_string() if context.has_asset_key else context.name
+
+
+def _identity(context: OutputContext | InputContext) -> tuple[AssetKey | None, str]:
+    """Asset key and output name, of which one names the table."""
+    output = context.upstream_output if isinstance(context, InputContext) else context
+    asset_key = context.asset_key if context.has_asset_key else None
+    return asset_key, context.name if output is None else output.name
+
+
+def _selection(
+    context: OutputContext | InputContext,
+    options: AssetOptions,
+    metadata: Mapping[str, Any],
+    name: str,
+) -> PartitionSelection | None:
+    """The partitions being written or read, or None where the asset has none."""
+    if not context.has_asset_partitions:
+        return None
+    return select_partitions(
+        context.asset_partitions_def,
+        context.asset_partition_keys,
+        options.partition_expr,
+        asset=name,
+        metadata_keys=metadata,
+    )

@@ -1,0 +1,260 @@
+"""What a merge by the IO manager does: the configuration that users of Delta in Dagster know.
+
+A type names the usual merges; `custom` takes the clauses one by one. Clauses of a kind are tried in
+the order of `MergeOperationsConfig`, those with a predicate first: one without takes every row that
+is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeVar
+
+from dagster import Config
+from pydantic import Field, ValidationError
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.partitions.predicates import quote_column
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.statements.merge_clauses import ClauseText
+    from dagster_delta.table.write.merge.builder import MergeBuilder
+
+__all__ = [
+    "MergeConfig",
+    "MergeOperationsConfig",
+    "MergeType",
+    "OperationAllConfig",
+    "OperationConfig",
+    "OperationWithUpdatesConfig",
+    "add_clauses",
+    "parse_merge_config",
+    "parse_merge_operations",
+]
+
+
+T = TypeVar("T", bound=Config)
+
+
+class MergeType(StrEnum):
+    """What happens to matched and unmatched rows."""
+
+    deduplicate_insert = "deduplicate_insert"
+    """Rows that match none are inserted; matched ones stay as they are."""
+    update_only = "update_only"
+    """Matched rows are updated; rows that match none are left out."""
+    upsert = "upsert"
+    """Matched rows are updated, the others are inserted."""
+    replace_delete_unmatched = "replace_and_delete_unmatched"
+    """Matched rows are updated, rows of the table that nothing matches are deleted, and nothing is
+    inserted."""
+    custom = "custom"
+    """What `merge_operations_config` says."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> MergeType | None:
+        return cls.__members__.get(str(value))
+
+
+class OperationConfig(KnownFieldsOnly, Config):
+    """A clause that only has a condition."""
+
+    predicate: str | None = Field(
+        default=None,
+        description="Spark SQL over both aliases. Default: the clause applies to every such row.",
+    )
+
+
+class OperationAllConfig(OperationConfig):
+    """A clause that takes every column of the source."""
+
+    except_cols: list[str] | None = Field(default=None, description="Columns to leave unchanged.")
+
+
+class OperationWithUpdatesConfig(OperationConfig):
+    """A clause that says what columns get."""
+
+    updates: dict[str, str] = Field(description="Column of the table to Spark SQL expression.")
+
+
+class MergeOperationsConfig(KnownFieldsOnly, Config):
+    """The clauses of a merge of type `custom`; each kind may occur several times."""
+
+    when_matched_update: list[OperationWithUpdatesConfig] | None = None
+    when_matched_update_all: list[OperationAllConfig] | None = None
+    when_matched_delete: list[OperationConfig] | None = None
+    when_not_matched_insert: list[OperationWithUpdatesConfig] | None = None
+    when_not_matched_insert_all: list[OperationAllConfig] | None = None
+    when_not_matched_by_source_update: list[OperationWithUpdatesConfig] | None = None
+    when_not_matched_by_source_delete: list[OperationConfig] | None = None
+
+
+class MergeConfig(KnownFieldsOnly, Config):
+    """Configuration of the mode `merge`."""
+
+    merge_type: MergeType = Field(
+        default=MergeType.upsert,
+        description="upsert, update_only, deduplicate_insert, replace_delete_unmatched or custom.",
+    )
+    predicate: str | None = Field(
+        default=None,
+        description="Spark SQL condition under which a row of the table and a row of the asset "
+        "match, such as 't.id = s.id'. The metadata `merge_predicate` overrides it.",
+    )
+    source_alias: str | None = Field(
+        default=None, description="Alias of the asset's rows in expressions; 's' by default."
+    )
+    target_alias: str | None = Field(
+        default=None, description="Alias of the table in expressions; 't' by default."
+    )
+    error_on_type_mismatch: bool = Field(
+        default=True,
+        description="Accepted for compatibility with dagster-delta; has to be true. A value that "
+        "does not fit its column is always an error.",
+    )
+    merge_operations_config: MergeOperationsConfig | None = Field(
+        default=None,
+        description="The clauses of a merge of type custom. The metadata `merge_operations_config` "
+        "overrides them.",
+    )
+
+    @property
+    def source(self) -> str:
+        """What expressions call the rows of the asset."""
+        return self.source_alias or "s"
+
+    @property
+    def target(self) -> str:
+        """What expressions call the table."""
+        return self.target_alias or "t"
+
+    def check(self, asset: str) -> None:
+        """Make sure that the parts belong together.
+
+        Raises:
+            InvalidArgument: they do not.
+        """
+        if not self.predicate:
+            raise InvalidArgument(
+                f"the mode of {asset} is merge, but there is no predicate: set "
+                'merge_config={"merge_type": "upsert", "predicate": "t.id = s.id"} on the IO '
+                "manager or in the asset's metadata, or the metadata merge_predicate"
+            )
+        is_custom = self.merge_type is MergeType.custom
+        if is_custom != (self.merge_operations_config is not None):
+            raise InvalidArgument(
+                f"the merge_config of {asset} has merge_type {self.merge_type.value!r} and "
+                f"{'no' if is_custom else 'a'} merge_operations_config: the type custom needs one, "
+                "and no other type takes it"
+            )
+        if not self.error_on_type_mismatch:
+            raise InvalidArgument(
+                f"the merge_config of {asset} sets error_on_type_mismatch to false, and values "
+                "that do not fit their column are never written as something else here: cast "
+                "them in the asset with try_cast, and leave the option out"
+            )
+
+
+def parse_merge_config(value: object) -> MergeConfig | None:
+    """The configuration that metadata holds, as an object or as plain values; None if it is none.
+
+    Objects of other integrations' classes are taken by their fields.
+    """
+    return _parse(MergeConfig, value)
+
+
+def parse_merge_operations(value: object) -> MergeOperationsConfig | None:
+    """As `parse_merge_config`, of the clauses alone."""
+    return _parse(MergeOperationsConfig, value)
+
+
+def _parse(kind: type[T], value: object) -> T | None:
+    dump = getattr(value, "model_dump", None)
+    plain = dump() if callable(dump) else value
+    if not isinstance(plain, Mapping):
+        return None
+    try:
+        return kind.model_validate(dict(plain))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(each) for each in first["loc"])
+        raise InvalidArgument(
+            f"a merge configuration is invalid at {where}: {first['msg']}"
+        ) from error
+
+
+def add_clauses(
+    builder: MergeBuilder,
+    config: MergeConfig,
+    *,
+    source_columns: Sequence[str],
+    within: str | None,
+) -> MergeBuilder:
+    """A merge with the clauses that the configuration asks for.
+
+    Args:
+        builder: of the merge.
+        config: what to do.
+        source_columns: names of the columns of the source.
+        within: Spark SQL over the table: rows that the source does not match change only where it
+            is true.
+    """
+    for each in _clauses(config, source_columns):
+        condition = each.condition
+        if each.kind == "not_matched_by_source" and within is not None:
+            condition = within if condition is None else f"({condition}) AND ({within})"
+        builder = builder.add(type(each)(each.kind, each.action, condition, each.values))
+    return builder
+
+
+def _clauses(config: MergeConfig, source_columns: Sequence[str]) -> list[ClauseText]:
+    operations = config.merge_operations_config or _OPERATIONS[config.merge_type]
+    found = list(_in_order(operations, config.source, source_columns))
+    # A clause that always holds hides those behind it.
+    return sorted(found, key=lambda each: each.condition is None)
+
+
+_EVERY = [OperationAllConfig()]
+
+_OPERATIONS = {
+    MergeType.deduplicate_insert: MergeOperationsConfig(when_not_matched_insert_all=_EVERY),
+    MergeType.update_only: MergeOperationsConfig(when_matched_update_all=_EVERY),
+    MergeType.upsert: MergeOperationsConfig(
+        when_matched_update_all=_EVERY, when_not_matched_insert_all=_EVERY
+    ),
+    MergeType.replace_delete_unmatched: MergeOperationsConfig(
+        when_matched_update_all=_EVERY,
+        when_not_matched_by_source_delete=[OperationConfig()],
+    ),
+}
+
+
+def _in_order(
+    operations: MergeOperationsConfig, source: str, columns: Sequence[str]
+) -> Iterator[ClauseText]:
+    from dagster_delta.engines.statements.merge_clauses import ClauseText
+
+    def every(all_but: list[str] | None) -> dict[str, str] | None:
+        if not all_but:
+            return None
+        left_out = {name.casefold() for name in all_but}
+        quoted = [quote_column(name) for name in columns if name.casefold() not in left_out]
+        return {name: f"{quote_column(source)}.{name}" for name in quoted}
+
+    ops = operations
+    for update in ops.when_matched_update or ():
+        yield ClauseText("matched", "update", update.predicate, update.updates)
+    for whole in ops.when_matched_update_all or ():
+        yield ClauseText("matched", "update", whole.predicate, every(whole.except_cols))
+    for delete in ops.when_matched_delete or ():
+        yield ClauseText("matched", "delete", delete.predicate)
+    for insert in ops.when_not_matched_insert or ():
+        yield ClauseText("not_matched", "insert", insert.predicate, insert.updates)
+    for whole in ops.when_not_matched_insert_all or ():
+        yield ClauseText("not_matched", "insert", whole.predicate, every(whole.except_cols))
+    for update in ops.when_not_matched_by_source_update or ():
+        yield ClauseText("not_matched_by_source", "update", update.predicate, update.updates)
+    for delete in ops.when_not_matched_by_source_delete or ():
+        yield ClauseText("not_matched_by_source", "delete", delete.predicate)

@@ -1,0 +1,1 @@
+"""Jobs, schedules and ops that keep tables in shape."""

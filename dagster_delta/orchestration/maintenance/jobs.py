@@ -1,0 +1,403 @@
+"""Jobs and schedules that keep the tables of assets in shape.
+
+What they change is invisible to everybody downstream: an observation is reported, and no
+materialisation, since not a row is another. Only a restore is a materialisation.
+"""
+
+# No `from __future__ import annotations`: Dagster reads the annotations of ops and mappings itself.
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+
+import dagster as dg
+from pydantic import Field, create_model
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io.output_metadata import table_metadata
+from dagster_delta.orchestration.maintenance.config import (
+    DeltaCloneConfig,
+    DeltaMaintenanceConfig,
+    DeltaRestoreConfig,
+)
+from dagster_delta.orchestration.maintenance.maintained_tables import (
+    Asset,
+    MaintainedTable,
+    config_naming_tables,
+    delta_table_pool,
+    maintained_tables,
+    named_tables,
+)
+from dagster_delta.orchestration.maintenance.ops import MAINTENANCE_POOL, maintain
+from dagster_delta.orchestration.maintenance.steps import (
+    StepReport,
+    checkpoint_step,
+    clean_log_step,
+    clone_step,
+    optimize_step,
+    restore_step,
+    vacuum_step,
+)
+from dagster_delta.orchestration.sensors.table_changes import DATA_VERSION_TAG
+from dagster_delta.orchestration.storage_options import StorageOptions
+
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import DeltaTable
+
+__all__ = [
+    "MaintenanceJobOptions",
+    "delta_clone_job",
+    "delta_maintenance_job",
+    "delta_maintenance_schedule",
+    "delta_restore_job",
+]
+
+_TableConfig = TypeVar("_TableConfig", DeltaRestoreConfig, DeltaCloneConfig)
+
+
+class MaintenanceJobOptions(TypedDict, total=False):
+    """Which tables a job is about, and what else it is; all of them optional."""
+
+    assets: Iterable[Asset]
+    """Assets stored by a `DeltaIOManager`, or with their location in the metadata `dagster/uri`."""
+    selection: dg.AssetSelection
+    """Selection among the assets."""
+    tables: Mapping[str, str]
+    """Tables that are not assets, by name, with their locations."""
+    storage_options: StorageOptions | Mapping[str, Any]
+    """Storage options for `tables`, and for assets with a `dagster/uri`."""
+    spark: str
+    """Key of the SparkSessionResource, for the engine `spark`. Default: the session of the
+    DeltaIOManager that stores the asset, or that of the process."""
+    description: str
+    """Description of the job."""
+    tags: Mapping[str, str]
+    """Tags of the job."""
+    executor_def: dg.ExecutorDefinition
+    """Executor of the job; by default that of the code location."""
+
+
+def delta_maintenance_job(
+    name: str = "delta_maintenance",
+    *,
+    config: DeltaMaintenanceConfig | None = None,
+    **options: Unpack[MaintenanceJobOptions],
+) -> dg.JobDefinition:
+    """A job that optimizes, vacuums and checkpoints tables and cleans up their logs, with one step
+    per table.
+
+    By default small files are written together, and VACUUM only tells what it would delete. The
+    Launchpad shows the config, typed and explained; a run may restrict it to some `tables`.
+
+    Every step is in the pool of its table, see `delta_table_pool`.
+
+    Args:
+        name: of the job.
+        config: what runs do unless they are told otherwise.
+        options: see `MaintenanceJobOptions`.
+
+    Raises:
+        InvalidArgument: there are no tables.
+
+    Examples:
+        delta_maintenance_job(assets=[flights, weather])
+        delta_maintenance_job(tables={"flights": "s3://lake/raw/flights"})
+    """
+    tables = _tables(options)
+    ops = {each.op_name: _maintenance_op(name, each, options.get("spark")) for each in tables}
+
+    @dg.graph(name=f"{name}_graph")
+    def maintenance() -> None:
+        for step, op in ops.items():
+            op.alias(step)()
+
+    mapping = _mapping(ops, tables, config or DeltaMaintenanceConfig())
+    what = "Writes small files together, vacuums, checkpoints and cleans the log"
+    return _job(maintenance, name, mapping, options, f"{what}: {named_tables(tables)}.")
+
+
+def delta_maintenance_schedule(
+    name: str,
+    cron_schedule: str,
+    *,
+    config: DeltaMaintenanceConfig | None = None,
+    execution_timezone: str | None = None,
+    default_status: dg.DefaultScheduleStatus = dg.DefaultScheduleStatus.STOPPED,
+    **options: Unpack[MaintenanceJobOptions],
+) -> dg.ScheduleDefinition:
+    """A schedule with its own maintenance job, called `<name>_job`.
+
+    Args:
+        name: of the schedule.
+        cron_schedule: when it runs: `"0 3 * * *"`.
+        config: what its runs do; by default as for `delta_maintenance_job`.
+        execution_timezone: of the cron schedule; UTC by default.
+        default_status: whether it is on from the start; it is not by default.
+        options: see `MaintenanceJobOptions`.
+
+    Raises:
+        InvalidArgument: there are no tables.
+
+    Examples:
+        delta_maintenance_schedule(
+            "nightly_maintenance",
+            "0 3 * * *",
+            assets=[flights, weather],
+            config=DeltaMaintenanceConfig(vacuum=VacuumConfig(dry_run=False)),
+        )
+    """
+    return dg.ScheduleDefinition(
+        name=name,
+        job=delta_maintenance_job(f"{name}_job", config=config, **options),
+        cron_schedule=cron_schedule,
+        execution_timezone=execution_timezone,
+        default_status=default_status,
+    )
+
+
+def delta_restore_job(
+    name: str = "delta_restore", **options: Unpack[MaintenanceJobOptions]
+) -> dg.JobDefinition:
+    """A job that restores one of its tables to an older version.
+
+    A run names the table, and the version or the time. By default it only tells what would change.
+    A restored asset is reported as materialised, so that what depends on it can follow.
+
+    The step is in the pool of its table, where the job has only one, see `delta_table_pool`, and in
+    the pool `delta_maintenance` otherwise, as only the run says which table it is.
+
+    Args:
+        name: of the job.
+        options: see `MaintenanceJobOptions`.
+
+    Raises:
+        InvalidArgument: there are no tables.
+    """
+
+    def restore(
+        context: dg.OpExecutionContext,
+        maintained: MaintainedTable,
+        table: "DeltaTable",
+        config: DeltaRestoreConfig,
+    ) -> None:
+        before = table.version()
+        metadata = maintain(
+            context,
+            table,
+            maintained.name,
+            lambda opened, info: [restore_step(opened, config, context.log, info)],
+        )
+        if maintained.asset_key is not None and table.version() > before:
+            context.log_event(_materialised(context, maintained, table, metadata))
+
+    what = "Makes a table what it was at an older version"
+    return _job_on_one_table(name, "restore", DeltaRestoreConfig, restore, options, what)
+
+
+def delta_clone_job(
+    name: str = "delta_clone", **options: Unpack[MaintenanceJobOptions]
+) -> dg.JobDefinition:
+    """A job that clones one of its tables to another location.
+
+    A run names the table, the location and, if it is not the latest, the version or the time. By
+    default it only tells what would be cloned. The table itself does not change.
+
+    The step is in a pool as that of `delta_restore_job` is, so that nothing vacuums the table while
+    its files are copied.
+
+    Args:
+        name: of the job.
+        options: see `MaintenanceJobOptions`.
+
+    Raises:
+        InvalidArgument: there are no tables.
+    """
+
+    def clone(
+        context: dg.OpExecutionContext,
+        maintained: MaintainedTable,
+        table: "DeltaTable",
+        config: DeltaCloneConfig,
+    ) -> None:
+        maintain(
+            context,
+            table,
+            maintained.name,
+            lambda opened, info: [clone_step(opened, config, context.log, info)],
+        )
+
+    what = "Makes another location a clone of a table"
+    return _job_on_one_table(name, "clone", DeltaCloneConfig, clone, options, what)
+
+
+def _job_on_one_table(
+    name: str,
+    step: str,
+    asked: type[_TableConfig],
+    work: Callable[[dg.OpExecutionContext, MaintainedTable, "DeltaTable", _TableConfig], None],
+    options: MaintenanceJobOptions,
+    what: str,
+) -> dg.JobDefinition:
+    """A job of one step, whose config names the table that it works on."""
+    known = _tables(options)
+    tables = {each.name: each for each in known}
+    only = known[0] if len(known) == 1 else None
+
+    def do(context: dg.OpExecutionContext, config: Any) -> None:
+        chosen = tables.get(config.table)
+        if chosen is None:
+            raise InvalidArgument(
+                f"{config.table!r} is not a table of this job, which has "
+                f"{', '.join(sorted(tables))}"
+            )
+        table = chosen.open(context.resources)
+        if table is None:
+            raise InvalidArgument(f"{config.table} has no Delta table yet: materialize it first")
+        work(context, chosen, table, config)
+
+    do.__annotations__["config"] = asked
+    op = dg.op(
+        name=f"{name}__{step}",
+        out=dg.Out(dg.Nothing),
+        required_resource_keys={each.io_manager_key for each in known if each.io_manager_key},
+        pool=MAINTENANCE_POOL if only is None else _pool(only),
+    )(do)
+
+    @dg.graph(name=f"{name}_graph")
+    def doing() -> None:
+        op.alias(step)()
+
+    def mapping(val: Any) -> dg.RunConfig:
+        return dg.RunConfig(ops={step: {"config": val.model_dump()}})
+
+    mapping.__annotations__["val"] = config_naming_tables(asked, "table", known)
+    described = f"{what}: one of {named_tables(known)}."
+    return _job(doing, name, dg.config_mapping(mapping), options, described)
+
+
+def _pool(table: MaintainedTable) -> str:
+    return delta_table_pool(table.asset_key or table.name)
+
+
+def _tables(options: MaintenanceJobOptions) -> tuple[MaintainedTable, ...]:
+    return maintained_tables(
+        tuple(options.get("assets", ())),
+        options.get("selection"),
+        options.get("tables", {}),
+        options.get("storage_options"),
+    )
+
+
+def _job(
+    graph: dg.GraphDefinition,
+    name: str,
+    mapping: Any,
+    options: MaintenanceJobOptions,
+    described: str,
+) -> dg.JobDefinition:
+    return graph.to_job(
+        name=name,
+        config=mapping,
+        description=options.get("description", described),
+        tags=dict(options.get("tags", {})),
+        executor_def=options.get("executor_def"),
+    )
+
+
+def _mapping(
+    steps: Iterable[str],
+    tables: Sequence[MaintainedTable],
+    defaults: DeltaMaintenanceConfig,
+) -> dg.ConfigMapping:
+    """What turns the one config of a run into those of its steps."""
+    names = tuple(steps)
+    known = [each.name for each in tables]
+    naming = config_naming_tables(DeltaMaintenanceConfig, "tables", tables)
+    # The Launchpad shows the defaults of the class.
+    fields: dict[str, Any] = {
+        key: (each.annotation, _with_default(each, getattr(defaults, key)))
+        for key, each in naming.model_fields.items()
+    }
+    shown = create_model("DeltaMaintenanceConfig", __base__=naming, **fields)
+
+    def mapping(val: DeltaMaintenanceConfig) -> dg.RunConfig:
+        if unknown := sorted(set(val.tables) - set(known)):
+            raise InvalidArgument(
+                f"{', '.join(unknown)}: not a table of this job, which has {', '.join(known)}"
+            )
+        return dg.RunConfig(ops={name: {"config": val.model_dump()} for name in names})
+
+    mapping.__annotations__["val"] = shown
+    return dg.config_mapping(mapping)
+
+
+def _with_default(field: Any, default: object) -> Any:
+    return Field(default=default, description=field.description)
+
+
+def _maintenance_op(
+    job_name: str, maintained: MaintainedTable, spark: str | None
+) -> dg.OpDefinition:
+    resources = {each for each in (maintained.io_manager_key, spark) if each is not None}
+
+    @dg.op(
+        # No two ops of a code location have one name, and an asset is an op that has its own.
+        name=f"{job_name}__{maintained.op_name}",
+        description=f"Maintains {maintained.name}.",
+        out=dg.Out(dg.Nothing),
+        required_resource_keys=resources,
+        pool=_pool(maintained),
+    )
+    def maintain_table(context: dg.OpExecutionContext, config: DeltaMaintenanceConfig) -> None:
+        if config.tables and maintained.name not in config.tables:
+            context.log.info(f"{maintained.name} is not selected in this run")
+            return
+        table = maintained.open(context.resources)
+        if table is None:
+            context.log.info(f"{maintained.name} has no Delta table yet: there is nothing to do")
+            return
+        if config.optimize.engine == "spark":
+            maintained.start_spark(context.resources, spark)
+        metadata = maintain(
+            context,
+            table,
+            maintained.name,
+            lambda opened, info: _run_steps(opened, config, context.log, info),
+        )
+        if maintained.asset_key is not None:
+            context.log_event(dg.AssetObservation(maintained.asset_key, metadata=metadata))
+
+    return maintain_table
+
+
+def _run_steps(
+    table: Any, config: DeltaMaintenanceConfig, log: Any, info: Mapping[str, object]
+) -> list[StepReport]:
+    reports = []
+    if config.optimize.enabled:
+        reports.append(optimize_step(table, config.optimize, log, info))
+    if config.vacuum.enabled:
+        reports.append(vacuum_step(table, config.vacuum, log, info))
+    if config.checkpoint.enabled:
+        reports.append(checkpoint_step(table, config.checkpoint, log))
+    if config.clean_log.enabled:
+        reports.append(clean_log_step(table, config.clean_log, log))
+    return reports
+
+
+def _materialised(
+    context: dg.OpExecutionContext,
+    maintained: MaintainedTable,
+    table: "DeltaTable",
+    metadata: Mapping[str, Any],
+) -> dg.AssetMaterialization:
+    assert maintained.asset_key is not None  # noqa: S101  said by the caller
+    snapshot = table.snapshot()
+    # The UI shows the columns and the rows that the latest materialisation tells of.
+    name = maintained.table_name(context.resources)
+    restored = table_metadata(snapshot, uri=table.uri, table_name=name)
+    return dg.AssetMaterialization(
+        maintained.asset_key,
+        description=f"Restored as version {snapshot.version}",
+        metadata={**metadata, **restored},
+        tags={DATA_VERSION_TAG: str(snapshot.version)},
+    )

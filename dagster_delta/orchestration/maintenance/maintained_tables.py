@@ -1,0 +1,256 @@
+"""Which tables a maintenance job is about, and how their assets say where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dagster import (
+    AssetKey,
+    AssetsDefinition,
+    AssetSelection,
+    AssetSpec,
+    Config,
+    MetadataValue,
+    SourceAsset,
+)
+from pydantic import Field, create_model
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.resources import SparkSessionResource
+from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import DeltaTable
+
+__all__ = [
+    "MaintainedTable",
+    "config_naming_tables",
+    "delta_table_pool",
+    "maintained_tables",
+    "named_tables",
+]
+
+_URI_KEY = "dagster/uri"
+_IO_MANAGER_KEY = "dagster/io_manager_key"
+_DEFAULT_IO_MANAGER = "io_manager"
+
+_MAX_NAMED = 30
+
+_C = TypeVar("_C", bound=Config)
+
+Asset = AssetsDefinition | AssetSpec | SourceAsset
+
+
+def delta_table_pool(table: AssetKey | str | Sequence[str]) -> str:
+    """The concurrency pool of the steps that change one table; set its limit to 1 in the
+    deployment.
+
+    Maintenance jobs use it by themselves. An asset declared with it never runs while its table is
+    being maintained: `@dg.asset(pool=delta_table_pool("flights"))`.
+
+    Args:
+        table: key of the asset, or name of the table where it is no asset's.
+    """
+    name = AssetKey.from_coercible(table).to_user_string()
+    return "delta/" + "_".join(name.split())
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainedTable:
+    """One table of a job, not opened yet."""
+
+    name: str
+    """What it is called in the job: the asset key as `a/b`, or a name of the user's."""
+    asset_key: AssetKey | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Definition metadata of the asset."""
+    io_manager_key: str | None = None
+    """Resource that knows where the asset lies; None where `uri` does."""
+    uri: str | None = None
+    storage_options: StorageOptions | Mapping[str, Any] | None = field(default=None, repr=False)
+    allow_column_changes: bool = False
+    """Whether columns may begin to change their type online, where no resource says so."""
+
+    @property
+    def op_name(self) -> str:
+        """A name for the step that maintains it."""
+        return "".join(each if each.isalnum() else "_" for each in self.name)
+
+    def open(self, resources: Any) -> DeltaTable | None:
+        """The table, or None where the asset was never materialised.
+
+        Args:
+            resources: of the step.
+
+        Raises:
+            InvalidArgument: the asset is not stored by a DeltaIOManager.
+            DeltaError: the table cannot be opened.
+        """
+        from dagster_delta.errors import TableNotFound
+        from dagster_delta.table.delta_table import DeltaTable
+
+        uri, options, allowed = self._locate(resources)
+        try:
+            return DeltaTable(uri, storage_options=options, allow_column_changes=allowed)
+        except TableNotFound:
+            if self.asset_key is None:
+                raise
+            return None
+
+    def table_name(self, resources: Any) -> str | None:
+        """`schema.table` as the IO manager lays it out; None where the location names the table.
+
+        Args:
+            resources: of the step.
+
+        Raises:
+            InvalidArgument: the asset is not stored by a DeltaIOManager.
+        """
+        if self.uri is not None or self.asset_key is None:
+            return None
+        return self._manager(resources).asset_table_name(self.asset_key, self.metadata)
+
+    def start_spark(self, resources: Any, key: str | None) -> None:
+        """Start the session that works for the table on Spark, where it does not run yet.
+
+        Args:
+            resources: of the step.
+            key: of the SparkSessionResource; None for the session that loads the asset, or that of
+                the process where the location names the table.
+
+        Raises:
+            InvalidArgument: the asset is not stored by a DeltaIOManager, or Spark cannot start.
+            SparkSessionLost: the JVM of the session is gone.
+        """
+        owner: Any = SparkSessionResource()
+        if key is not None:
+            owner = getattr(resources, key)
+        elif self.uri is None:
+            owner = self._manager(resources)
+        # Asking for the session starts it.
+        _ = owner.spark_session
+
+    def _manager(self, resources: Any) -> DeltaIOManager:
+        manager = getattr(resources, self.io_manager_key or _DEFAULT_IO_MANAGER)
+        if not isinstance(manager, DeltaIOManager):
+            raise InvalidArgument(
+                f"the asset {self.name} is stored by {type(manager).__name__}, which is not a "
+                "DeltaIOManager: leave it out of the job, or give its location in the job's tables"
+            )
+        return manager
+
+    def _locate(self, resources: Any) -> tuple[str, dict[str, Any], bool]:
+        """Location, storage options, and whether columns may change their type online."""
+        if self.uri is not None or self.asset_key is None:
+            options = plain_options(self.storage_options)
+            return str(self.uri), options, self.allow_column_changes
+        manager = self._manager(resources)
+        uri = manager.asset_table_uri(self.asset_key, self.metadata)
+        return uri, manager.storage_options.to_options(), manager.enable_column_change
+
+
+def maintained_tables(
+    assets: Iterable[Asset],
+    selection: AssetSelection | None,
+    tables: Mapping[str, str],
+    storage_options: StorageOptions | Mapping[str, Any] | None,
+) -> tuple[MaintainedTable, ...]:
+    """The tables of a job.
+
+    Args:
+        assets: definitions of Delta assets.
+        selection: which of the assets; None for all.
+        tables: name to location of tables that are no assets.
+        storage_options: how to reach those, and assets that name their location themselves.
+
+    Raises:
+        InvalidArgument: there are none, or two have the same name.
+    """
+    found = [each for asset in assets for each in _of_asset(asset, storage_options)]
+    if selection is not None:
+        chosen = selection.resolve(_definitions(assets))
+        found = [each for each in found if each.asset_key in chosen]
+    found += [
+        MaintainedTable(name, uri=uri, storage_options=storage_options)
+        for name, uri in tables.items()
+    ]
+    names = [each.op_name for each in found]
+    if twice := sorted({each for each in names if names.count(each) > 1}):
+        raise InvalidArgument(
+            f"several tables of the job map to the same op name: {', '.join(twice)}"
+        )
+    if not found:
+        raise InvalidArgument(
+            "the job has no tables: give it assets, a selection that finds some, or tables by name "
+            "and location"
+        )
+    return tuple(found)
+
+
+def named_tables(tables: Sequence[MaintainedTable]) -> str:
+    """The names of tables for people to read, the first `_MAX_NAMED` of them.
+
+    Args:
+        tables: of a job.
+    """
+    named = ", ".join(each.name for each in tables[:_MAX_NAMED])
+    more = len(tables) - _MAX_NAMED
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def config_naming_tables(
+    config: type[_C], field_name: str, tables: Sequence[MaintainedTable]
+) -> type[_C]:
+    """The config, with a field whose description names the tables: the Launchpad shows it.
+
+    Args:
+        config: what the job asks.
+        field_name: field of it that takes names of tables.
+        tables: of the job.
+    """
+    asked = config.model_fields[field_name]
+    told = f"{asked.description} There are: {named_tables(tables)}."
+    shown = Field(default=asked.default, description=told)
+    fields: dict[str, Any] = {field_name: (asked.annotation, shown)}
+    return create_model(config.__name__, __base__=config, **fields)
+
+
+def _definitions(assets: Iterable[Asset]) -> list[AssetsDefinition | SourceAsset]:
+    return [
+        AssetsDefinition(specs=[each]) if isinstance(each, AssetSpec) else each for each in assets
+    ]
+
+
+def _of_asset(
+    asset: Asset, storage_options: StorageOptions | Mapping[str, Any] | None
+) -> Iterable[MaintainedTable]:
+    if isinstance(asset, AssetsDefinition):
+        for spec in asset.specs:
+            key = None
+            if asset.is_materializable:
+                key = asset.get_io_manager_key_for_asset_key(spec.key)
+            yield _of_key(spec.key, spec.metadata, key, storage_options)
+    else:
+        yield _of_key(asset.key, asset.metadata or {}, None, storage_options)
+
+
+def _of_key(
+    key: AssetKey,
+    metadata: Mapping[str, Any],
+    io_manager_key: str | None,
+    storage_options: StorageOptions | Mapping[str, Any] | None,
+) -> MaintainedTable:
+    plain = {
+        name: each.value if isinstance(each, MetadataValue) else each
+        for name, each in metadata.items()
+    }
+    name = key.to_user_string()
+    if _URI_KEY in plain:
+        return MaintainedTable(
+            name, key, plain, uri=str(plain[_URI_KEY]), storage_options=storage_options
+        )
+    manager = io_manager_key or plain.get(_IO_MANAGER_KEY) or _DEFAULT_IO_MANAGER
+    return MaintainedTable(name, key, plain, io_manager_key=str(manager))

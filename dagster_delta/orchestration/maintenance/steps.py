@@ -1,0 +1,297 @@
+"""What maintenance does with one opened table, told in the run's log and as metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dagster import MetadataValue
+
+from dagster_delta.orchestration.maintenance.config import (
+    CheckpointConfig,
+    CleanLogConfig,
+    CloneConfig,
+    OptimizeConfig,
+    RestoreConfig,
+    VacuumConfig,
+)
+from dagster_delta.table.write.cluster_planning import table_clustering
+
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import DeltaTable
+    from dagster_delta.table.maintenance.health import TableHealth
+    from dagster_delta.table.maintenance.optimize import OptimizeProgress
+
+__all__ = [
+    "Log",
+    "StepReport",
+    "checkpoint_step",
+    "clean_log_step",
+    "clone_step",
+    "health_metadata",
+    "optimize_step",
+    "restore_step",
+    "spell_bytes",
+    "vacuum_step",
+    "warn_of_damage",
+]
+
+_MAX_NAMED_FILES = 20
+
+
+class Log(Protocol):
+    """The part of Dagster's log that is used here."""
+
+    def info(self, msg: object, *args: object) -> None:
+        """Say what is being done."""
+
+    def warning(self, msg: object, *args: object) -> None:
+        """Say what somebody should look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one operation did to one table."""
+
+    operation: str
+    summary: str
+    """One sentence."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def optimize_step(
+    table: DeltaTable, config: OptimizeConfig, log: Log, commit_info: Mapping[str, object]
+) -> StepReport:
+    """Write small files of the table together. Raises as `DeltaTable.optimize` does."""
+
+    def tell(progress: OptimizeProgress) -> None:
+        done, total = spell_bytes(progress.num_done_bytes), spell_bytes(progress.num_total_bytes)
+        if progress.version is None:
+            log.info(f"optimize: {done} of {total}; skipped files that other writers have changed")
+            return
+        log.info(
+            f"optimize: {done} of {total}; version {progress.version} has "
+            f"{progress.num_added_files} files instead of {progress.num_removed_files}"
+        )
+
+    result = table.optimize(
+        config.where,
+        target_file_size=config.target_file_size,
+        min_file_size=config.min_file_size,
+        max_deleted_share=config.max_deleted_share,
+        zorder_by=config.zorder_by,
+        # A job may have tables of both kinds.
+        full=config.full and bool(table_clustering(table.refresh())),
+        engine=config.engine,
+        commit_info=commit_info,
+        on_progress=tell,
+    )
+    metrics = result.metrics
+    summary = (
+        f"{metrics['numRemovedFiles']} files ({spell_bytes(metrics['numRemovedBytes'])}) became "
+        f"{metrics['numAddedFiles']} ({spell_bytes(metrics['numAddedBytes'])})"
+    )
+    if result.skipped:
+        summary = "nothing to compact"
+    if result.num_left_files:
+        log.warning(
+            f"optimize: skipped {result.num_left_files} files that other writers have changed"
+        )
+        summary += f"; skipped {result.num_left_files} files that other writers have changed"
+    return StepReport(
+        "OPTIMIZE",
+        summary,
+        {
+            "delta/optimize_files_removed": metrics["numRemovedFiles"],
+            "delta/optimize_files_added": metrics["numAddedFiles"],
+            "delta/optimize_bytes_removed": metrics["numRemovedBytes"],
+            "delta/optimize_bytes_added": metrics["numAddedBytes"],
+            "delta/optimize_versions": ", ".join(map(str, result.versions)) or "none",
+        },
+    )
+
+
+def vacuum_step(
+    table: DeltaTable, config: VacuumConfig, log: Log, commit_info: Mapping[str, object]
+) -> StepReport:
+    """Find or delete unreferenced files. Raises as `DeltaTable.vacuum` does."""
+    result = table.vacuum(
+        config.retention_hours,
+        dry_run=config.dry_run,
+        enforce_retention=config.enforce_retention,
+        commit_info=commit_info,
+        on_progress=lambda done, total: log.info(f"vacuum: {done} of {total} files deleted"),
+    )
+    size = spell_bytes(result.size_bytes)
+    hours = f"unreferenced for more than {result.retention_ms / 3_600_000:g} hours"
+    summary = f"deleted {result.num_files} files ({size}), {hours}"
+    if result.dry_run:
+        summary = f"would delete {result.num_files} files ({size}), {hours}"
+    log.info(f"vacuum: {summary}")
+    return StepReport(
+        "VACUUM (dry run)" if result.dry_run else "VACUUM",
+        summary,
+        {
+            "delta/vacuum_dry_run": result.dry_run,
+            "delta/vacuum_files": result.num_files,
+            "delta/vacuum_bytes": result.size_bytes,
+            "delta/vacuum_first_files": MetadataValue.json(
+                result.files["path"].slice(0, _MAX_NAMED_FILES).to_pylist()
+            ),
+        },
+    )
+
+
+def checkpoint_step(table: DeltaTable, config: CheckpointConfig, log: Log) -> StepReport:
+    """Write a checkpoint where enough commits have come since the last one, or that is damaged."""
+    table.refresh()
+    health = table.health()
+    waiting = health.commits_since_checkpoint
+    is_damaged = any(not each.endswith(".crc") for each in health.damaged_log_files)
+    if waiting < max(1, config.after_commits) and not is_damaged:
+        return StepReport("CHECKPOINT", f"{waiting} commits since the last one: none written")
+    table.checkpoint()
+    summary = f"written at version {health.version}, {waiting} commits after the last one"
+    log.info(f"checkpoint: {summary}")
+    return StepReport("CHECKPOINT", summary, {"delta/checkpoint_version": health.version})
+
+
+def warn_of_damage(health: TableHealth, log: Log) -> None:
+    """Name the damaged files of the log, if there are any, and what makes up for them."""
+    if health.damaged_log_files:
+        log.warning(
+            f"damaged files of the log, which version {health.version} can do without as long as "
+            f"no commit is cleaned away: {', '.join(health.damaged_log_files)}; write a checkpoint"
+        )
+
+
+def clean_log_step(table: DeltaTable, config: CleanLogConfig, log: Log) -> StepReport:
+    """Find or delete the log of expired versions. Raises as `DeltaTable.clean_log` does."""
+    result = table.clean_log(
+        config.retention_hours,
+        dry_run=config.dry_run,
+        enforce_retention=config.enforce_retention,
+    )
+    verb = "would delete" if result.dry_run else "deleted"
+    summary = (
+        f"{verb} {result.num_files} files ({spell_bytes(result.size_bytes)}); the log begins with "
+        f"version {result.earliest_version}"
+    )
+    if result.kept_because is not None:
+        summary += f": {result.kept_because}"
+    log.info(f"clean log: {summary}")
+    return StepReport(
+        "CLEAN LOG (dry run)" if result.dry_run else "CLEAN LOG",
+        summary,
+        {
+            "delta/clean_log_dry_run": result.dry_run,
+            "delta/clean_log_files": result.num_files,
+            "delta/clean_log_bytes": result.size_bytes,
+            "delta/earliest_version": result.earliest_version,
+        },
+    )
+
+
+def clone_step(
+    table: DeltaTable, config: CloneConfig, log: Log, commit_info: Mapping[str, object]
+) -> StepReport:
+    """Clone the table, or report what that would copy. Raises as `DeltaTable.clone` does."""
+    table.refresh()
+    source = table.snapshot(version=config.version, timestamp=config.timestamp)
+    kind = "deep" if config.deep else "shallow"
+    facts = {"delta/cloned_version": source.version, "delta/clone_target": config.target}
+    size = f"{source.num_files} files, {spell_bytes(source.size_bytes)}"
+    if config.dry_run:
+        summary = f"would be a {kind} clone of version {source.version} ({size}): {config.target}"
+        log.info(f"clone: {summary}")
+        return StepReport("CLONE (dry run)", summary, facts)
+    result = table.clone(
+        config.target,
+        deep=config.deep,
+        version=source.version,
+        replace=config.replace,
+        commit_info=commit_info,
+        on_progress=lambda done, total: log.info(f"clone: {done} of {total} files copied"),
+    )
+    if result.skipped:
+        return StepReport(
+            "CLONE", f"{config.target} already is a clone of version {source.version}", facts
+        )
+    summary = (
+        f"{config.target} (version {result.version}) is a {kind} clone of version "
+        f"{source.version} ({size}); {result.metrics['numCopiedFiles']} files were copied"
+    )
+    log.info(f"clone: {summary}")
+    numbers = {
+        "delta/clone_version": result.version,
+        "delta/copied_files": result.metrics["numCopiedFiles"],
+        "delta/copied_bytes": result.metrics["copiedFilesSize"],
+    }
+    return StepReport("CLONE", summary, {**facts, **numbers})
+
+
+def restore_step(
+    table: DeltaTable, config: RestoreConfig, log: Log, commit_info: Mapping[str, object]
+) -> StepReport:
+    """Restore an older version, or report what that would change. As `DeltaTable.restore`."""
+    before = table.refresh()
+    target = table.snapshot(version=config.version, timestamp=config.timestamp)
+    facts = {
+        "delta/restored_from_version": before.version,
+        "delta/restored_version": target.version,
+    }
+    rows = f"{_count(before.num_records)} rows to {_count(target.num_records)}"
+    if config.dry_run:
+        summary = f"would go from version {before.version} back to {target.version}: {rows}"
+        log.info(f"restore: {summary}")
+        return StepReport("RESTORE (dry run)", summary, facts)
+    result = table.restore(target.version, commit_info=commit_info)
+    if result.skipped:
+        return StepReport(
+            "RESTORE", f"the table is already as it was at version {target.version}", facts
+        )
+    summary = f"version {result.version} is version {target.version} again: {rows}"
+    log.info(f"restore: {summary}")
+    numbers = {
+        "delta/restored_files": result.metrics["numRestoredFiles"],
+        "delta/removed_files": result.metrics["numRemovedFiles"],
+    }
+    return StepReport("RESTORE", summary, {**facts, **numbers})
+
+
+def health_metadata(health: TableHealth, prefix: str = "delta/") -> dict[str, Any]:
+    """The facts about a table's shape, as metadata.
+
+    Args:
+        health: the facts.
+        prefix: of every key.
+    """
+    facts: dict[str, Any] = {
+        "version": health.version,
+        "live_files": health.num_files,
+        "size_bytes": health.size_bytes,
+        "average_file_bytes": round(health.average_file_bytes),
+        "small_files": health.num_small_files,
+        "files_with_deletions": health.num_files_with_deletions,
+        "deleted_rows": health.num_deleted_records,
+        "partitions": health.num_partitions,
+        "partition_skew": round(health.partition_skew, 2),
+        "commits_since_checkpoint": health.commits_since_checkpoint,
+        "damaged_log_files": len(health.damaged_log_files),
+    }
+    return {f"{prefix}{name}": value for name, value in facts.items()}
+
+
+def spell_bytes(size_bytes: float) -> str:
+    """A size as people read it: `1.5 GiB`."""
+    size = float(size_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _count(rows: int | None) -> str:
+    return "an unknown number of" if rows is None else f"{rows:,}"

@@ -1,0 +1,324 @@
+"""The Spark SQL predicate that selects exactly the rows of some partitions.
+
+The same predicate replaces a partition, checks every row that is written into it, and reads it
+back. What it looks like depends on the type of the column that holds the partition:
+
+| column          | static and dynamic keys | time windows                                       |
+|-----------------|-------------------------|----------------------------------------------------|
+| string          | `c IN (keys)`           | `c IN (keys)`: the key as the definition formats it |
+| integers        | `c IN (numbers)`        | `c IN (digits of the keys)`: 2013, 201301, 20130131 |
+| date            | `c IN (dates)`          | days of the window in its time zone                |
+| timestamp       | `c IN (timestamps)`     | `c >= start AND c < end`, as instants              |
+| timestamp_ntz   | `c IN (timestamps)`     | wall clock of the definition's time zone           |
+| boolean,decimal | `c IN (values)`         | refused                                            |
+
+Windows that touch are joined, and windows that do not are never bridged. A window that a column
+cannot tell from its neighbour (an hour in a date column, the hour that a clock change repeats in
+a naive timestamp) is refused: writing it would lose the neighbour's rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+
+from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.orchestration.partitions.partitions import (
+    DimensionSlice,
+    PartitionSelection,
+    Window,
+)
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType, StructType
+
+__all__ = [
+    "NO_ROWS",
+    "identity_values",
+    "partition_predicate",
+    "quote_column",
+    "quote_string",
+    "resolve_column",
+]
+
+NO_ROWS = "1 = 0"
+"""The predicate of an empty selection."""
+
+INTEGERS = frozenset({"byte", "short", "integer", "long"})
+_NUMERIC_KEY = re.compile(r"[0-9]+([-/_:. T][0-9]+)*")
+
+
+def partition_predicate(
+    selection: PartitionSelection, schema: StructType, *, alias: str | None = None
+) -> str:
+    """The Spark SQL over `schema` that is true for the rows of the selection and for no other.
+
+    Args:
+        selection: the partitions.
+        schema: of the table, or of the rows.
+        alias: what the table is called, where columns are to be named behind it.
+
+    Raises:
+        InvalidArgument: a key does not fit the type of its column, or the column cannot tell the
+            selected windows from their neighbours.
+        SchemaMismatch: `partition_expr` names no column.
+    """
+    if not selection.boxes:
+        return NO_ROWS
+    prefix = "" if alias is None else f"{quote_column(alias)}."
+    return _any_of([_box_predicate(box, schema, prefix) for box in selection.boxes])
+
+
+def identity_values(each: DimensionSlice, schema: StructType) -> tuple[object, ...] | None:
+    """For every key of the slice the one value its rows hold, or None where a key is a range.
+
+    A column for which this is not None can partition the table: one directory per key.
+    """
+    _, data_type = resolve_column(each.column, schema)
+    if each.windows is None:
+        return tuple(_parse_key(key, data_type, each.column) for key in each.keys)
+    if data_type == PrimitiveType("string"):
+        return each.keys
+    if _is_integer(data_type):
+        return tuple(_digits(key, each.column, data_type) for key in each.keys)
+    if data_type == PrimitiveType("date"):
+        days = [_days(window) for window in each.windows]
+        if all(start + timedelta(days=1) == end for start, end in days):
+            return tuple(start for start, _ in days)
+    return None
+
+
+def resolve_column(expression: str, schema: StructType) -> tuple[str, DataType]:
+    """The quoted SQL and the type of the column that a `partition_expr` names.
+
+    Raises:
+        SchemaMismatch: there is no such column.
+    """
+    field = schema.get(expression.strip("`"))
+    if field is not None:
+        return quote_column(field.name), field.data_type
+    parts: list[str] = []
+    data_type: DataType = schema
+    for name in expression.replace("`", "").split("."):
+        field = data_type.get(name) if isinstance(data_type, StructType) else None
+        if field is None:
+            known = (
+                f"it must be one of {', '.join(schema.names)}"
+                if len(schema)
+                else "the data have none, and need them where they have no rows, too"
+            )
+            raise SchemaMismatch(
+                f"partition_expr {expression!r} names no column; {known}",
+                column=expression,
+            )
+        parts.append(quote_column(field.name))
+        data_type = field.data_type
+    return ".".join(parts), data_type
+
+
+def quote_column(name: str) -> str:
+    """A column name as a Spark SQL identifier."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def quote_string(value: str) -> str:
+    """A string as a Spark SQL literal; Spark reads backslashes as escapes."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _any_of(predicates: Sequence[str]) -> str:
+    return predicates[0] if len(predicates) == 1 else " OR ".join(f"({p})" for p in predicates)
+
+
+def _box_predicate(box: Sequence[DimensionSlice], schema: StructType, prefix: str) -> str:
+    predicates = [_slice_predicate(each, schema, prefix) for each in box]
+    if len(predicates) == 1:
+        return predicates[0]
+    return " AND ".join(f"({sql})" if " OR " in sql else sql for sql in predicates)
+
+
+def _slice_predicate(each: DimensionSlice, schema: StructType, prefix: str) -> str:
+    column, data_type = resolve_column(each.column, schema)
+    column = prefix + column
+    if each.windows is None:
+        values = [_parse_key(key, data_type, each.column) for key in each.keys]
+        return _one_of(column, [_literal(value, data_type) for value in values])
+    match data_type:
+        case PrimitiveType("string"):
+            return _one_of(column, [quote_string(key) for key in each.keys])
+        case PrimitiveType("timestamp"):
+            return _ranges(column, _join_windows(each.windows), _instant_literal)
+        case PrimitiveType("timestamp_ntz"):
+            joined = _join_windows(each.windows)
+            _check_wall_clock(joined, each.column)
+            return _ranges(column, joined, _wall_clock_literal)
+        case PrimitiveType("date"):
+            return _date_ranges(column, each)
+        case _ if _is_integer(data_type):
+            numbers = [_digits(key, each.column, data_type) for key in each.keys]
+            return _one_of(column, [str(number) for number in numbers])
+        case _:
+            raise InvalidArgument(
+                f"a column of type {data_type} cannot hold time partitions; partition_expr must "
+                "name a timestamp, timestamp_ntz, date, string or integer column",
+                column=each.column,
+            )
+
+
+def _one_of(column: str, literals: Sequence[str]) -> str:
+    if len(literals) == 1:
+        return f"{column} = {literals[0]}"
+    return f"{column} IN ({', '.join(literals)})"
+
+
+def _join_windows(windows: Sequence[Window]) -> list[Window]:
+    joined: list[Window] = []
+    for window in sorted(windows, key=lambda each: _instant(each.start)):
+        if joined and _instant(window.start) <= _instant(joined[-1].end):
+            last = joined[-1]
+            joined[-1] = Window(last.start, max(last.end, window.end, key=_instant))
+        else:
+            joined.append(window)
+    return joined
+
+
+def _ranges(column: str, windows: Sequence[Window], literal: Callable[[datetime], str]) -> str:
+    return _any_of(
+        [f"{column} >= {literal(w.start)} AND {column} < {literal(w.end)}" for w in windows]
+    )
+
+
+def _instant(value: datetime) -> datetime:
+    return value.astimezone(UTC)
+
+
+def _instant_literal(value: datetime) -> str:
+    return f"TIMESTAMP '{_instant(value).replace(tzinfo=None).isoformat(sep=' ')}Z'"
+
+
+def _wall_clock_literal(value: datetime) -> str:
+    return f"TIMESTAMP_NTZ '{value.replace(tzinfo=None).isoformat(sep=' ')}'"
+
+
+def _check_wall_clock(windows: Sequence[Window], column: str) -> None:
+    for window in windows:
+        for boundary in (window.start, window.end):
+            if boundary.fold:
+                raise InvalidArgument(
+                    f"the clock goes back around {boundary.replace(tzinfo=None)} in "
+                    f"{boundary.tzinfo}, and a timestamp_ntz column cannot tell the repeated "
+                    "hour from the one before it; write both partitions in one run, or hold the "
+                    "partition in a timestamp column or in partitions of UTC",
+                    column=column,
+                )
+
+
+def _date_ranges(column: str, each: DimensionSlice) -> str:
+    ranges: list[tuple[date, date]] = []
+    for start, end in _whole_days(each):
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], end))
+        else:
+            ranges.append((start, end))
+    days = [
+        f"{column} = DATE '{start}'"
+        if start + timedelta(days=1) == end
+        else f"{column} >= DATE '{start}' AND {column} < DATE '{end}'"
+        for start, end in ranges
+    ]
+    return _any_of(days)
+
+
+def _whole_days(each: DimensionSlice) -> list[tuple[date, date]]:
+    """The days of the windows. A window of a day or longer may begin at any hour: it stands for
+    the days it begins on. Shorter ones must add up to whole days.
+    """
+    windows = each.windows or ()
+    if all(start < end for start, end in map(_days, windows)):
+        return [_days(window) for window in windows]
+    joined = _join_windows(windows)
+    for window in joined:
+        if not (_is_midnight(window.start) and _is_midnight(window.end)):
+            raise InvalidArgument(
+                f"the partition from {window.start} to {window.end} is a part of a day, and a "
+                "date column cannot tell it from the other parts; partition_expr must name a "
+                "timestamp, timestamp_ntz or string column",
+                column=each.column,
+            )
+    return [_days(window) for window in joined]
+
+
+def _days(window: Window) -> tuple[date, date]:
+    if window.end.replace(tzinfo=None) - window.start.replace(tzinfo=None) < timedelta(days=1):
+        return window.start.date(), window.start.date()
+    return window.start.date(), window.end.date()
+
+
+def _is_midnight(value: datetime) -> bool:
+    return value.time() == time(0)
+
+
+def _is_integer(data_type: DataType) -> bool:
+    return isinstance(data_type, PrimitiveType) and data_type.name in INTEGERS
+
+
+def _digits(key: str, column: str, data_type: DataType) -> int:
+    """`2013-01-31` as 20130131: how an integer column spells a day, a month or a year."""
+    # A key with the name of a month would lose it, and stand for the whole year.
+    if not _NUMERIC_KEY.fullmatch(key):
+        raise _unfit(key, column, data_type)
+    return int(re.sub(r"[^0-9]", "", key))
+
+
+def _parse_key(key: str, data_type: DataType, column: str) -> object:
+    try:
+        match data_type:
+            case PrimitiveType("string"):
+                return key
+            case PrimitiveType("date"):
+                return date.fromisoformat(key)
+            case PrimitiveType("timestamp"):
+                value = datetime.fromisoformat(key)
+                return value if value.tzinfo else value.replace(tzinfo=UTC)
+            case PrimitiveType("timestamp_ntz"):
+                value = datetime.fromisoformat(key)
+                if value.tzinfo is None:
+                    return value
+            case PrimitiveType("boolean"):
+                return {"true": True, "false": False}[key.lower()]
+            case DecimalType():
+                number = Decimal(key)
+                if number.is_finite():
+                    return number
+            case _ if _is_integer(data_type):
+                return int(key)
+            case _:
+                pass
+    except (ValueError, KeyError, InvalidOperation) as error:
+        raise _unfit(key, column, data_type) from error
+    raise _unfit(key, column, data_type)
+
+
+def _unfit(key: str, column: str, data_type: DataType) -> InvalidArgument:
+    return InvalidArgument(
+        f"partition key {key!r} cannot be a value of type {data_type}, which is the type of the "
+        "column that partition_expr names; name another column, or change the partition keys",
+        column=column,
+    )
+
+
+def _literal(value: object, data_type: DataType) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return quote_string(value)
+        case datetime():
+            if data_type == PrimitiveType("timestamp"):
+                return _instant_literal(value)
+            return _wall_clock_literal(value)
+        case date():
+            return f"DATE '{value}'"
+        case _:
+            return str(value)

@@ -1,0 +1,1 @@
+"""Jobs that change the schema of a table from the Launchpad."""

@@ -1,0 +1,185 @@
+"""A job by which an operator changes the schema of a table from the Launchpad.
+
+A run first tells what a change will do, and then what it did: the plan as Markdown, the schemas
+side by side, the assets downstream that read the columns. Rows stay what they are, so that the
+asset is observed and not materialised: automation downstream rests. The Columns tab of the UI,
+which looks at materialisations and definitions alone, follows with the next materialisation.
+"""
+
+# No `from __future__ import annotations`: Dagster reads the annotations of ops itself.
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Unpack
+
+import dagster as dg
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io.output_metadata import table_schema
+from dagster_delta.orchestration.io.run_facts import RunFacts, commit_info
+from dagster_delta.orchestration.maintenance.jobs import MaintenanceJobOptions
+from dagster_delta.orchestration.maintenance.maintained_tables import (
+    MaintainedTable,
+    config_naming_tables,
+    delta_table_pool,
+    maintained_tables,
+    named_tables,
+)
+from dagster_delta.orchestration.schema_changes.config import (
+    DeltaSchemaChangeConfig,
+    SchemaChangeKind,
+)
+from dagster_delta.orchestration.schema_changes.downstream_readers import (
+    assets_of_code_location,
+    downstream_readers,
+)
+from dagster_delta.orchestration.schema_changes.steps import ChangeReport, change_schema_step
+
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import DeltaTable
+
+__all__ = ["SCHEMA_CHANGE_POOL", "SchemaChangeJobOptions", "delta_schema_change_job"]
+
+SCHEMA_CHANGE_POOL = "delta_schema_change"
+"""Pool of a job that is about several tables; give it a limit of 1 in the deployment."""
+
+
+class SchemaChangeJobOptions(MaintenanceJobOptions, total=False):
+    """Which tables a job is about, and what else it is; all of them optional."""
+
+    enable_column_change: bool
+    """Whether columns may change their type online in tables that the job names by location;
+    of others the IO manager says so, by the option of the same name."""
+
+
+def delta_schema_change_job(
+    name: str = "delta_schema_change", **options: Unpack[SchemaChangeJobOptions]
+) -> dg.JobDefinition:
+    """A job that plans or applies a schema change of one of its tables.
+
+    The Launchpad shows the config, typed and explained; see `DeltaSchemaChangeConfig`. A run that
+    is ended in the middle of a column change leaves a table that anybody reads and writes; another
+    run resumes the change or cancels it.
+
+    Who reads the columns is looked for among all assets of the code location that the run is
+    launched in, and among `assets`.
+
+    The step is in the pool of its table, where the job has only one, see `delta_table_pool`, and in
+    `SCHEMA_CHANGE_POOL` otherwise.
+
+    Args:
+        name: of the job.
+        options: see `SchemaChangeJobOptions`.
+
+    Raises:
+        InvalidArgument: there are no tables.
+
+    Examples:
+        delta_schema_change_job(assets=[flights, weather])
+    """
+    assets = tuple(options.get("assets", ()))
+    tables = maintained_tables(
+        assets, options.get("selection"), options.get("tables", {}), options.get("storage_options")
+    )
+    allowed = options.get("enable_column_change", False)
+    tables = tuple(replace(each, allow_column_changes=allowed) for each in tables)
+    spark = options.get("spark")
+    resources = {each.io_manager_key for each in tables if each.io_manager_key}
+    resources |= {spark} if spark is not None else set()
+    only = tables[0] if len(tables) == 1 else None
+
+    @dg.op(
+        # No two ops of a code location have one name.
+        name=f"{name}__change_schema",
+        out=dg.Out(dg.Nothing),
+        required_resource_keys=resources,
+        pool=SCHEMA_CHANGE_POOL if only is None else delta_table_pool(only.asset_key or only.name),
+    )
+    def change_schema(context: dg.OpExecutionContext, config: DeltaSchemaChangeConfig) -> None:
+        chosen = _choose(tables, config.table)
+        table = chosen.open(context.resources)
+        if table is None:
+            raise InvalidArgument(f"{chosen.name} has no Delta table yet: materialize it first")
+        if config.engine == "spark":
+            chosen.start_spark(context.resources, spark)
+        _change(context, config, chosen, table, assets)
+
+    @dg.graph(name=f"{name}_graph")
+    def changing() -> None:
+        change_schema.alias("change_schema")()
+
+    def mapping(val: DeltaSchemaChangeConfig) -> dg.RunConfig:
+        return dg.RunConfig(ops={"change_schema": {"config": plain_config(val)}})
+
+    mapping.__annotations__["val"] = config_naming_tables(DeltaSchemaChangeConfig, "table", tables)
+    return changing.to_job(
+        name=name,
+        config=dg.config_mapping(mapping),
+        description=options.get(
+            "description", f"Plans and makes changes of the schema: of {named_tables(tables)}."
+        ),
+        tags=dict(options.get("tags", {})),
+        executor_def=options.get("executor_def"),
+    )
+
+
+def plain_config(config: DeltaSchemaChangeConfig) -> dict[str, Any]:
+    """The config as a run spells it: an enum by its name."""
+    return {
+        name: value.name if isinstance(value, SchemaChangeKind) else value
+        for name, value in config.model_dump().items()
+    }
+
+
+def _choose(tables: Iterable[MaintainedTable], name: str) -> MaintainedTable:
+    by_name = {each.name: each for each in tables}
+    if not name and len(by_name) == 1:
+        return next(iter(by_name.values()))
+    if name not in by_name:
+        known = ", ".join(sorted(by_name))
+        raise InvalidArgument(
+            f"{name!r} is not a table of this job, which has {known}"
+            if name
+            else f"the config names no table; the job has {known}"
+        )
+    return by_name[name]
+
+
+def _change(
+    context: dg.OpExecutionContext,
+    config: DeltaSchemaChangeConfig,
+    chosen: MaintainedTable,
+    table: "DeltaTable",
+    assets: tuple[Any, ...],
+) -> None:
+    facts = RunFacts(
+        chosen.name, (), context.run_id, context.run_id, context.job_name, context.op.name
+    )
+    report = change_schema_step(table, config, context.log, commit_info(facts, {}))
+    readers: Mapping[str, tuple[str, ...]] = {}
+    if chosen.asset_key is not None and report.columns:
+        known = (*assets, *assets_of_code_location(context))
+        readers = downstream_readers(context.instance, known, chosen.asset_key, report.columns)
+    metadata = _metadata(table, report, readers)
+    context.add_output_metadata(metadata)
+    if chosen.asset_key is not None and not config.dry_run:
+        columns = dg.MetadataValue.table_schema(table_schema(table.snapshot().configuration))
+        metadata["dagster/column_schema"] = columns
+        context.log_event(dg.AssetObservation(chosen.asset_key, metadata=metadata))
+
+
+def _metadata(
+    table: "DeltaTable", report: ChangeReport, readers: Mapping[str, tuple[str, ...]]
+) -> dict[str, Any]:
+    uri = table.uri
+    lines = [report.markdown]
+    if readers:
+        rows = [f"| `{asset}` | {', '.join(columns)} |" for asset, columns in readers.items()]
+        head = "| downstream asset | reads |\n|---|---|"
+        lines.append("\n".join(["### Who reads the columns", "", head, *rows]))
+    return {
+        "delta/schema_change": dg.MetadataValue.md("\n\n".join(lines)),
+        "delta/version": table.version(),
+        "delta/dry_run": report.is_dry_run,
+        "dagster/uri": dg.MetadataValue.url(uri) if "://" in uri else dg.MetadataValue.path(uri),
+    }

@@ -1,0 +1,242 @@
+"""What a schema change job does with one opened table, told in the run's log and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.maintenance.steps import Log, spell_bytes
+from dagster_delta.orchestration.schema_changes.config import (
+    DeltaSchemaChangeConfig,
+    SchemaChangeKind,
+)
+
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import DeltaTable
+    from dagster_delta.table.schema.column_change import ColumnChangeProgress, ColumnChangeState
+
+__all__ = ["ChangeReport", "change_schema_step"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeReport:
+    """What was done to a table, or would be."""
+
+    markdown: str
+    columns: tuple[str, ...]
+    """Top-level columns, by the earlier schema, that are other than before, or gone."""
+    is_dry_run: bool
+
+
+def change_schema_step(
+    table: DeltaTable,
+    config: DeltaSchemaChangeConfig,
+    log: Log,
+    commit_info: Mapping[str, object],
+) -> ChangeReport:
+    """Do what the config says, or plan it.
+
+    Raises:
+        InvalidArgument: the config lacks what its kind needs, or has what another kind needs.
+        DeltaError: as `DeltaTable.alter` and `DeltaTable.change_column` do.
+    """
+    _check(config)
+    return _STEPS[config.kind](table, config, log, commit_info)
+
+
+_Step = Callable[["DeltaTable", DeltaSchemaChangeConfig, Log, Mapping[str, object]], ChangeReport]
+
+
+def _check(config: DeltaSchemaChangeConfig) -> None:
+    needs = {
+        SchemaChangeKind.ALTER: ("statement",),
+        SchemaChangeKind.CHANGE_COLUMN: ("column", "new_type"),
+    }
+    for kind, names in needs.items():
+        for name in names:
+            given = bool(getattr(config, name).strip())
+            if given != (kind is config.kind):
+                verb = "needs" if kind is config.kind else "takes no"
+                raise InvalidArgument(
+                    f"kind {config.kind.name} {verb} `{name}`: "
+                    f"{'set it' if kind is config.kind else f'it is for {kind.name}'}"
+                )
+    for kind, names in _OPTIONS.items():
+        for name in names:
+            default = DeltaSchemaChangeConfig.model_fields[name].default
+            if kind is not config.kind and getattr(config, name) != default:
+                raise InvalidArgument(
+                    f"kind {config.kind.name} takes no `{name}`: it is for {kind.name}"
+                )
+
+
+_OPTIONS = {
+    SchemaChangeKind.ALTER: ("existing_rows",),
+    SchemaChangeKind.CHANGE_COLUMN: ("cast", "on_error", "nullable", "position"),
+}
+"""What says more about one kind alone."""
+
+
+def _alter(
+    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
+) -> ChangeReport:
+    result = table.alter(
+        config.statement,
+        dry_run=config.dry_run,
+        enable_features=config.enable_features,
+        existing_rows=config.existing_rows,
+        engine=config.engine,
+        commit_info=info,
+        on_progress=_rewrite_teller(log),
+    )
+    if config.dry_run:
+        log.info(f"dry run: {config.statement}")
+    elif result.skipped:
+        log.info("no change is needed")
+    else:
+        log.info(f"version {result.version}: {config.statement}")
+    changes = result.plan.schema_changes
+    columns = dict.fromkeys(path[0] for path in (*changes.dropped, *changes.changed))
+    return ChangeReport(result.to_markdown(), tuple(columns), config.dry_run)
+
+
+def _rewrite_teller(log: Log) -> Callable[[int, int], None]:
+    return lambda done, of: log.info(f"{done:,} of {of:,} files rewritten")
+
+
+def _materialize_defaults(
+    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
+) -> ChangeReport:
+    result = table.materialize_defaults(
+        dry_run=config.dry_run,
+        engine=config.engine,
+        commit_info=info,
+        on_progress=_rewrite_teller(log),
+    )
+    cost = f"{result.plan.affected_files:,} files, {spell_bytes(result.plan.affected_bytes)}"
+    if config.dry_run:
+        log.info(f"dry run: {cost} would be rewritten")
+    elif result.skipped:
+        log.info("the table has no lazy defaults")
+    else:
+        log.info(f"version {result.version}: {cost} were rewritten with their defaults")
+    return ChangeReport(result.to_markdown(), (), config.dry_run)
+
+
+def _change_column(
+    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
+) -> ChangeReport:
+    plan = table.plan_column_change(
+        config.column,
+        config.new_type,
+        cast=config.cast,
+        on_error=config.on_error,
+        nullable=config.nullable,
+        position=config.position,
+        enable_features=config.enable_features,
+    )
+    snapshot = table.snapshot()
+    size = spell_bytes(snapshot.size_bytes or 0)
+    cost = f"{snapshot.num_files:,} files, {size}, are rewritten while others read and write"
+    markdown = f"{plan.to_markdown()}\n{cost}.\n"
+    columns = (plan.change.path[0],)
+    if config.dry_run:
+        log.info(f"dry run: {config.column} becomes {config.new_type}; {cost}")
+        return ChangeReport(markdown, columns, is_dry_run=True)
+    told = _Teller(log)
+    table.change_column(
+        config.column,
+        config.new_type,
+        cast=config.cast,
+        on_error=config.on_error,
+        nullable=config.nullable,
+        position=config.position,
+        enable_features=config.enable_features,
+        batch_bytes=config.batch_bytes,
+        engine=config.engine,
+        commit_info=info,
+        on_progress=told,
+    )
+    return ChangeReport(f"{markdown}\n{told.markdown()}", columns, is_dry_run=False)
+
+
+def _resume(
+    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
+) -> ChangeReport:
+    state = _require(table)
+    if config.dry_run:
+        return _in_progress(state, log)
+    told = _Teller(log)
+    table.resume_column_change(
+        batch_bytes=config.batch_bytes, engine=config.engine, commit_info=info, on_progress=told
+    )
+    return ChangeReport(told.markdown(), (state.column,), is_dry_run=False)
+
+
+def _cancel(
+    table: DeltaTable, config: DeltaSchemaChangeConfig, log: Log, info: Mapping[str, object]
+) -> ChangeReport:
+    state = _require(table)
+    if config.dry_run:
+        return _in_progress(state, log)
+    version = table.cancel_column_change(commit_info=info).version
+    text = f"The change of `{state.column}` to {state.to_type} was cancelled in version {version}."
+    log.info(text)
+    return ChangeReport(text, (), is_dry_run=False)
+
+
+def _require(table: DeltaTable) -> ColumnChangeState:
+    state = table.column_change()
+    if state is None:
+        raise InvalidArgument("no column of the table is being changed", table=table.uri)
+    return state
+
+
+def _in_progress(state: ColumnChangeState, log: Log) -> ChangeReport:
+    text = _spell(state)
+    log.info(f"dry run: {text}")
+    return ChangeReport(text, (state.column,), is_dry_run=True)
+
+
+def _spell(state: ColumnChangeState) -> str:
+    return (
+        f"column {state.column} from {state.from_type} to {state.to_type}: {state.state}, "
+        f"{state.num_files_left:,} of {state.num_files:,} files "
+        f"({spell_bytes(state.bytes_left)}) remain"
+    )
+
+
+class _Teller:
+    """Tells the log of every commit of a column change, and sums them up."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._last: ColumnChangeProgress | None = None
+
+    def __call__(self, progress: ColumnChangeProgress) -> None:
+        """Tell of one commit."""
+        self._last = progress
+        what = "the change is published" if progress.state is None else _spell(progress.state)
+        self._log.info(f"version {progress.version}: {what}")
+
+    def markdown(self) -> str:
+        """What was done in all."""
+        if self._last is None:
+            return "Another process finished the change."
+        return (
+            f"| version | rows rewritten | bytes written | values that became null |\n"
+            f"|---:|---:|---:|---:|\n"
+            f"| {self._last.version} | {self._last.num_rows:,} "
+            f"| {spell_bytes(self._last.bytes_written)} | {self._last.num_nulled:,} |"
+        )
+
+
+_STEPS: Mapping[SchemaChangeKind, _Step] = {
+    SchemaChangeKind.ALTER: _alter,
+    SchemaChangeKind.CHANGE_COLUMN: _change_column,
+    SchemaChangeKind.RESUME_COLUMN_CHANGE: _resume,
+    SchemaChangeKind.CANCEL_COLUMN_CHANGE: _cancel,
+    SchemaChangeKind.MATERIALIZE_DEFAULTS: _materialize_defaults,
+}

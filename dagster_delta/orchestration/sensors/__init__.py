@@ -1,0 +1,1 @@
+"""Sensors on the log, and external tables as observable assets."""

@@ -1,0 +1,276 @@
+"""Sensors on the transaction log: a run when a table changes, whoever changed it.
+
+What happens when:
+- the first tick of a table starts at `start_from`; a table that appears later is new from its
+  first commit on;
+- commits that change no row (compaction, properties, a new column) are passed over;
+- a log that does not go on from the cursor (cleaned up, set back, another table) is an error that
+  says how to reset the cursor, in every tick until somebody does; so is storage out of reach;
+- the other tables go on: a tick that has something of theirs to deliver logs the errors, any other
+  fails with them;
+- all new commits of a table make one run, or one per changed partition, and no tick requests more
+  than `max_runs_per_tick`: the rest follows in the next ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+import dagster as dg
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.partitions.mapping import PartitionKeysOf, PartitionMapping
+from dagster_delta.orchestration.sensors.table_changes import AssetEventKind
+from dagster_delta.orchestration.sensors.table_watcher import CommitRules, PartitionFilter
+from dagster_delta.orchestration.sensors.watch_tick import RunConfigFor, Watch
+from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
+from dagster_delta.table.read.watch import StartFrom
+
+__all__ = ["DeltaSensorOptions", "delta_change_feed_sensor", "delta_table_sensor"]
+
+
+class DeltaSensorOptions(TypedDict, total=False):
+    """Options that both sensors take, all of them optional."""
+
+    root: str
+    """Watch every table at or below this location, instead of `tables`."""
+    discover_every_seconds: float
+    """How often to look for new tables below the root, in seconds; 300 by default. Local
+    directories are walked; on object stores, every name below the root is listed.
+    """
+    storage_options: StorageOptions | Mapping[str, Any]
+    """Storage options."""
+    target: Any
+    """What to run: a job, an asset selection or assets, as for `dg.sensor`. Without a target, the
+    sensor only reports commits on `asset_key`.
+    """
+    job_name: str
+    """Alternative to `target`: the name of a job in the code location."""
+    start_from: StartFrom
+    """Where the first tick starts: `latest` (the default), `earliest`, or a version."""
+    operations: Collection[str]
+    """Only these operations, such as WRITE or MERGE. Operations that change no rows, such as
+    OPTIMIZE, count only if named here.
+    """
+    partitions: PartitionFilter
+    """Only these partitions: allowed values (as text) by partition column, or a function."""
+    columns: str | Sequence[str]
+    """Only commits that change one of these columns. Inserts and deletes change all columns, and so
+    does an update that the change data feed did not record; for recorded updates, the change data
+    files are read.
+    """
+    minimum_rows: int
+    """Wait until pending commits have changed this many rows …"""
+    minimum_age_seconds: float
+    """… or until the oldest of them was seen this many seconds ago."""
+    partitions_def: dg.PartitionsDefinition[Any]
+    """Partitions definition of the target: one run per changed partition. Dynamic partitions are
+    added.
+    """
+    partition_expr: str | Mapping[str, str]
+    """Partition column of the table that maps to the partition key, or a mapping from dimension to
+    column.
+    """
+    partition_keys: PartitionKeysOf
+    """Alternative to `partition_expr`: a function from the values of a table partition to partition
+    keys.
+    """
+    asset_key: Any
+    """Report each commit on this asset; for several tables, a function from location to asset key.
+    """
+    asset_event: AssetEventKind
+    """Event type of reported commits: `materialization` (the default; automation conditions react
+    to it) or `observation`.
+    """
+    run_config: RunConfigFor
+    """Run config, or a function from the `TableChanges` of a run to its config."""
+    run_tags: Mapping[str, str]
+    """Additional tags of every run."""
+    max_commits_per_tick: int
+    """Maximum number of commits that one tick reads per table; 100 by default."""
+    max_runs_per_tick: int
+    """Maximum number of runs that one tick requests; 100 by default."""
+    minimum_interval_seconds: int
+    """Minimum number of seconds between two ticks."""
+    default_status: dg.DefaultSensorStatus
+    """Whether the sensor is initially running; it is stopped by default."""
+    description: str
+    """Description of the sensor."""
+
+
+def delta_table_sensor(
+    name: str,
+    tables: str | Sequence[str] = (),
+    **options: Unpack[DeltaSensorOptions],
+) -> dg.SensorDefinition:
+    """A sensor that requests a run when commits change the rows of a table.
+
+    The run key is `table_id:version[:partition]`; tags name the table, the range of commits, the
+    operations and the rows.
+
+    Args:
+        name: of the sensor.
+        tables: location of a table, or of several.
+        options: see `DeltaSensorOptions`.
+
+    Raises:
+        InvalidArgument: the options do not fit each other.
+
+    Examples:
+        delta_table_sensor("flights_changed", "s3://lake/raw/flights", target=[daily_report])
+        delta_table_sensor("lake", root="s3://lake/raw", asset_key=lambda uri: uri.split("/")[-2:])
+    """
+    return _sensor(name, tables, options, needs_change_feed=False)
+
+
+def delta_change_feed_sensor(
+    name: str,
+    tables: str | Sequence[str] = (),
+    **options: Unpack[DeltaSensorOptions],
+) -> dg.SensorDefinition:
+    """Like `delta_table_sensor`, for tables with a change data feed.
+
+    The change data files stand in `TableChanges.change_files` and in the events on `asset_key`. A
+    commit that was made while the change data feed was off is an error, since a consumer of row
+    changes would miss some.
+
+    Args:
+        name: of the sensor.
+        tables: location of a table, or of several.
+        options: see `DeltaSensorOptions`.
+
+    Raises:
+        InvalidArgument: the options do not fit each other.
+    """
+    return _sensor(name, tables, options, needs_change_feed=True)
+
+
+def _sensor(
+    name: str,
+    tables: str | Sequence[str],
+    options: DeltaSensorOptions,
+    *,
+    needs_change_feed: bool,
+) -> dg.SensorDefinition:
+    unknown = sorted(set(options) - set(DeltaSensorOptions.__annotations__))
+    if unknown:
+        raise InvalidArgument(
+            f"Sensor {name} has no option {', '.join(unknown)}; it takes "
+            f"{', '.join(sorted(DeltaSensorOptions.__annotations__))}"
+        )
+    watch = _watch(name, tables, options, needs_change_feed=needs_change_feed)
+
+    @dg.sensor(
+        name=name,
+        target=options.get("target"),
+        job_name=options.get("job_name"),
+        minimum_interval_seconds=options.get("minimum_interval_seconds"),
+        default_status=options.get("default_status", dg.DefaultSensorStatus.STOPPED),
+        description=options.get("description") or _description(watch),
+    )
+    def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        return watch.tick(context)
+
+    return sensor
+
+
+def _watch(
+    name: str,
+    tables: str | Sequence[str],
+    options: DeltaSensorOptions,
+    *,
+    needs_change_feed: bool,
+) -> Watch:
+    listed = (tables,) if isinstance(tables, str) else tuple(dict.fromkeys(tables))
+    root = options.get("root")
+    if bool(listed) == bool(root):
+        raise InvalidArgument(f"Sensor {name} watches either tables or a root: give one of them")
+    runs_something = not (options.get("target") is None and options.get("job_name") is None)
+    if not runs_something and options.get("asset_key") is None:
+        raise InvalidArgument(
+            f"Sensor {name} has nothing to do: give a target to run, or an asset_key to report on"
+        )
+    operations = options.get("operations")
+    if isinstance(operations, str):
+        operations = [operations]
+    return Watch(
+        sensor_name=name,
+        # As the store spells them, so that one table has one name in the cursor.
+        tables=tuple(_location(each) for each in listed),
+        root=root,
+        storage_options=lambda: plain_options(options.get("storage_options")),
+        rules=CommitRules(
+            start_from=options.get("start_from", "latest"),
+            operations=None
+            if operations is None
+            else frozenset(each.upper() for each in operations),
+            partitions=options.get("partitions"),
+            columns=_names(options.get("columns", ())),
+            needs_change_feed=needs_change_feed,
+            max_commits=_at_least_one(name, "max_commits_per_tick", options, 100),
+        ),
+        requests_runs=runs_something,
+        mapping=_mapping(name, options),
+        minimum_rows=options.get("minimum_rows"),
+        minimum_age_seconds=options.get("minimum_age_seconds"),
+        max_runs=_at_least_one(name, "max_runs_per_tick", options, 100),
+        run_config=options.get("run_config"),
+        run_tags=options.get("run_tags", {}),
+        asset_key=_asset_key(name, options, several=root is not None or len(listed) > 1),
+        asset_event=options.get("asset_event", "materialization"),
+        discover_every_seconds=options.get("discover_every_seconds", 300),
+    )
+
+
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _location(uri: str) -> str:
+    return uri.rstrip("/") or uri
+
+
+def _at_least_one(name: str, option: str, options: DeltaSensorOptions, default: int) -> int:
+    value = dict(options).get(option, default)
+    if not isinstance(value, int) or value < 1:
+        raise InvalidArgument(f"{option} of sensor {name} is a positive number, not {value!r}")
+    return value
+
+
+def _mapping(name: str, options: DeltaSensorOptions) -> PartitionMapping | None:
+    partitions_def = options.get("partitions_def")
+    if partitions_def is not None:
+        return PartitionMapping(
+            partitions_def, options.get("partition_expr"), options.get("partition_keys")
+        )
+    for option in ("partition_expr", "partition_keys"):
+        if option in options:
+            raise InvalidArgument(
+                f"Sensor {name} has {option} and no partitions_def: give the partitions definition "
+                "of its target"
+            )
+    return None
+
+
+def _asset_key(
+    name: str, options: DeltaSensorOptions, *, several: bool
+) -> Callable[[str], dg.AssetKey] | None:
+    given = options.get("asset_key")
+    if given is None:
+        return None
+    if callable(given) and not isinstance(given, dg.AssetKey):
+        return lambda uri: dg.AssetKey.from_coercible(given(uri))
+    if several:
+        raise InvalidArgument(
+            f"Sensor {name} watches several tables: its asset_key is a function from the location "
+            "of a table to the key of its asset"
+        )
+    key = dg.AssetKey.from_coercible(given)
+    return lambda _uri: key
+
+
+def _description(watch: Watch) -> str:
+    what = f"every table below {watch.root}" if watch.root else ", ".join(watch.tables[:5])
+    kind = "row changes" if watch.rules.needs_change_feed else "new versions"
+    return f"Watches {what} for {kind}."

@@ -1,0 +1,185 @@
+"""What a sensor hands to the runs that it requests, and to the event log, about some commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dagster import (
+    AssetKey,
+    AssetMaterialization,
+    AssetObservation,
+    Config,
+    DataVersion,
+    MetadataValue,
+    RunRequest,
+)
+from pydantic import Field
+
+from dagster_delta.orchestration.sensors.watch_state import WaitingChanges
+from dagster_delta.table.log.commit_summary import CommitSummary
+
+__all__ = [
+    "AssetEventKind",
+    "DeltaCommitRange",
+    "TableChanges",
+    "commit_event",
+    "commit_facts",
+    "data_version",
+]
+
+AssetEventKind = Literal["materialization", "observation"]
+
+DATA_VERSION_TAG = "dagster/data_version"
+
+# More are counted: an event must not grow with a commit.
+_MAX_NAMED_FILES = 100
+
+
+class DeltaCommitRange(Config):
+    """Config of an asset or op: the range of commits that its run processes.
+
+    Examples:
+        @dg.asset
+        def report(config: DeltaCommitRange) -> None:
+            changed = range(config.from_version, config.to_version + 1)
+    """
+
+    table_uri: str = Field(description="Location of the table.")
+    table_id: str = Field(description="UUID of the table.")
+    from_version: int = Field(description="The first commit.")
+    to_version: int = Field(description="The last commit, included.")
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """The range of commits that a run is requested for."""
+
+    table_uri: str
+    table_id: str
+    from_version: int
+    """The first commit."""
+    to_version: int
+    """The last commit, included."""
+    partition_key: str | None
+    """The partition that the run is for; its commits are some of the range."""
+    operations: tuple[str, ...]
+    """What was done."""
+    rows: int | None
+    """Rows written, changed or deleted in the range; None where a commit does not tell."""
+    committers: tuple[str, ...]
+    """Who did it."""
+    change_files: tuple[str, ...]
+    """Change data files, as the log spells their paths; none where the changes follow from the
+    data files that came and went."""
+
+    @classmethod
+    def of(cls, uri: str, waiting: WaitingChanges, partition_key: str | None) -> TableChanges:
+        """What waits for a run, for one partition or for none."""
+        return cls(
+            table_uri=uri,
+            table_id=waiting.table_id,
+            from_version=waiting.from_version,
+            to_version=waiting.to_version,
+            partition_key=partition_key,
+            operations=waiting.operations,
+            rows=waiting.rows,
+            committers=waiting.committers,
+            change_files=waiting.change_files,
+        )
+
+    @property
+    def run_key(self) -> str:
+        """`table_id:version[:partition]`: Dagster starts no second run with the same one."""
+        key = f"{self.table_id}:{self.to_version}"
+        return key if self.partition_key is None else f"{key}:{self.partition_key}"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Tags of the run."""
+        tags = {
+            "delta/table_uri": self.table_uri,
+            "delta/table_id": self.table_id,
+            "delta/from_version": str(self.from_version),
+            "delta/to_version": str(self.to_version),
+            "delta/operations": ", ".join(self.operations),
+        }
+        if self.rows is not None:
+            tags["delta/rows"] = str(self.rows)
+        return {key: value for key, value in tags.items() if value}
+
+    def commit_range(self) -> DeltaCommitRange:
+        """The range, as config of an asset or op."""
+        return DeltaCommitRange(
+            table_uri=self.table_uri,
+            table_id=self.table_id,
+            from_version=self.from_version,
+            to_version=self.to_version,
+        )
+
+    def run_request(self, run_config: Any, tags: dict[str, str]) -> RunRequest:
+        """The request for the run."""
+        return RunRequest(
+            run_key=self.run_key,
+            run_config=run_config,
+            tags={**tags, **self.tags},
+            partition_key=self.partition_key,
+        )
+
+
+def data_version(table_id: str, version: int) -> DataVersion:
+    """The data version of a table whose rows last changed at a version.
+
+    The table's id is part of it: a table made anew may come to the same version.
+    """
+    return DataVersion(f"{table_id}:{version}")
+
+
+def commit_facts(commit: CommitSummary, uri: str) -> dict[str, Any]:
+    """What the UI shows of a commit."""
+    metadata: dict[str, Any] = {
+        "dagster/uri": MetadataValue.url(uri) if "://" in uri else MetadataValue.path(uri),
+        "delta/version": commit.version,
+        "delta/table_id": commit.table_id,
+        "delta/files_added": commit.files_added,
+        "delta/files_removed": commit.files_removed,
+    }
+    told = {
+        "delta/operation": commit.operation,
+        "delta/rows": commit.rows,
+        "delta/committer": commit.committer,
+    }
+    metadata |= {key: value for key, value in told.items() if value is not None}
+    if commit.timestamp_ms is not None:
+        metadata["delta/committed_at"] = MetadataValue.timestamp(commit.timestamp_ms / 1000)
+    if commit.run_id is not None:
+        metadata["delta/run"] = MetadataValue.dagster_run(commit.run_id)
+    if commit.change_files:
+        metadata["delta/change_file_count"] = len(commit.change_files)
+        metadata["delta/change_files"] = MetadataValue.json(
+            list(commit.change_files[:_MAX_NAMED_FILES])
+        )
+    return metadata
+
+
+def commit_event(
+    commit: CommitSummary,
+    uri: str,
+    asset_key: AssetKey,
+    kind: AssetEventKind,
+    partition_keys: Sequence[str | None],
+) -> list[AssetMaterialization | AssetObservation]:
+    """The events that tell Dagster about a commit to an external table, one per partition key."""
+    event = AssetMaterialization if kind == "materialization" else AssetObservation
+    version = data_version(commit.table_id, commit.version)
+    return [
+        event(
+            asset_key=asset_key,
+            description=f"{commit.operation or 'Commit'} by {commit.committer or 'somebody'}",
+            metadata=commit_facts(commit, uri),
+            partition=key,
+            tags={DATA_VERSION_TAG: version.value},
+        )
+        for key in partition_keys
+    ]

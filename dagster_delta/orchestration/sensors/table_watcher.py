@@ -1,0 +1,216 @@
+"""Looks at many tables at once and says what is new in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dagster_delta.errors import (
+    ChangeDataNotRecorded,
+    DeltaError,
+    InvalidArgument,
+    StorageFailure,
+    TableNotFound,
+)
+from dagster_delta.orchestration.sensors.watch_state import SensorState, TableState, WaitingChanges
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.commit_summary import CommitSummary
+from dagster_delta.table.read.changed_columns import changes_columns
+from dagster_delta.table.read.watch import (
+    NOTHING_SEEN,
+    LogCursor,
+    StartFrom,
+    read_new_commits,
+    start_cursor,
+)
+
+__all__ = ["CommitRules", "PartitionFilter", "SelectedCommit", "TableNews", "look_at_tables"]
+
+# Requests wait for the network, not for each other: 500 tables take 16 rounds of them.
+_TABLES_AT_ONCE = 32
+
+PartitionFilter: TypeAlias = (
+    Mapping[str, Collection[str | None]] | Callable[[Mapping[str, str | None]], bool]
+)
+"""The partitions that count: allowed values by column, or a function of a partition's values."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRules:
+    """Which commits count, and where a table that is new to the sensor begins."""
+
+    start_from: StartFrom = "latest"
+    operations: frozenset[str] | None = None
+    """Names of operations, in upper case; all by default."""
+    partitions: PartitionFilter | None = None
+    columns: tuple[str, ...] = ()
+    """Columns of which one at least must have changed; none for any."""
+    needs_change_feed: bool = False
+    """Whether every commit that counts must have its row changes recorded."""
+    max_commits: int = 100
+    """Read from one table at once."""
+
+    def selects(self, commit: CommitSummary) -> bool:
+        """Whether a commit counts, whatever partitions it changed.
+
+        Commits that change no row count only where their operation was asked for by its name.
+        """
+        if self.operations is not None:
+            return (commit.operation or "").upper() in self.operations and (
+                commit.changes_data or not self.needs_change_feed
+            )
+        return commit.changes_data
+
+    def selected_partitions(self, commit: CommitSummary) -> tuple[Mapping[str, str | None], ...]:
+        """The changed partitions that count.
+
+        Raises:
+            InvalidArgument: the table is not partitioned by a column of the filter.
+        """
+        rule = self.partitions
+        if rule is None:
+            return commit.partitions
+        if callable(rule):
+            return tuple(values for values in commit.partitions if rule(values))
+        for values in commit.partitions or ({},):
+            missing = [column for column in rule if column not in values]
+            if missing and commit.all_partitions_known:
+                raise InvalidArgument(
+                    f"The table is partitioned by {', '.join(values) or 'no column'} and not by "
+                    f"{', '.join(missing)}: filter by its partition columns",
+                    column=missing[0],
+                )
+        return tuple(
+            values
+            for values in commit.partitions
+            if all(values.get(column) in allowed for column, allowed in rule.items())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedCommit:
+    """A commit that counts."""
+
+    summary: CommitSummary
+    partitions: tuple[Mapping[str, str | None], ...]
+    """The changed partitions that count."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableNews:
+    """What one look at a table found."""
+
+    uri: str
+    state: TableState | None
+    """What to remember of it; unchanged after an error."""
+    commits: tuple[SelectedCommit, ...] = ()
+    """New ones that count."""
+    is_missing: bool = False
+    """Whether there is no table yet."""
+    error: DeltaError | None = None
+    """Why nothing could be found out."""
+
+
+def look_at_tables(
+    uris: Sequence[str],
+    state: SensorState,
+    open_table: Callable[[str], ObjectStore],
+    rules: CommitRules,
+    *,
+    now_ms: int,
+    discovered: bool = False,
+) -> list[TableNews]:
+    """What is new in each table, in the order given. The failure of one stops no other.
+
+    Args:
+        uris: locations of the tables.
+        state: what is remembered of them.
+        open_table: the store of a table's location.
+        rules: which commits count.
+        now_ms: the time, in milliseconds since the epoch.
+        discovered: the locations were found below a root, so that one that nothing is remembered
+            of, although the root was looked through before, is a new table: all its commits count.
+    """
+    if not uris:
+        return []
+    seen_before = discovered and state.discovered_at_ms is not None
+
+    def look(uri: str) -> TableNews:
+        known = state.tables.get(uri)
+        is_new = seen_before and uri not in state.tables
+        try:
+            return _look(open_table(uri), uri, known, rules, now_ms, is_new)
+        except DeltaError as error:
+            error.table = error.table or uri
+            return TableNews(uri, known, error=error)
+        except OSError as error:
+            return TableNews(uri, known, error=_storage_failure(error, uri))
+
+    with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(uris))) as pool:
+        return list(pool.map(look, uris))
+
+
+def _look(
+    store: ObjectStore,
+    uri: str,
+    known: TableState | None,
+    rules: CommitRules,
+    now_ms: int,
+    is_new: bool,
+) -> TableNews:
+    if known is not None and known.waiting is not None and known.waiting.unsent_keys is not None:
+        # Its last commits are still being handed out; younger ones stay where they are.
+        return TableNews(uri, known)
+    if known is None:
+        known = TableState(log=_first_cursor(store, "earliest" if is_new else rules.start_from))
+    cursor, commits = read_new_commits(store, known.log, limit=rules.max_commits)
+    selected = []
+    waiting = known.waiting
+    for commit in commits:
+        if not rules.selects(commit):
+            continue
+        _require_change_feed(commit, rules)
+        if rules.columns and not changes_columns(store, commit, rules.columns):
+            continue
+        partitions = rules.selected_partitions(commit)
+        if rules.partitions is not None and not partitions and commit.all_partitions_known:
+            continue
+        selected.append(SelectedCommit(commit, partitions))
+        waiting = (waiting or _nothing_waiting(commit, now_ms)).absorb(commit, partitions)
+    state = TableState(log=cursor, waiting=waiting)
+    return TableNews(uri, state, tuple(selected), is_missing=cursor.version == NOTHING_SEEN)
+
+
+def _first_cursor(store: ObjectStore, start_from: StartFrom) -> LogCursor:
+    try:
+        return start_cursor(store, start_from)
+    except TableNotFound:
+        # Whatever is committed from here on is new.
+        return LogCursor(version=NOTHING_SEEN)
+
+
+def _nothing_waiting(commit: CommitSummary, now_ms: int) -> WaitingChanges:
+    return WaitingChanges(
+        table_id=commit.table_id,
+        from_version=commit.version,
+        to_version=commit.version,
+        seen_at_ms=now_ms,
+    )
+
+
+def _require_change_feed(commit: CommitSummary, rules: CommitRules) -> None:
+    if rules.needs_change_feed and not commit.change_feed_enabled:
+        raise ChangeDataNotRecorded(
+            f"The change data feed was off when version {commit.version} was made, so its row "
+            "changes are not recorded: set delta.enableChangeDataFeed to true, take the whole "
+            "table once, then reset the cursor of this table to go on after it",
+            version=commit.version,
+        )
+
+
+def _storage_failure(error: OSError, uri: str) -> StorageFailure:
+    failure = StorageFailure(f"The storage cannot be reached ({error})", table=uri)
+    failure.__cause__ = error
+    return failure

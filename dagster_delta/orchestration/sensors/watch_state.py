@@ -1,0 +1,120 @@
+"""What a sensor remembers between two ticks: its cursor, as JSON that a person can read and edit.
+
+{"tables": {"s3://lake/raw/flights": {"log": {"version": 41, "table_id": …}, "waiting": …}}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.table.log.commit_summary import CommitSummary
+from dagster_delta.table.read.watch import NOTHING_SEEN, LogCursor
+
+__all__ = ["SensorState", "TableState", "WaitingChanges", "merge_partitions"]
+
+
+class WaitingChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Commits that were read and for which no run was requested yet."""
+
+    table_id: str
+    from_version: int
+    """The first commit."""
+    to_version: int
+    """The last commit; those between that no filter let through are not counted."""
+    seen_at_ms: int
+    """When the first one was read, in milliseconds since the epoch."""
+    commits: int = 0
+    rows: int | None = 0
+    """Rows that were written, changed or deleted; None where a commit does not tell."""
+    operations: tuple[str, ...] = ()
+    committers: tuple[str, ...] = ()
+    change_files: tuple[str, ...] = ()
+    """Change data files, as the log spells their paths."""
+    partitions: tuple[dict[str, str | None], ...] = ()
+    """Changed partitions, by logical column name."""
+    unsent_keys: tuple[str, ...] | None = None
+    """Partition keys whose runs are left for the next ticks; None before the first one."""
+
+    def absorb(
+        self, commit: CommitSummary, partitions: Sequence[Mapping[str, str | None]]
+    ) -> WaitingChanges:
+        """With one more commit, of which these partitions count."""
+        rows = None if self.rows is None or commit.rows is None else self.rows + commit.rows
+        return msgspec.structs.replace(
+            self,
+            table_id=commit.table_id,
+            to_version=commit.version,
+            commits=self.commits + 1,
+            rows=rows,
+            operations=_with(self.operations, commit.operation),
+            committers=_with(self.committers, commit.committer),
+            change_files=(*self.change_files, *commit.change_files),
+            partitions=merge_partitions(self.partitions, partitions),
+        )
+
+    def is_due(
+        self, now_ms: int, *, minimum_rows: int | None, minimum_age_seconds: float | None
+    ) -> bool:
+        """Whether it is time for a run: enough rows, or old enough. Unknown rows are enough."""
+        if self.unsent_keys is not None or (minimum_rows is None and minimum_age_seconds is None):
+            return True
+        if minimum_rows is not None and (self.rows is None or self.rows >= minimum_rows):
+            return True
+        age_ms = now_ms - self.seen_at_ms
+        return minimum_age_seconds is not None and age_ms >= minimum_age_seconds * 1000
+
+
+class TableState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is remembered of one table."""
+
+    log: LogCursor
+    waiting: WaitingChanges | None = None
+
+    def __post_init__(self) -> None:
+        if self.log.version < NOTHING_SEEN:
+            raise ValueError(f"a version is a number from 0 on, not {self.log.version}")
+
+
+class SensorState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is remembered of all tables."""
+
+    tables: dict[str, TableState | None] = {}
+    """By location; None for a table that is to start over."""
+    discovered_at_ms: int | None = None
+    """When the tables below the root were listed, in milliseconds since the epoch."""
+
+    @classmethod
+    def from_cursor(cls, cursor: str | None) -> SensorState:
+        """The state in the cursor of a sensor.
+
+        Raises:
+            InvalidArgument: somebody has edited it to something else.
+        """
+        if not cursor:
+            return cls()
+        try:
+            return msgspec.json.decode(cursor, type=cls)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise InvalidArgument(
+                f"The cursor of the sensor is damaged ({error}); reset it, or set it to "
+                '{"tables": {"<location>": {"log": {"version": <last version to leave out>}}}}'
+            ) from error
+
+    def to_cursor(self) -> str:
+        """The cursor that holds this state."""
+        return msgspec.json.encode(self).decode()
+
+
+def merge_partitions(
+    known: Sequence[Mapping[str, str | None]], more: Sequence[Mapping[str, str | None]]
+) -> tuple[dict[str, str | None], ...]:
+    """All of these, each once, in the order they came."""
+    merged = {tuple(sorted(each.items())): dict(each) for each in (*known, *more)}
+    return tuple(merged.values())
+
+
+def _with(texts: tuple[str, ...], text: str | None) -> tuple[str, ...]:
+    return texts if text is None or text in texts else (*texts, text)

@@ -1,0 +1,278 @@
+"""One tick of a sensor on logs: look, remember, request runs, tell what failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import dagster as dg
+import msgspec
+
+from dagster_delta.errors import DeltaError, TableNotFound, VersionNotFound
+from dagster_delta.orchestration.partitions.mapping import MappedKeys, PartitionMapping
+from dagster_delta.orchestration.sensors.table_changes import (
+    AssetEventKind,
+    TableChanges,
+    commit_event,
+)
+from dagster_delta.orchestration.sensors.table_watcher import CommitRules, TableNews, look_at_tables
+from dagster_delta.orchestration.sensors.watch_state import SensorState, TableState, WaitingChanges
+from dagster_delta.storage import open_store
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.table_discovery import find_tables
+
+__all__ = ["AssetKeyFor", "RunConfigFor", "Watch"]
+
+AssetKeyFor: TypeAlias = Callable[[str], dg.AssetKey]
+"""From the location of an external table to the key of its asset."""
+
+RunConfigFor: TypeAlias = Callable[[TableChanges], "dg.RunConfig | Mapping[str, Any]"]
+"""From the commits that a run is for to its config."""
+
+# A tick that names more is read by nobody.
+_MAX_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a sensor watches, and what it does about it."""
+
+    sensor_name: str
+    tables: tuple[str, ...]
+    root: str | None
+    """Where to look for tables, instead of `tables`."""
+    storage_options: Callable[[], Mapping[str, Any]]
+    rules: CommitRules
+    requests_runs: bool
+    mapping: PartitionMapping | None
+    """From changed partitions to partition keys; None for one run per table."""
+    minimum_rows: int | None
+    minimum_age_seconds: float | None
+    max_runs: int
+    """Requested in one tick."""
+    run_config: RunConfigFor | None
+    run_tags: Mapping[str, str]
+    asset_key: AssetKeyFor | None
+    """Keys of the assets to report commits for; None to report none."""
+    asset_event: AssetEventKind
+    discover_every_seconds: float
+    stores: dict[str, ObjectStore] = field(default_factory=dict)
+    """Stores that were opened; a connection is worth keeping between ticks."""
+
+    def tick(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        """What one evaluation of the sensor gives.
+
+        Raises:
+            DeltaError: some tables failed, and no other one has anything to deliver.
+        """
+        before = SensorState.from_cursor(context.cursor)
+        now_ms = time.time_ns() // 1_000_000
+        uris, discovered_at_ms = self._locations(before, now_ms)
+        news = look_at_tables(
+            uris,
+            before,
+            self._open,
+            self.rules,
+            now_ms=now_ms,
+            discovered=self.root is not None,
+        )
+        tick = _Tick(self, context, now_ms)
+        # Whoever has waited longest comes first, so that a busy table keeps no other one waiting.
+        for each in sorted(news, key=_waiting_since):
+            tick.take(each)
+        tables = {each.uri: tick.tables.get(each.uri, before.tables.get(each.uri)) for each in news}
+        after = SensorState(
+            tables={
+                uri: state
+                for uri, state in tables.items()
+                if state is not None or uri in before.tables
+            },
+            discovered_at_ms=discovered_at_ms,
+        )
+        return tick.result(before, after)
+
+    def _locations(self, state: SensorState, now_ms: int) -> tuple[Sequence[str], int | None]:
+        if self.root is None:
+            return self.tables, None
+        last = state.discovered_at_ms
+        if last is not None and now_ms - last < self.discover_every_seconds * 1000:
+            return tuple(state.tables), last
+        found = find_tables(self.root, self.storage_options())
+        # A table that is not found any more fails by its name, until its entry is removed.
+        return tuple(sorted({*found, *state.tables})), now_ms
+
+    def _open(self, uri: str) -> ObjectStore:
+        store = self.stores.get(uri)
+        if store is None:
+            store = self.stores.setdefault(uri, open_store(uri, self.storage_options()))
+        return store
+
+
+def _waiting_since(news: TableNews) -> tuple[float, str]:
+    waiting = None if news.state is None else news.state.waiting
+    return (float("inf") if waiting is None else waiting.seen_at_ms, news.uri)
+
+
+class _Tick:
+    """Gathers what one tick delivers."""
+
+    def __init__(self, watch: Watch, context: dg.SensorEvaluationContext, now_ms: int) -> None:
+        self.tables: dict[str, TableState | None] = {}
+        self._watch = watch
+        self._context = context
+        self._now_ms = now_ms
+        self._requests: list[dg.RunRequest] = []
+        self._events: list[dg.AssetMaterialization | dg.AssetObservation] = []
+        self._new_partitions: list[dg.AddDynamicPartitionsRequest] = []
+        self._failures: list[DeltaError] = []
+        self._missing: list[str] = []
+        self._waiting: list[str] = []
+        self._count = 0
+
+    def take(self, news: TableNews) -> None:
+        """Deliver what one table has, all of it or, where something fails, none of it."""
+        self._count += 1
+        if news.error is not None or news.state is None:
+            self._fail(news.uri, news.error)
+            return
+        if news.is_missing:
+            self._missing.append(news.uri)
+        try:
+            events = self._commit_events(news)
+            waiting, requests = self._run_requests(news.uri, news.state.waiting)
+        except DeltaError as error:
+            error.table = error.table or news.uri
+            self._fail(news.uri, error)
+            return
+        self._events.extend(events)
+        self._requests.extend(requests)
+        self.tables[news.uri] = TableState(log=news.state.log, waiting=waiting)
+        if waiting is not None:
+            self._waiting.append(news.uri)
+
+    def _fail(self, uri: str, error: DeltaError | None) -> None:
+        if error is not None:
+            if isinstance(error, (VersionNotFound, TableNotFound)):
+                error.message += (
+                    f'. In the cursor of sensor {self._watch.sensor_name}, under "tables", set '
+                    f'"{uri}" to null to start it over, or remove it to forget it; or delete the '
+                    "cursor to start over all tables of the sensor"
+                )
+            self._failures.append(error)
+
+    def _commit_events(
+        self, news: TableNews
+    ) -> list[dg.AssetMaterialization | dg.AssetObservation]:
+        watch = self._watch
+        if watch.asset_key is None:
+            return []
+        key = watch.asset_key(news.uri)
+        events: list[dg.AssetMaterialization | dg.AssetObservation] = []
+        for commit in news.commits:
+            partition_keys: Sequence[str | None] = [None]
+            if watch.mapping is not None:
+                partition_keys = watch.mapping.map(commit.partitions).keys
+            events += commit_event(commit.summary, news.uri, key, watch.asset_event, partition_keys)
+        return events
+
+    def _run_requests(
+        self, uri: str, waiting: WaitingChanges | None
+    ) -> tuple[WaitingChanges | None, list[dg.RunRequest]]:
+        """What still waits, and the runs that are requested now."""
+        watch = self._watch
+        if waiting is None or not watch.requests_runs:
+            self._add_partitions(() if waiting is None else self._keys(uri, waiting))
+            return None, []
+        room = watch.max_runs - len(self._requests)
+        due = waiting.is_due(
+            self._now_ms,
+            minimum_rows=watch.minimum_rows,
+            minimum_age_seconds=watch.minimum_age_seconds,
+        )
+        if not due or room <= 0:
+            return waiting, []
+        keys: Sequence[str | None] = [None]
+        if watch.mapping is not None:
+            keys = self._keys(uri, waiting)
+        requests = []
+        for key in keys[:room]:
+            changes = TableChanges.of(uri, waiting, key)
+            config = None if watch.run_config is None else watch.run_config(changes)
+            requests.append(changes.run_request(config, dict(watch.run_tags)))
+        self._add_partitions([key for key in keys[:room] if key is not None])
+        left = tuple(key for key in keys[room:] if key is not None)
+        if not left:
+            return None, requests
+        return msgspec.structs.replace(waiting, unsent_keys=left, partitions=()), requests
+
+    def _keys(self, uri: str, waiting: WaitingChanges) -> Sequence[str]:
+        if waiting.unsent_keys is not None:
+            return waiting.unsent_keys
+        if self._watch.mapping is None:
+            return ()
+        mapped = self._watch.mapping.map(waiting.partitions)
+        self._warn_of_unmapped(uri, waiting, mapped)
+        return mapped.keys
+
+    def _warn_of_unmapped(self, uri: str, waiting: WaitingChanges, mapped: MappedKeys) -> None:
+        which = f"versions {waiting.from_version} to {waiting.to_version} of {uri}"
+        if not mapped.keys and not mapped.unmapped:
+            self._context.log.warning(f"The commits do not tell which partitions changed: {which}")
+        if mapped.unmapped:
+            named = ", ".join(str(dict(each)) for each in mapped.unmapped[:_MAX_NAMED])
+            self._context.log.warning(
+                f"{len(mapped.unmapped)} changed partitions of the table belong to no partition of "
+                f"the asset, and get no run: {named} ({which})"
+            )
+
+    def _add_partitions(self, keys: Sequence[str]) -> None:
+        mapping = self._watch.mapping
+        if mapping is not None and keys:
+            self._new_partitions += mapping.dynamic_requests(keys, self._context.instance)
+
+    def result(self, before: SensorState, after: SensorState) -> dg.SensorResult:
+        """The result of the tick. Raises the failures where nothing else is to be told."""
+        delivers = self._requests or self._events or _progress(before) != _progress(after)
+        if self._failures and not delivers:
+            raise self._failure()
+        for failure in self._failures:
+            self._context.log.error(f"A table could not be watched: {failure}")
+        return dg.SensorResult(
+            run_requests=self._requests or None,
+            skip_reason=None if self._requests else self._reason(),
+            cursor=after.to_cursor(),
+            dynamic_partitions_requests=self._new_partitions or None,
+            asset_events=self._events,
+        )
+
+    def _failure(self) -> DeltaError:
+        first = self._failures[0]
+        if len(self._failures) == 1:
+            return first
+        shown = "\n".join(f"  {failure}" for failure in self._failures[:_MAX_NAMED])
+        failure = DeltaError(
+            f"{len(self._failures)} of {self._count} tables could not be watched:\n{shown}"
+        )
+        failure.__cause__ = first
+        return failure
+
+    def _reason(self) -> str:
+        parts = [f"Nothing to run for {self._count} tables"]
+        parts += [f"not there yet: {_named(self._missing)}"] if self._missing else []
+        parts += [f"changes wait in: {_named(self._waiting)}"] if self._waiting else []
+        parts += [f"failed: {_named([str(each) for each in self._failures])}"] * bool(
+            self._failures
+        )
+        return "; ".join(parts)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _progress(state: SensorState) -> dict[str, TableState | None]:
+    """What was achieved: without the time of the last look at the root, which always moves."""
+    return state.tables

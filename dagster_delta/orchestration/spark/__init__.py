@@ -1,0 +1,1 @@
+"""What Spark does for a step, as its run shows it."""

@@ -1,0 +1,281 @@
+"""What Spark is doing for a step, in the log of its run while it lasts, and in its metadata after.
+
+Only public interfaces are asked: the status tracker and the UI of a classic session, the progress
+handlers of a Connect session. What one of them does not tell is left out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dagster import MetadataValue
+
+from dagster_delta.engines import is_spark_frame
+from dagster_delta.orchestration.spark.plan import physical_plan
+from dagster_delta.orchestration.spark.stages import StageBytes, StageMetrics
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SparkWork", "watch_spark"]
+
+_JOB_GROUP = "spark.jobGroup.id"
+_SECONDS_BETWEEN_REPORTS = 10.0
+
+
+class _Log(Protocol):
+    def info(self, msg: object) -> None:
+        """Put a line into the log of the run."""
+
+
+class _Watch(Protocol):
+    def line(self) -> str | None:
+        """How far Spark is; None where it does nothing."""
+
+    def metadata(self) -> dict[str, Any]:
+        """What the work came to."""
+
+    def close(self) -> None:
+        """Leave the session as it was."""
+
+
+@dataclass(slots=True)
+class SparkWork:
+    """What Spark does for one step; nothing where no session works for it."""
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """For the metadata of the output, once the work is done."""
+
+
+@contextmanager
+def watch_spark(
+    data: object, log: _Log, *, every_seconds: float = _SECONDS_BETWEEN_REPORTS
+) -> Iterator[SparkWork]:
+    """Report on the Spark jobs that the block starts in this thread.
+
+    Args:
+        data: what the block works on; nothing happens unless it is a DataFrame of Spark.
+        log: of the run.
+        every_seconds: how long to wait between two lines in the log; work that takes less has none.
+
+    Raises:
+        SparkSessionLost: the block failed, as the JVM of the session is gone.
+    """
+    work = SparkWork()
+    frame = _frame(data)
+    if frame is None:
+        yield work
+        return
+    from dagster_delta.engines.spark.session.running_session import naming_lost_session
+
+    with naming_lost_session():
+        yield from _watched(work, frame, log, every_seconds)
+
+
+def _watched(
+    work: SparkWork, frame: DataFrame, log: _Log, every_seconds: float
+) -> Iterator[SparkWork]:
+    watch = _watch_of(frame.sparkSession)
+    stopped = threading.Event()
+    reporter = threading.Thread(
+        target=_report,
+        args=(watch, log, every_seconds, stopped),
+        name="spark-progress",
+        daemon=True,
+    )
+    start = time.monotonic()
+    reporter.start()
+    try:
+        yield work
+    finally:
+        stopped.set()
+        reporter.join()
+        watch.close()
+    work.metadata["spark/seconds"] = round(time.monotonic() - start, 3)
+    work.metadata.update(watch.metadata())
+    plan = physical_plan(frame)
+    if plan is not None:
+        # The plan may hold backticks, but no line of them alone.
+        work.metadata["spark/plan"] = MetadataValue.md(f"```text\n{plan}\n```")
+
+
+def _frame(data: object) -> DataFrame | None:
+    if not is_spark_frame(data):
+        return None
+    return data if hasattr(data, "sparkSession") else None  # type: ignore[return-value]
+
+
+def _watch_of(session: SparkSession) -> _Watch:
+    from dagster_delta.engines.spark.session.session import is_connect
+
+    if is_connect(session):
+        return _ConnectWatch(session)
+    context = _classic_context(session)
+    return _NoWatch() if context is None else _ClassicWatch(context)
+
+
+def _classic_context(session: SparkSession) -> SparkContext | None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        context: SparkContext = session.sparkContext
+        context.getLocalProperty(_JOB_GROUP)
+    except (Py4JError, PySparkException):
+        # Some platforms keep the context from notebooks that share a cluster.
+        return None
+    return context
+
+
+def _report(watch: _Watch, log: _Log, every_seconds: float, stopped: threading.Event) -> None:
+    """Log how far the work is, again and again, where it has changed."""
+    last = None
+    while not stopped.wait(every_seconds):
+        line = watch.line()
+        if line is not None and line != last:
+            log.info(f"Spark: {line}")
+            last = line
+
+
+class _NoWatch:
+    def line(self) -> str | None:
+        return None
+
+    def metadata(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        return None
+
+
+class _ClassicWatch:
+    """The jobs that are started in the job group of this thread from now on."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        given = context.getLocalProperty(_JOB_GROUP)
+        self._own_group = None if given else f"dagster-{uuid.uuid4()}"
+        self._group = given or str(self._own_group)
+        if self._own_group:
+            context.setLocalProperty(_JOB_GROUP, self._own_group)
+        self._before = frozenset(self._ids_of_group())
+        self._metrics = StageMetrics(context)
+
+    def close(self) -> None:
+        if self._own_group:
+            self._context.setLocalProperty(_JOB_GROUP, None)  # type: ignore[arg-type]
+
+    def line(self) -> str | None:
+        active = frozenset(self._context.statusTracker().getActiveStageIds())
+        stages = [each for each in self._stages() if each.stageId in active]
+        moved = self._metrics.of_stages(frozenset(each.stageId for each in stages), active=True)
+        parts = [
+            f"stage {each.stageId} ({each.name.partition(' at ')[0]}): {each.numCompletedTasks} of "
+            f"{each.numTasks} tasks done, {each.numActiveTasks} running"
+            f"{_bytes_of([one for one in moved if one.stage_id == each.stageId])}"
+            for each in stages
+        ]
+        return "; ".join(parts) or None
+
+    def _stages(self) -> list[Any]:
+        tracker = self._context.statusTracker()
+        jobs = [tracker.getJobInfo(each) for each in self._job_ids()]
+        ids = sorted({stage for job in jobs if job is not None for stage in job.stageIds})
+        found = [tracker.getStageInfo(each) for each in ids]
+        return [each for each in found if each is not None]
+
+    def _job_ids(self) -> list[int]:
+        return [each for each in self._ids_of_group() if each not in self._before]
+
+    def _ids_of_group(self) -> list[int]:
+        return list(self._context.statusTracker().getJobIdsForGroup(self._group))
+
+    def metadata(self) -> dict[str, Any]:
+        from py4j.protocol import Py4JError
+
+        try:
+            return self._metadata()
+        except Py4JError:
+            # The rows are committed: a session that was stopped meanwhile is no reason to fail.
+            return {}
+
+    def _metadata(self) -> dict[str, Any]:
+        stages = self._stages()
+        found: dict[str, Any] = {
+            "spark/application_id": self._context.applicationId,
+            "spark/jobs": len(self._job_ids()),
+            "spark/stages": len(stages),
+            "spark/tasks": sum(each.numCompletedTasks for each in stages),
+            "spark/failed_tasks": sum(each.numFailedTasks for each in stages),
+        }
+        moved = self._metrics.of_stages(frozenset(each.stageId for each in stages))
+        if moved:
+            found["spark/input_bytes"] = sum(each.input_bytes for each in moved)
+            found["spark/output_bytes"] = sum(each.output_bytes for each in moved)
+            found["spark/shuffle_read_bytes"] = sum(each.shuffle_read_bytes for each in moved)
+            found["spark/shuffle_write_bytes"] = sum(each.shuffle_write_bytes for each in moved)
+            found["spark/spilled_bytes"] = sum(each.disk_bytes_spilled for each in moved)
+        if self._context.uiWebUrl is not None:
+            found["spark/ui"] = MetadataValue.url(self._context.uiWebUrl)
+        return found
+
+
+class _ConnectWatch:
+    """What a Connect server says of the queries of this thread, every other second."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._thread = threading.get_ident()
+        self._stages: dict[tuple[str | None, int], Any] = {}
+        self._running = 0
+        session.registerProgressHandler(self._take)  # type: ignore[arg-type]
+
+    def _take(
+        self,
+        stages: Iterable[Any] | None,
+        inflight_tasks: int,
+        operation_id: str | None,
+        done: bool,
+    ) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        self._running = 0 if done else inflight_tasks
+        for each in stages or ():
+            self._stages[operation_id, each.stage_id] = each
+
+    def close(self) -> None:
+        self._session.removeProgressHandler(self._take)  # type: ignore[arg-type]
+
+    def line(self) -> str | None:
+        if not self._running:
+            return None
+        stages = [each for each in self._stages.copy().values() if not each.done]
+        parts = [
+            f"stage {each.stage_id}: {each.num_completed_tasks} of {each.num_tasks} tasks done"
+            f"{_bytes_of([StageBytes(stage_id=0, input_bytes=each.num_bytes_read)])}"
+            for each in stages
+        ]
+        return f"{self._running} tasks running; {'; '.join(parts)}" if parts else None
+
+    def metadata(self) -> dict[str, Any]:
+        # What ended between two reports was never told, so that every sum could be too low.
+        return {}
+
+
+def _bytes_of(stages: list[StageBytes]) -> str:
+    """What stages have moved so far, to be put behind their tasks."""
+    amounts = {
+        "read": sum(each.input_bytes for each in stages),
+        "written": sum(each.output_bytes for each in stages),
+        "shuffled in": sum(each.shuffle_read_bytes for each in stages),
+        "shuffled out": sum(each.shuffle_write_bytes for each in stages),
+        "spilled": sum(each.disk_bytes_spilled for each in stages),
+    }
+    return "".join(f", {amount / 1e6:,.1f} MB {what}" for what, amount in amounts.items() if amount)

@@ -1,0 +1,198 @@
+"""File actions of a checkpoint in batches, for tables with more files than one wants to hold.
+
+Spec: Checkpoints; Checkpoint Schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.checkpoint.columns import conform, corruption_named, required
+from dagster_delta.protocol.checkpoint.reader import (
+    ADD_SOURCES,
+    REQUIRED_ADD_COLUMNS,
+    CheckpointPart,
+)
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, HiddenFiles
+from dagster_delta.protocol.statistics.log_statistics import (
+    checkpoint_statistics,
+    checkpoint_statistics_json,
+    statistics_leaves,
+)
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
+
+__all__ = ["FileBatch", "batches_of_files", "batches_of_part", "batches_of_removes"]
+
+_BATCH_ROWS = 65_536
+_KEY_COLUMNS = ("path", "deletion_vector")
+
+
+@dataclass(frozen=True, slots=True)
+class FileBatch:
+    """Some live files."""
+
+    files: Any
+    """`pa.Table` with the columns of LIVE_FILE_SCHEMA that were asked for."""
+    statistics: Callable[[Sequence[StatisticsColumn]], Any]
+    """Gives the statistics table of the files, row for row, for some of the columns that were
+    asked for."""
+
+
+def batches_of_files(files: Any, names: Sequence[str]) -> Iterator[FileBatch]:
+    """Files that are known already, as batches.
+
+    Args:
+        files: `pa.Table` of LIVE_FILE_SCHEMA.
+        names: columns to keep.
+    """
+    for start in range(0, files.num_rows, _BATCH_ROWS):
+        some = files.slice(start, _BATCH_ROWS)
+        yield FileBatch(some.select(list(names)), _statistics_of_texts(some["stats"]))
+
+
+def _statistics_of_texts(texts: Any) -> Callable[[Sequence[StatisticsColumn]], Any]:
+    return lambda columns: parse_statistics_json(texts, columns)
+
+
+def batches_of_part(
+    part: CheckpointPart,
+    names: Sequence[str],
+    statistics: Sequence[StatisticsColumn] | None,
+    *,
+    hidden: HiddenFiles,
+    live: Any = None,
+) -> Iterator[FileBatch]:
+    """The live adds of one file of a checkpoint; what is decoded is let go with each batch.
+
+    Args:
+        part: the file.
+        names: columns of LIVE_FILE_SCHEMA.
+        statistics: columns that statistics may be asked for; None where none are.
+        hidden: files that later commits speak of.
+        live: `pa.BooleanArray` over all rows of the file, where it is known: its adds that are
+            live as far as `hidden` goes.
+
+    Raises:
+        CorruptLog: the file is damaged.
+    """
+    if not part.has("add", "path"):
+        return
+    start = 0
+    with corruption_named(part.path):
+        for rows in part.batches(_leaves(part, names, statistics), _BATCH_ROWS):
+            batch = _AddBatch(rows, part.path)
+            adds = pc.is_valid(pc.struct_field(rows.column("add"), "path"))
+            if live is not None:
+                adds = live.slice(start, len(rows))
+            start += len(rows)
+            keep = _left_alone(batch, adds, hidden)
+            if keep.true_count:
+                yield FileBatch(_columns(batch, names, keep), _statistics_of_batch(batch, keep))
+
+
+def _leaves(
+    part: CheckpointPart, names: Sequence[str], statistics: Sequence[StatisticsColumn] | None
+) -> list[str]:
+    """What has to be decoded, as paths of names joined by dots."""
+    wanted = {f"add.{ADD_SOURCES[name]}" for name in (*_KEY_COLUMNS, *names)}
+    has_parsed = part.has("add", "stats_parsed", "numRecords")
+    if "stats" in names and has_parsed and part.num_values("add", "stats") != part.num_adds:
+        wanted.add("add.stats_parsed")
+    if statistics is not None:
+        known = part.num_values("add", "stats_parsed", "numRecords") if has_parsed else 0
+        if known != part.num_adds:
+            wanted.add("add.stats")
+        if has_parsed:
+            wanted |= {
+                ".".join(("add", "stats_parsed", *leaf)) for leaf in statistics_leaves(statistics)
+            }
+    return sorted(wanted)
+
+
+def _left_alone(batch: _AddBatch, adds: Any, hidden: HiddenFiles) -> Any:
+    paths = pa.chunked_array([batch.column("path", adds)], pa.string())
+
+    def vectors_of(touched: Any) -> Any:
+        return pa.chunked_array([batch.column("deletion_vector", adds).filter(touched)])
+
+    kept = hidden.rows_to_keep(paths, vectors_of)
+    return adds if kept is None else pc.replace_with_mask(adds, adds, kept)
+
+
+def _columns(batch: _AddBatch, names: Sequence[str], keep: Any) -> Any:
+    schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in names])
+    columns = [
+        checkpoint_statistics_json(batch, keep) if name == "stats" else batch.column(name, keep)
+        for name in names
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _statistics_of_batch(
+    batch: _AddBatch, keep: Any
+) -> Callable[[Sequence[StatisticsColumn]], Any]:
+    def statistics(columns: Sequence[StatisticsColumn]) -> Any:
+        with corruption_named(batch.path):
+            return checkpoint_statistics(batch, keep, columns)
+
+    return statistics
+
+
+class _AddBatch:
+    """Some consecutive rows of a file of a checkpoint, which are read like the file itself."""
+
+    def __init__(self, rows: Any, path: str) -> None:
+        self._adds = rows.column("add")
+        self.path = path
+
+    def has(self, *path: str) -> bool:
+        """Whether the batch has a column at this path of names, the first of which is `add`."""
+        data_type = self._adds.type
+        for name in path[1:]:
+            if not pa.types.is_struct(data_type) or data_type.get_field_index(name) < 0:
+                return False
+            data_type = data_type.field(name).type
+        return True
+
+    def column(self, name: str, keep: Any) -> Any:
+        """A column of LIVE_FILE_SCHEMA in the chosen rows, as a `pa.Array`; null where it lacks."""
+        data_type = LIVE_FILE_SCHEMA.field(name).type
+        found = pa.nulls(keep.true_count, data_type)
+        if self.has("add", ADD_SOURCES[name]):
+            values = pc.struct_field(self._adds, ADD_SOURCES[name])
+            chosen = values if keep.true_count == len(keep) else values.filter(keep)
+            found = conform(chosen, data_type)
+        return required(found, ADD_SOURCES[name]) if name in REQUIRED_ADD_COLUMNS else found
+
+    def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
+        """As `CheckpointPart.read_adds`."""
+        return {name: pa.chunked_array([self.column(name, keep)]) for name in columns}
+
+    def read_parsed_statistics(self, paths: Sequence[Sequence[str]] | None, keep: Any) -> Any:
+        """As `CheckpointPart.read_parsed_statistics`, and maybe with more leaves."""
+        if not self.has("add", "stats_parsed"):
+            return None
+        parsed = pc.struct_field(self._adds, "stats_parsed")
+        if paths is not None and not any(self.has("add", "stats_parsed", *each) for each in paths):
+            return None
+        return pa.chunked_array([parsed.filter(keep)])
+
+
+def batches_of_removes(part: CheckpointPart, hidden: HiddenFiles) -> Iterator[Any]:
+    """The tombstones of one file of a checkpoint, `pa.Table`s of TOMBSTONE_SCHEMA.
+
+    Args:
+        part: the file.
+        hidden: files that later commits speak of.
+
+    Raises:
+        CorruptLog: the file is damaged.
+    """
+    for removes in part.remove_batches():
+        kept = hidden.rows_to_keep(removes["path"], removes["deletion_vector"].filter)
+        yield removes if kept is None else removes.filter(kept)

@@ -1,0 +1,130 @@
+"""Columns of a checkpoint under the types that they have here, and the error for what has none.
+
+Writers differ in how they spell types; what no spelling explains is damage.
+
+Spec: Checkpoint Schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.errors import CorruptLog
+from dagster_delta.protocol.checkpoint.parquet_reader import storage_failure
+from dagster_delta.protocol.wire_values import DECODING_ERRORS
+
+__all__ = ["conform", "corruption_named", "required"]
+
+_DELETION_VECTOR_FIELDS = {
+    "storage_type": "storageType",
+    "path_or_inline_dv": "pathOrInlineDv",
+    "offset": "offset",
+    "size_in_bytes": "sizeInBytes",
+    "cardinality": "cardinality",
+}
+_MAY_BE_NULL = ("offset",)
+
+_CORRUPTION = (pa.ArrowException, OSError, *DECODING_ERRORS)
+_NO_CORRUPTION = (MemoryError, pa.ArrowCancelled)
+
+
+@contextmanager
+def corruption_named(path: str) -> Iterator[None]:
+    """What Parquet and typed decoding raise over damaged bytes leaves the block as CorruptLog, and
+    what the storage reports while Arrow reads as StorageFailure.
+
+    Args:
+        path: of the file of the checkpoint.
+    """
+    try:
+        yield
+    except _NO_CORRUPTION:
+        raise
+    except _CORRUPTION as error:
+        failure = storage_failure(error, file=path)
+        if failure is not None:
+            raise failure from error
+        is_gone = isinstance(error, FileNotFoundError)
+        reason = "it was removed meanwhile" if is_gone else "the file is cut or damaged"
+        raise CorruptLog(
+            f"The checkpoint cannot be read ({error}): {reason}; restore it from a copy, or open "
+            "an older version",
+            file=path,
+        ) from error
+
+
+def conform(values: Any, data_type: Any) -> Any:
+    """The column as `data_type`, however the writer of the checkpoint spelled its type.
+
+    Args:
+        values: a `pa.Array`.
+        data_type: string, boolean, an integer, map of strings, or DELETION_VECTOR_TYPE.
+
+    Raises:
+        pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError: the values are of another type.
+    """
+    if values.type == data_type and not pa.types.is_struct(data_type):
+        return values
+    if values.null_count == len(values):
+        return pa.nulls(len(values), data_type)
+    if pa.types.is_dictionary(values.type):
+        return conform(values.dictionary_decode(), data_type)
+    if pa.types.is_struct(data_type):
+        return _conform_deletion_vector(values, data_type)
+    if pa.types.is_map(data_type):
+        return _conform_map(values, data_type)
+    return values.cast(data_type)
+
+
+def required(values: Any, name: str) -> Any:
+    """The column itself.
+
+    Raises:
+        pyarrow.ArrowInvalid: it has a null.
+    """
+    if values.null_count:
+        raise pa.ArrowInvalid(f"{values.null_count} of {len(values)} values of {name} are missing")
+    return values
+
+
+def _conform_deletion_vector(values: Any, data_type: Any) -> Any:
+    if not pa.types.is_struct(values.type):
+        raise pa.ArrowInvalid(f"deletionVector is of type {values.type}")
+    children = [
+        conform(pc.struct_field(values, _DELETION_VECTOR_FIELDS[item.name]), item.type)
+        if values.type.get_field_index(_DELETION_VECTOR_FIELDS[item.name]) >= 0
+        else pa.nulls(len(values), item.type)
+        for item in data_type
+    ]
+    # Some writers fill a struct of nulls where there is no vector.
+    present = children[0].is_valid()
+    for item, child in zip(data_type, children, strict=True):
+        found = child.filter(present)
+        if item.name not in _MAY_BE_NULL:
+            required(found, _DELETION_VECTOR_FIELDS[item.name])
+        if pa.types.is_integer(item.type) and (pc.min(found).as_py() or 0) < 0:
+            raise pa.ArrowInvalid(
+                f"{_DELETION_VECTOR_FIELDS[item.name]} of a deletion vector is negative"
+            )
+    return pa.StructArray.from_arrays(children, fields=list(data_type), mask=pc.invert(present))
+
+
+def _conform_map(values: Any, data_type: Any) -> Any:
+    if not pa.types.is_map(values.type):
+        raise pa.ArrowInvalid(f"a column of type {values.type} is no map of texts")
+    offsets = values.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    keys = conform(values.keys.slice(first, last - first), data_type.key_type)
+    items = conform(values.items.slice(first, last - first), data_type.item_type)
+    entries = pa.StructArray.from_arrays(
+        [keys, items], fields=[data_type.key_field, data_type.item_field]
+    )
+    relative = pc.subtract(offsets, pa.scalar(first, pa.int32()))
+    validity = values.is_valid().buffers()[1] if values.null_count else None
+    buffers = [validity, relative.buffers()[1]]
+    return pa.Array.from_buffers(data_type, len(values), buffers, children=[entries])

@@ -1,0 +1,107 @@
+"""Files of a checkpoint that are written action by action, so that no more than some row groups
+are ever in memory.
+
+Spec: Checkpoints (multi-part checkpoints); Sidecar Files; Checkpoint Schema.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.checkpoint.writer import WRITING_OPTIONS, stack_actions
+from dagster_delta.protocol.values.arrow_columns import index_column
+
+__all__ = ["ActionFile", "ClusteredFiles"]
+
+_MAX_PENDING_BYTES = 128 * 1024 * 1024
+_MAX_GROUP_ROWS = 250_000
+
+
+class ActionFile:
+    """One Parquet file of a checkpoint, under way.
+
+    Args:
+        sink: path of a local file, or a `pa.NativeFile`.
+        first: `pa.Table` of actions that it begins with; every column that others have is in it.
+    """
+
+    def __init__(self, sink: Any, first: Any) -> None:
+        import pyarrow.parquet as pq
+
+        self._empty = first.slice(0, 0)
+        self._writer = pq.ParquetWriter(sink, first.schema, **WRITING_OPTIONS)
+        self._pending = [first]
+        self.num_actions = 0
+        """Rows so far."""
+        self.pending_bytes = 0
+        """Bytes of the rows that are not written yet."""
+        self._count(first)
+
+    def add(self, actions: Any) -> None:
+        """Take the rows of a `pa.Table`; they are written once there are enough of them."""
+        if not actions.num_rows:
+            return
+        self._pending.append(actions)
+        self._count(actions)
+        if self.pending_bytes > _MAX_PENDING_BYTES:
+            self.flush()
+
+    def _count(self, actions: Any) -> None:
+        self.num_actions += actions.num_rows
+        self.pending_bytes += actions.nbytes
+
+    def flush(self) -> None:
+        """Write what is there."""
+        rows = stack_actions([self._empty, *self._pending])
+        if rows.num_rows:
+            self._writer.write_table(rows, row_group_size=_MAX_GROUP_ROWS)
+        self._pending, self.pending_bytes = [], 0
+
+    def close(self) -> None:
+        """Finish the file."""
+        self.flush()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """Let go of a file that will not be used."""
+        self._writer.close()
+
+
+class ClusteredFiles:
+    """The parts of a classic checkpoint, written side by side: all actions of a path in one.
+
+    Args:
+        parts: the files.
+    """
+
+    def __init__(self, parts: Sequence[ActionFile]) -> None:
+        self._parts = parts
+
+    def add(self, actions: Any, paths: Any) -> None:
+        """Take file actions.
+
+        Args:
+            actions: `pa.Table`.
+            paths: of the files, row for row.
+        """
+        numbers = _part_numbers(paths, len(self._parts))
+        # Every part gets its rows by one copy of all of them, however many parts there are.
+        ordered = actions.take(pc.sort_indices(index_column(numbers)))
+        counts, start = Counter(numbers), 0
+        for number, part in enumerate(self._parts):
+            part.add(ordered.slice(start, counts[number]))
+            start += counts[number]
+        if sum(part.pending_bytes for part in self._parts) > _MAX_PENDING_BYTES:
+            for part in self._parts:
+                part.flush()
+
+
+def _part_numbers(paths: Any, num_parts: int) -> list[int]:
+    # Spec: the parts MUST be clustered by path. The hash is a stable one, because several attempts
+    # at one checkpoint must agree about the contents of a part.
+    return [zlib.crc32(path.encode()) % num_parts for path in paths.to_pylist()]

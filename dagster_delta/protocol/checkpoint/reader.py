@@ -1,0 +1,432 @@
+"""Parquet files of a checkpoint, read column by column.
+
+Only what is asked for is decoded, in batches, so that a checkpoint of a million files costs the
+memory of the columns in use. Writers differ in what they leave out and in how they spell types:
+whatever is missing reads as null.
+
+Spec: Checkpoints; Checkpoint Schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.actions import (
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    SetTransaction,
+    SidecarFile,
+)
+from dagster_delta.protocol.checkpoint.columns import conform, corruption_named, required
+from dagster_delta.protocol.checkpoint.parquet_footer import open_footer
+from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, row_group_runs
+from dagster_delta.protocol.features.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
+from dagster_delta.protocol.log.commit_file import LenientDomainMetadata, LenientMetadata
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
+from dagster_delta.protocol.values.arrow_columns import chunks_where
+
+__all__ = [
+    "ADD_SOURCES",
+    "REMOVE_SOURCES",
+    "REQUIRED_ADD_COLUMNS",
+    "CheckpointPart",
+    "TableActions",
+]
+
+ADD_SOURCES: Mapping[str, str] = {
+    "path": "path",
+    "partition_values": "partitionValues",
+    "size_bytes": "size",
+    "modification_time_ms": "modificationTime",
+    "stats": "stats",
+    "deletion_vector": "deletionVector",
+    "base_row_id": "baseRowId",
+    "default_row_commit_version": "defaultRowCommitVersion",
+    "tags": "tags",
+    "clustering_provider": "clusteringProvider",
+}
+"""Where each column of LIVE_FILE_SCHEMA stands in the `add` struct."""
+
+REQUIRED_ADD_COLUMNS = ("path", "size_bytes")
+"""Columns of LIVE_FILE_SCHEMA that every add has a value of."""
+
+REMOVE_SOURCES: Mapping[str, str] = {
+    "path": "path",
+    "deletion_timestamp_ms": "deletionTimestamp",
+    "data_change": "dataChange",
+    "extended_file_metadata": "extendedFileMetadata",
+    "partition_values": "partitionValues",
+    "size_bytes": "size",
+    "stats": "stats",
+    "tags": "tags",
+    "deletion_vector": "deletionVector",
+    "base_row_id": "baseRowId",
+    "default_row_commit_version": "defaultRowCommitVersion",
+}
+"""Where each column of TOMBSTONE_SCHEMA stands in the `remove` struct."""
+
+# The column whose presence makes a row an action of that kind.
+_MARKERS = {
+    "protocol": "minReaderVersion",
+    "metaData": "id",
+    "txn": "appId",
+    "domainMetadata": "domain",
+    ROW_ID_MARK: "highWaterMark",
+    "sidecar": "path",
+}
+
+_NO_REMOVES = pa.Table.from_batches([], TOMBSTONE_SCHEMA)
+
+_BATCH_ROWS = 65_536
+# Several columns of so many rows are decoded by several threads.
+_MANY_ROWS = 262_144
+# Actions that are not about files have many columns, nearly all of them null.
+_TABLE_ACTION_BATCH_ROWS = 16_384
+_READ_BUFFER_BYTES = 1024 * 1024
+
+
+@dataclass(slots=True)
+class TableActions:
+    """The actions of a checkpoint that are not about files."""
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: dict[str, SetTransaction] = field(default_factory=dict)
+    domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
+    sidecars: list[SidecarFile] = field(default_factory=list)
+
+    def take(self, other: TableActions) -> None:
+        """Add the actions of another file of the same checkpoint."""
+        self.protocol = other.protocol or self.protocol
+        self.metadata = other.metadata or self.metadata
+        self.txns |= other.txns
+        self.domain_metadata |= other.domain_metadata
+        self.sidecars += other.sidecars
+
+
+class CheckpointPart:
+    """One Parquet file of a checkpoint: the classic file, a part, a V2 manifest or a sidecar.
+
+    Args:
+        open_input: opens the file anew, as a `pyarrow.NativeFile`.
+        path: relative to the table root, for errors.
+        is_remote: whether a read costs a round trip, so that columns are fetched whole; otherwise
+            they are streamed, because a checkpoint often has one row group as large as the table.
+    """
+
+    def __init__(
+        self, open_input: Callable[[], Any], path: str, *, is_remote: bool = False
+    ) -> None:
+        self._open_input = open_input
+        self.path = path
+        self._is_remote = is_remote
+
+    @cached_property
+    def _metadata(self) -> Any:
+        with corruption_named(self.path), self._open_input() as source:
+            return open_footer(source).metadata
+
+    @cached_property
+    def schema(self) -> Any:
+        """The `pa.Schema` of the file."""
+        with corruption_named(self.path):
+            return self._metadata.schema.to_arrow_schema()
+
+    @cached_property
+    def _leaf_indices(self) -> Mapping[str, int]:
+        schema = self._metadata.schema
+        return {schema.column(index).path: index for index in range(len(schema))}
+
+    def check_footer(self) -> None:
+        """Read the footer. Raises CorruptLog where it is damaged."""
+        _ = self.schema, self.num_adds
+
+    def check_pages(self) -> None:
+        """Decode every page of the file and hold it against its checksum. Raises CorruptLog."""
+        for _ in self.batches(sorted({path.split(".")[0] for path in self._leaf_indices})):
+            pass
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the file, of whatever kind of action."""
+        return int(self._metadata.num_rows)
+
+    def has(self, *path: str) -> bool:
+        """Whether the file has a column at this path of names."""
+        data_type = self.schema
+        for name in path:
+            if not isinstance(data_type, pa.Schema) and not pa.types.is_struct(data_type):
+                return False
+            if data_type.get_field_index(name) < 0:
+                return False
+            data_type = data_type.field(name).type
+        return True
+
+    def read_table_actions(self) -> TableActions:
+        """Protocol, metadata, transactions, domains and sidecars.
+
+        Raises:
+            CorruptLog: the file is damaged, or an action misses what it must have.
+        """
+        found = TableActions()
+        kinds = {kind for kind in _MARKERS if self.has(kind, _MARKERS[kind])}
+        with corruption_named(self.path):
+            for kind, action in self._rows_of(kinds):
+                _take_table_action(found, kind, action)
+        return found
+
+    def _rows_of(self, kinds: set[str]) -> Iterator[tuple[str, Any]]:
+        expected = {kind: self._num_actions(kind) for kind in kinds}
+        wanted = {kind for kind in kinds if expected[kind] != 0}
+        if not wanted:
+            return
+        for batch in self.batches(sorted(wanted), _TABLE_ACTION_BATCH_ROWS):
+            markers = {
+                kind: pc.is_valid(pc.struct_field(batch.column(kind), _MARKERS[kind]))
+                for kind in wanted
+            }
+            for kind, present in markers.items():
+                column = batch.column(kind).filter(present)
+                for action in column.to_pylist():
+                    yield kind, _plain(action, column.type)
+                remaining = expected[kind]
+                if remaining is not None:
+                    expected[kind] = remaining - len(column)
+            # There are a handful among a million rows, often at the very beginning.
+            if all(remaining == 0 for remaining in expected.values()):
+                return
+
+    def _num_actions(self, kind: str) -> int | None:
+        # Number of rows of a kind as the footer counts them; None where it does not.
+        return self._num_valid(f"{kind}.{_MARKERS[kind]}")
+
+    @property
+    def num_adds(self) -> int:
+        """Number of adds, or of rows where the footer does not tell."""
+        known = self.num_values("add", "path")
+        return self.num_rows if known is None else known
+
+    def num_values(self, *path: str) -> int | None:
+        """Number of rows with a value at the path of a leaf column; None where the footer does not
+        tell.
+        """
+        if not self.has(*path):
+            return 0
+        return self._num_valid(".".join(path))
+
+    def _num_valid(self, leaf: str) -> int | None:
+        index, total = self._leaf_indices.get(leaf), 0
+        if index is None:
+            # A column that others write as a single value is nested here.
+            return None
+        for group in range(self._metadata.num_row_groups):
+            columns = self._metadata.row_group(group)
+            statistics = columns.column(index).statistics
+            if statistics is None or not statistics.has_null_count:
+                return None
+            total += columns.num_rows - statistics.null_count
+        return total
+
+    def add_rows(self) -> tuple[Any, list[Any]]:
+        """Which rows are adds, and their paths.
+
+        Returns:
+            A `pa.BooleanArray` over all rows, and the chunks of a string column over the adds.
+        """
+        if not self.has("add", "path"):
+            return pa.nulls(self.num_rows, pa.bool_()).fill_null(False), []
+        masks, paths = [], []
+        with corruption_named(self.path):
+            for batch in self.batches(["add.path"]):
+                path = conform(pc.struct_field(batch.column("add"), "path"), pa.string())
+                present = path.is_valid()
+                masks.append(present)
+                paths += chunks_where(path, present)
+        return pa.chunked_array(masks, pa.bool_()).combine_chunks(), paths
+
+    def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
+        """Columns of LIVE_FILE_SCHEMA, each as a `pa.ChunkedArray`, null where the file lacks them.
+
+        Args:
+            columns: their names.
+            keep: `pa.BooleanArray` over all rows of the file: which to read.
+
+        Raises:
+            CorruptLog: the file is damaged, or an add misses what it must have.
+        """
+        types = {name: LIVE_FILE_SCHEMA.field(name).type for name in columns}
+        sources = {
+            name: ADD_SOURCES[name] for name in columns if self._has_values(ADD_SOURCES[name])
+        }
+        with corruption_named(self.path):
+            found = self._read_adds(sources, types, keep) if sources else {}
+            for name in columns:
+                if name not in found:
+                    found[name] = _nulls(keep.true_count, types[name])
+                if name in REQUIRED_ADD_COLUMNS:
+                    required(found[name], ADD_SOURCES[name])
+        return found
+
+    def _has_values(self, source: str) -> bool:
+        """Whether any add may have a value there, as far as the schema and the footer tell."""
+        if not self.has("add", source):
+            return False
+        leaf = "deletionVector.storageType" if source == "deletionVector" else source
+        return self._num_valid(f"add.{leaf}") != 0
+
+    def read_removes(self) -> Any:
+        """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
+        return pa.concat_tables([_NO_REMOVES, *self.remove_batches()])
+
+    def remove_batches(self) -> Iterator[Any]:
+        """Every remove, in `pa.Table`s of TOMBSTONE_SCHEMA that are decoded one after the other.
+
+        Raises:
+            CorruptLog: the file is damaged.
+        """
+        if not self.has("remove", "path") or self.num_values("remove", "path") == 0:
+            return
+        sources = [source for source in REMOVE_SOURCES.values() if self.has("remove", source)]
+        with corruption_named(self.path):
+            for batch in self.batches([f"remove.{source}" for source in sources]):
+                structs = batch.column("remove")
+                present = pc.is_valid(pc.struct_field(structs, "path"))
+                if present.true_count:
+                    yield _removes(structs, present, sources)
+
+    def read_parsed_statistics(self, paths: Sequence[Sequence[str]] | None, keep: Any) -> Any:
+        """`add.stats_parsed` with only the leaves at these paths, or None where there is none.
+
+        Args:
+            paths: below `stats_parsed`; None for all of it.
+            keep: `pa.BooleanArray` over all rows of the file: which to read.
+
+        Returns:
+            A `pa.ChunkedArray` of structs.
+        """
+        prefix = ("add", "stats_parsed")
+        wanted = [prefix] if paths is None else [(*prefix, *path) for path in paths]
+        wanted = [path for path in wanted if self.has(*path)]
+        if not wanted:
+            return None
+        chunks, start = [], 0
+        for batch in self.batches([".".join(path) for path in wanted]):
+            parsed = pc.struct_field(batch.column("add"), "stats_parsed")
+            chunks += chunks_where(parsed, keep.slice(start, len(batch)))
+            start += len(batch)
+        return pa.chunked_array(chunks) if chunks else None
+
+    def _read_adds(
+        self, sources: Mapping[str, str], types: Mapping[str, Any], keep: Any
+    ) -> dict[str, Any]:
+        chunks: dict[str, list[Any]] = {name: [] for name in sources}
+        start = 0
+        for batch in self.batches([f"add.{source}" for source in sources.values()]):
+            structs = batch.column("add")
+            mask = keep.slice(start, len(batch))
+            start += len(batch)
+            for name, source in sources.items():
+                values = pc.struct_field(structs, source)
+                chunks[name] += [
+                    conform(chunk, types[name]) for chunk in chunks_where(values, mask)
+                ]
+        return {name: pa.chunked_array(chunks[name], types[name]) for name in sources}
+
+    def batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[Any]:
+        """All rows as `pa.RecordBatch`es, decoded one after the other.
+
+        Args:
+            columns: paths of names, joined by dots: everything at and below them that is there.
+            rows: in each batch, at most.
+
+        Raises:
+            CorruptLog: the file is damaged.
+        """
+        if self.num_rows == 0:
+            return
+        leaves = self._leaves_of(columns)
+        runs = row_group_runs(self._metadata, leaves, is_fetched=self._is_remote)
+        with corruption_named(self.path), self._open_input() as source:
+            reader = open_parquet_reader(
+                source,
+                metadata=self._metadata,
+                buffer_size=_READ_BUFFER_BYTES,
+                page_checksum_verification=True,
+                pre_buffer=self._is_remote,
+            )
+            # Handing little work to another thread costs more than it brings.
+            is_large = len(leaves) > 1 and self.num_rows >= _MANY_ROWS
+            missing = self.num_rows
+            for run in runs:
+                for batch in reader.iter_batches(rows, run, leaves, use_threads=is_large):
+                    missing -= batch.num_rows
+                    yield batch
+            # Arrow passes over pages of a kind that it does not know, be it by damage.
+            if missing:
+                raise pa.ArrowInvalid(f"{missing} of {self.num_rows} rows are missing")
+
+    def _leaves_of(self, columns: Sequence[str]) -> list[int]:
+        """Indexes of the Parquet columns at and below some paths."""
+        prefixes = tuple(f"{column}." for column in columns)
+        return [
+            index
+            for path, index in self._leaf_indices.items()
+            if path in columns or path.startswith(prefixes)
+        ]
+
+
+def _removes(structs: Any, present: Any, sources: Sequence[str]) -> Any:
+    columns = []
+    for wanted in TOMBSTONE_SCHEMA:
+        if REMOVE_SOURCES[wanted.name] not in sources:
+            columns.append(pa.nulls(present.true_count, wanted.type))
+            continue
+        values = pc.struct_field(structs, REMOVE_SOURCES[wanted.name]).filter(present)
+        columns.append(conform(values, wanted.type))
+    return pa.Table.from_arrays(columns, schema=TOMBSTONE_SCHEMA)
+
+
+def _nulls(length: int, data_type: Any) -> Any:
+    return pa.chunked_array([pa.nulls(length, data_type)])
+
+
+def _take_table_action(found: TableActions, kind: str, action: Any) -> None:
+    match kind:
+        case "protocol":
+            found.protocol = msgspec.convert(action, Protocol)
+        case "metaData":
+            found.metadata = msgspec.convert(action, LenientMetadata).strict()
+        case "txn":
+            txn = msgspec.convert(action, SetTransaction)
+            found.txns[txn.app_id] = txn
+        case "domainMetadata":
+            domain = msgspec.convert(action, LenientDomainMetadata).strict()
+            found.domain_metadata[domain.domain] = domain
+        case "rowIdHighWaterMark":
+            mark = msgspec.convert(action, RowIdHighWaterMark)
+            found.domain_metadata[ROW_ID_MARK] = mark.as_domain()
+        case _:
+            found.sidecars.append(msgspec.convert(action, SidecarFile))
+
+
+def _plain(value: Any, data_type: Any) -> Any:
+    # Arrow spells a map as a list of pairs, and a missing field as None.
+    if isinstance(value, dict):
+        return {
+            name: _plain(item, data_type.field(name).type)
+            for name, item in value.items()
+            if item is not None
+        }
+    if not pa.types.is_map(data_type) or value is None:
+        return value
+    if pa.types.is_nested(data_type.key_type):
+        raise pa.ArrowInvalid(f"a map has keys of type {data_type.key_type}")
+    return dict(value)

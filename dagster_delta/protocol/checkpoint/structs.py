@@ -1,0 +1,123 @@
+"""Statistics and partition values in the typed form that checkpoints hold.
+
+Spec: Checkpoint Format (`stats_parsed`, `partitionValues_parsed`); Per-file Statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.table_properties import ColumnMappingMode
+from dagster_delta.protocol.values.partition_values import parse_partition_column
+
+__all__ = [
+    "parsed_partition_values",
+    "parsed_statistics",
+    "statistics_columns",
+    "whole_array",
+]
+
+# Physical names to columns, or to trees of them.
+_Tree: TypeAlias = dict[str, Any]
+
+
+def statistics_columns(configuration: TableConfiguration) -> tuple[StatisticsColumn, ...]:
+    """The leaf columns that files of the table have statistics on, in schema order.
+
+    `delta.dataSkippingStatsColumns` names them, or else the first
+    `delta.dataSkippingNumIndexedCols` leaves of the data columns are taken.
+    """
+    properties = configuration.properties
+    named, limit = properties.data_skipping_stats_columns, properties.data_skipping_num_indexed_cols
+    leaves = list(_leaves(configuration.data_schema, configuration.column_mapping_mode, (), ()))
+    if named is None:
+        return tuple(leaf for _, leaf in (leaves if limit < 0 else leaves[:limit]))
+    wanted = [tuple(step.casefold() for step in path) for path in named]
+    return tuple(
+        leaf
+        for logical, leaf in leaves
+        if any(tuple(step.casefold() for step in logical[: len(path)]) == path for path in wanted)
+    )
+
+
+def _leaves(
+    schema: StructType,
+    mode: ColumnMappingMode,
+    logical: tuple[str, ...],
+    physical: tuple[str, ...],
+) -> Iterator[tuple[tuple[str, ...], StatisticsColumn]]:
+    for field in schema:
+        here = (*logical, field.name)
+        path = (*physical, physical_name(field, mode))
+        if isinstance(field.data_type, StructType):
+            yield from _leaves(field.data_type, mode, here, path)
+        else:
+            yield here, StatisticsColumn(path, field.data_type)
+
+
+def parsed_statistics(columns: Sequence[StatisticsColumn], statistics: Any) -> Any:
+    """The `stats_parsed` column: a pa.StructArray, null where nothing is known of a file.
+
+    Args:
+        columns: the columns that `statistics` is about.
+        statistics: pyarrow.Table as `parse_statistics_json` makes it.
+    """
+    groups: _Tree = {"numRecords": statistics["num_records"]}
+    for index, column in enumerate(columns):
+        if column.has_bounds:
+            _plant(groups.setdefault("minValues", {}), column.path, statistics[f"min.{index}"])
+            _plant(groups.setdefault("maxValues", {}), column.path, statistics[f"max.{index}"])
+        _plant(groups.setdefault("nullCount", {}), column.path, statistics[f"null_count.{index}"])
+    groups["tightBounds"] = statistics["tight_bounds"]
+    order = ("numRecords", "minValues", "maxValues", "nullCount", "tightBounds")
+    known = {name: groups[name] for name in order if name in groups}
+    return _build(known, mask=whole_array(pc.is_null(statistics["num_records"])))
+
+
+def _plant(tree: _Tree, path: Sequence[str], leaf: Any) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = leaf
+
+
+def _build(tree: _Tree, *, mask: Any = None) -> Any:
+    arrays = [
+        _build(node) if isinstance(node, dict) else whole_array(node) for node in tree.values()
+    ]
+    return pa.StructArray.from_arrays(arrays, names=list(tree), mask=mask)
+
+
+def whole_array(column: Any) -> Any:
+    """The column as one pyarrow Array."""
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return column
+
+
+def parsed_partition_values(configuration: TableConfiguration, partition_values: Any) -> Any:
+    """The `partitionValues_parsed` column of a partitioned table: a pa.StructArray.
+
+    Args:
+        configuration: names and types of the partition columns.
+        partition_values: column of maps from physical name to serialized value.
+
+    Raises:
+        InvalidTable: a partition value is none of its column's type.
+    """
+    names = configuration.physical_partition_columns
+    maps = whole_array(partition_values)
+    columns = [
+        whole_array(
+            parse_partition_column(pc.map_lookup(maps, pa.scalar(name), "last"), field.data_type)
+        )
+        for name, field in zip(names, configuration.partition_schema, strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, names=list(names))

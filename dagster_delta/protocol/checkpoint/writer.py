@@ -1,0 +1,314 @@
+"""A checkpoint as Parquet bytes: one row per action, built column by column.
+
+Spec: Checkpoints; Checkpoint Format; Checkpoint Schema; V2 Spec checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.protocol.actions import (
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    SetTransaction,
+    SidecarFile,
+)
+from dagster_delta.protocol.checkpoint.parquet_footer import with_sealed_footer
+from dagster_delta.protocol.checkpoint.structs import (
+    parsed_partition_values,
+    parsed_statistics,
+    statistics_columns,
+    whole_array,
+)
+from dagster_delta.protocol.features.row_id_mark import (
+    ROW_ID_MARK,
+    RowIdHighWaterMark,
+    is_row_id_mark,
+)
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_columns import nested_column
+from dagster_delta.protocol.values.arrow_values import every
+
+__all__ = [
+    "WRITING_OPTIONS",
+    "CheckpointState",
+    "EncodedCheckpoint",
+    "encode_actions_file",
+    "encode_checkpoint",
+    "file_actions",
+    "other_actions",
+    "stack_actions",
+    "statistics_columns",
+]
+
+_TEXT_MAP = pa.map_(pa.string(), pa.string())
+_TEXTS = pa.list_(pa.string())
+
+_VECTOR_NAMES = {
+    "storage_type": "storageType",
+    "path_or_inline_dv": "pathOrInlineDv",
+    "offset": "offset",
+    "size_in_bytes": "sizeInBytes",
+    "cardinality": "cardinality",
+}
+
+_PROTOCOL = pa.struct(
+    [
+        ("minReaderVersion", pa.int32()),
+        ("minWriterVersion", pa.int32()),
+        ("readerFeatures", _TEXTS),
+        ("writerFeatures", _TEXTS),
+    ]
+)
+_METADATA = pa.struct(
+    [
+        ("id", pa.string()),
+        ("name", pa.string()),
+        ("description", pa.string()),
+        ("format", pa.struct([("provider", pa.string()), ("options", _TEXT_MAP)])),
+        ("schemaString", pa.string()),
+        ("partitionColumns", _TEXTS),
+        ("createdTime", pa.int64()),
+        ("configuration", _TEXT_MAP),
+    ]
+)
+_TRANSACTION = pa.struct(
+    [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]
+)
+_DOMAIN = pa.struct(
+    [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]
+)
+_ROW_ID_MARK = pa.struct([("highWaterMark", pa.int64()), ("preservedRowIds", pa.bool_())])
+_CHECKPOINT_METADATA = pa.struct([("version", pa.int64()), ("tags", _TEXT_MAP)])
+_SIDECAR = pa.struct(
+    [
+        ("path", pa.string()),
+        ("sizeInBytes", pa.int64()),
+        ("modificationTime", pa.int64()),
+        ("tags", _TEXT_MAP),
+    ]
+)
+
+_ROW_GROUP_ROWS = 250_000
+
+WRITING_OPTIONS: Mapping[str, Any] = {
+    "compression": "snappy",
+    "store_decimal_as_integer": True,
+    "store_schema": False,
+    # The log is all that tells which files are live: a byte that turns over must not go by.
+    "write_page_checksum": True,
+}
+"""How Parquet files of a checkpoint are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """A reconciled table version, ready to be written down."""
+
+    version: int
+    configuration: TableConfiguration
+    live_files: Any
+    """pyarrow.Table of LIVE_FILE_SCHEMA."""
+    statistics: Any
+    """pyarrow.Table, row by row with `live_files`, for `statistics_columns(configuration)`."""
+    tombstones: Any
+    """pyarrow.Table of TOMBSTONE_SCHEMA: removes that have not expired."""
+    transactions: Sequence[SetTransaction]
+    domain_metadata: Sequence[DomainMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedCheckpoint:
+    """A checkpoint in one file, not stored yet."""
+
+    data: bytes
+    """Contents of the file."""
+    num_actions: int
+    num_add_files: int
+
+
+def encode_checkpoint(state: CheckpointState, *, as_v2: bool = False) -> EncodedCheckpoint:
+    """The checkpoint of a table version in one file.
+
+    Args:
+        state: what stands in it.
+        as_v2: whether it is a V2 checkpoint: one that says so in a checkpointMetadata action. All
+            its actions stand in the one file, without sidecars.
+    """
+    files = file_actions(state)
+    others = other_actions(state, as_v2=as_v2)
+    return EncodedCheckpoint(
+        data=encode_actions_file(stack_actions([others, files])),
+        num_actions=others.num_rows + files.num_rows,
+        num_add_files=state.live_files.num_rows,
+    )
+
+
+def encode_actions_file(actions: Any) -> bytes:
+    """A Parquet file that holds the rows of a `pa.Table` of actions."""
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(actions, sink, row_group_size=_ROW_GROUP_ROWS, **WRITING_OPTIONS)
+    return with_sealed_footer(sink.getvalue())
+
+
+def stack_actions(tables: Sequence[Any]) -> Any:
+    """Tables of actions as one, a column that some of them lack null in these."""
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def file_actions(state: CheckpointState) -> Any:
+    """A `pa.Table` of the adds and removes, one row each, adds first."""
+    adds = _add_column(state)
+    removes = _remove_column(state.tombstones)
+    return stack_actions([pa.table({"add": adds}), pa.table({"remove": removes})])
+
+
+def _add_column(state: CheckpointState) -> Any:
+    files, properties = state.live_files, state.configuration.properties
+    indexed = statistics_columns(state.configuration)
+    columns: dict[str, Any] = {
+        "path": files["path"],
+        "partitionValues": files["partition_values"],
+        "size": files["size_bytes"],
+        "modificationTime": files["modification_time_ms"],
+        "dataChange": every(False, files.num_rows),
+    }
+    if properties.write_stats_as_json:
+        columns["stats"] = files["stats"]
+    columns |= {
+        "tags": files["tags"],
+        "deletionVector": _vectors(files["deletion_vector"]),
+        "baseRowId": files["base_row_id"],
+        "defaultRowCommitVersion": files["default_row_commit_version"],
+        "clusteringProvider": files["clustering_provider"],
+    }
+    # Unset means both forms: readers take the typed one, and older ones need the text.
+    if properties.write_stats_as_struct is not False:
+        if state.configuration.partition_columns:
+            columns["partitionValues_parsed"] = parsed_partition_values(
+                state.configuration, files["partition_values"]
+            )
+        columns["stats_parsed"] = parsed_statistics(indexed, state.statistics)
+    return _struct(columns)
+
+
+def _remove_column(tombstones: Any) -> Any:
+    return _struct(
+        {
+            "path": tombstones["path"],
+            "deletionTimestamp": tombstones["deletion_timestamp_ms"],
+            "dataChange": every(False, tombstones.num_rows),
+            "extendedFileMetadata": tombstones["extended_file_metadata"],
+            "partitionValues": tombstones["partition_values"],
+            "size": tombstones["size_bytes"],
+            "deletionVector": _vectors(tombstones["deletion_vector"]),
+            "baseRowId": tombstones["base_row_id"],
+            "defaultRowCommitVersion": tombstones["default_row_commit_version"],
+        }
+    )
+
+
+def _vectors(column: Any) -> Any:
+    """Deletion vector descriptors under their wire names."""
+    whole = whole_array(column)
+    # `field` of a sliced or filtered struct ignores the parent's offset; `flatten` does not.
+    return pa.StructArray.from_arrays(
+        whole.flatten(), names=list(_VECTOR_NAMES.values()), mask=whole.is_null()
+    )
+
+
+def _struct(columns: dict[str, Any]) -> Any:
+    return pa.StructArray.from_arrays(
+        [whole_array(column) for column in columns.values()], names=list(columns)
+    )
+
+
+def other_actions(
+    state: CheckpointState, *, as_v2: bool, sidecars: Sequence[SidecarFile] = ()
+) -> Any:
+    """A `pa.Table` of every action that is not about a file, one row each.
+
+    Args:
+        state: of the version; its files are not looked at.
+        as_v2: as for `encode_checkpoint`.
+        sidecars: files of a V2 checkpoint that hold the file actions.
+    """
+    domains = [each for each in state.domain_metadata if not is_row_id_mark(each)]
+    rows: list[tuple[str, Any, list[object]]] = [
+        ("protocol", _PROTOCOL, [_protocol_row(state.configuration.protocol)]),
+        ("metaData", _METADATA, [_metadata_row(state.configuration.metadata)]),
+        ("txn", _TRANSACTION, [_transaction_row(each) for each in state.transactions]),
+        ("domainMetadata", _DOMAIN, [_domain_row(each) for each in domains]),
+    ]
+    if len(domains) < len(state.domain_metadata):
+        marks = map(RowIdHighWaterMark.of_domain, filter(is_row_id_mark, state.domain_metadata))
+        rows.append((ROW_ID_MARK, _ROW_ID_MARK, [_mark_row(each) for each in marks]))
+    if as_v2:
+        rows.insert(
+            0,
+            ("checkpointMetadata", _CHECKPOINT_METADATA, [{"version": state.version}]),
+        )
+        rows.append(("sidecar", _SIDECAR, [_sidecar_row(each) for each in sidecars]))
+    tables = [pa.table({name: nested_column(values, kind)}) for name, kind, values in rows]
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _protocol_row(protocol: Protocol) -> dict[str, object]:
+    return {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+        "readerFeatures": protocol.reader_features,
+        "writerFeatures": protocol.writer_features,
+    }
+
+
+def _metadata_row(metadata: Metadata) -> dict[str, object]:
+    return {
+        "id": metadata.id,
+        "name": metadata.name,
+        "description": metadata.description,
+        "format": {
+            "provider": metadata.format.provider,
+            "options": metadata.format.options,
+        },
+        "schemaString": metadata.schema_string,
+        "partitionColumns": metadata.partition_columns,
+        "createdTime": metadata.created_time_ms,
+        "configuration": metadata.configuration,
+    }
+
+
+def _transaction_row(transaction: SetTransaction) -> dict[str, object]:
+    return {
+        "appId": transaction.app_id,
+        "version": transaction.version,
+        "lastUpdated": transaction.last_updated_ms,
+    }
+
+
+def _mark_row(mark: RowIdHighWaterMark) -> dict[str, object]:
+    return {"highWaterMark": mark.high_water_mark, "preservedRowIds": mark.preserved_row_ids}
+
+
+def _sidecar_row(sidecar: SidecarFile) -> dict[str, object]:
+    return {
+        "path": sidecar.path,
+        "sizeInBytes": sidecar.size_in_bytes,
+        "modificationTime": sidecar.modification_time_ms,
+        "tags": sidecar.tags,
+    }
+
+
+def _domain_row(domain: DomainMetadata) -> dict[str, object]:
+    return {
+        "domain": domain.domain,
+        "configuration": domain.configuration,
+        "removed": domain.removed,
+    }

@@ -1,0 +1,1 @@
+"""Table features: which there are, and what each asks of readers and writers."""

@@ -1,0 +1,252 @@
+"""Logical names against the physical names and ids that data files carry.
+
+Spec: Column Mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
+
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    walk_fields,
+)
+from dagster_delta.protocol.table_properties import ColumnMappingMode
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+
+__all__ = [
+    "ID_KEY",
+    "NESTED_IDS_KEY",
+    "PARQUET_FIELD_ID_KEY",
+    "PHYSICAL_NAME_KEY",
+    "assign_column_mapping",
+    "drop_column_mapping",
+    "field_id",
+    "map_fields",
+    "physical_arrow_schema",
+    "physical_name",
+    "to_physical_schema",
+]
+
+ID_KEY = "delta.columnMapping.id"
+PHYSICAL_NAME_KEY = "delta.columnMapping.physicalName"
+NESTED_IDS_KEY = "delta.columnMapping.nested.ids"
+"""Ids of array elements and map entries by their dotted path from the physical name of the field;
+only tables that stay readable as Iceberg have them."""
+
+PARQUET_FIELD_ID_KEY = b"PARQUET:field_id"
+"""Key of a Parquet field id in Arrow field metadata."""
+
+_D = TypeVar("_D", bound=DataType)
+
+
+def physical_name(field: StructField, mode: ColumnMappingMode = "name") -> str:
+    """The name of a field in data files, statistics and partition values.
+
+    Args:
+        field: a field of the logical schema.
+        mode: mapping mode of the table; under `none` leftover metadata of a mapping means nothing.
+
+    Raises:
+        InvalidTable: the table is mapped and the field has no physical name.
+    """
+    if mode == "none":
+        return field.name
+    name = field.metadata.get(PHYSICAL_NAME_KEY)
+    if not isinstance(name, str) or not name:
+        raise InvalidTable(
+            f"the table maps columns by {mode}, and column {field.name} has no physical name "
+            f"({PHYSICAL_NAME_KEY}): the schema is damaged; restore an older version of the table",
+            column=field.name,
+        )
+    return name
+
+
+def field_id(field: StructField) -> int | None:
+    """The column id of a field, or None where it has none."""
+    value = field.metadata.get(ID_KEY)
+    return value if isinstance(value, int) else None
+
+
+def to_physical_schema(schema: StructType, mode: ColumnMappingMode) -> StructType:
+    """The schema under the names that data files use, at every depth; metadata is kept.
+
+    Raises:
+        InvalidTable: the table is mapped and a field has no physical name.
+    """
+    if mode == "none":
+        return schema
+    return map_fields(schema, lambda each: replace(each, name=physical_name(each, mode)))
+
+
+def assign_column_mapping(
+    schema: StructType,
+    mode: ColumnMappingMode,
+    *,
+    max_column_id: int,
+    new_name: Callable[[], str],
+    keep_logical_names: bool = False,
+    nested_ids: bool = False,
+) -> tuple[StructType, int]:
+    """The schema with an id and a physical name on every field, and the new largest id.
+
+    What a field already has is kept. Spec: Writer Requirements for Column Mapping.
+
+    Args:
+        schema: logical schema, mapped in part or not at all.
+        mode: mapping mode of the table; under `none` nothing is assigned.
+        max_column_id: largest id ever assigned in the table (`delta.columnMapping.maxColumnId`).
+        new_name: makes a globally unique physical name (`col-<uuid>`).
+        keep_logical_names: whether unmapped fields keep their name as the physical one, as they
+            must where data files under that name exist: when mapping is turned on.
+        nested_ids: whether elements of arrays and entries of maps get ids too, as Iceberg wants
+            them.
+    """
+    if mode == "none":
+        return schema, max_column_id
+    last_id = max([max_column_id, *_assigned_ids(schema)])
+
+    def assign(field: StructField) -> StructField:
+        nonlocal last_id
+        metadata = dict(field.metadata)
+        if field_id(field) is None:
+            last_id += 1
+            metadata[ID_KEY] = last_id
+        if PHYSICAL_NAME_KEY not in metadata:
+            metadata[PHYSICAL_NAME_KEY] = field.name if keep_logical_names else new_name()
+        if nested_ids:
+            ids = dict(_nested_ids(field))
+            for path in _nested_paths(field.data_type, str(metadata[PHYSICAL_NAME_KEY])):
+                if path not in ids:
+                    last_id += 1
+                    ids[path] = last_id
+            if ids:
+                metadata[NESTED_IDS_KEY] = ids
+        return replace(field, metadata=metadata)
+
+    return map_fields(schema, assign), last_id
+
+
+def _nested_paths(data_type: DataType, path: str) -> Iterator[str]:
+    """Paths of what a field holds down to the next struct, whose fields have ids of their own."""
+    steps: tuple[tuple[str, DataType], ...] = ()
+    match data_type:
+        case ArrayType(element_type):
+            steps = (("element", element_type),)
+        case MapType(key_type, value_type):
+            steps = (("key", key_type), ("value", value_type))
+    for step, step_type in steps:
+        yield f"{path}.{step}"
+        yield from _nested_paths(step_type, f"{path}.{step}")
+
+
+def _assigned_ids(schema: StructType) -> list[int]:
+    ids: list[int] = []
+    for _, field in walk_fields(schema):
+        ids.append(field_id(field) or 0)
+        ids.extend(_nested_ids(field).values())
+    return ids
+
+
+def drop_column_mapping(schema: StructType) -> StructType:
+    """The schema without ids and physical names, for a new table made from another's schema."""
+    keys = {ID_KEY, PHYSICAL_NAME_KEY, NESTED_IDS_KEY}
+
+    def strip(field: StructField) -> StructField:
+        kept = {key: value for key, value in field.metadata.items() if key not in keys}
+        return replace(field, metadata=kept)
+
+    return map_fields(schema, strip)
+
+
+def map_fields(data_type: _D, change: Callable[[StructField], StructField]) -> _D:
+    """A type in which every field, at every depth, is what `change` makes of it."""
+    return cast("_D", _map_data_type(data_type, change))
+
+
+def _map_data_type(data_type: DataType, change: Callable[[StructField], StructField]) -> DataType:
+    match data_type:
+        case StructType(fields):
+            return StructType(
+                tuple(
+                    replace(changed, data_type=_map_data_type(changed.data_type, change))
+                    for changed in map(change, fields)
+                )
+            )
+        case ArrayType(element_type, contains_null):
+            return ArrayType(_map_data_type(element_type, change), contains_null)
+        case MapType(key_type, value_type, value_contains_null):
+            return MapType(
+                _map_data_type(key_type, change),
+                _map_data_type(value_type, change),
+                value_contains_null,
+            )
+        case _:
+            return data_type
+
+
+def physical_arrow_schema(schema: StructType, mode: ColumnMappingMode) -> Any:
+    """The pyarrow.Schema that data files of a table must have.
+
+    Physical names at every depth, nullability kept and, under mapping, `PARQUET:field_id` on every
+    field that has an id.
+
+    Raises:
+        InvalidTable: the table is mapped and a field has no physical name.
+    """
+    return pa.schema([_physical_arrow_field(each, mode) for each in schema])
+
+
+def _physical_arrow_field(field: StructField, mode: ColumnMappingMode) -> Any:
+    name = physical_name(field, mode)
+    nested_ids = {} if mode == "none" else _nested_ids(field)
+    return pa.field(
+        name,
+        _physical_arrow_type(field.data_type, mode, nested_ids, name),
+        field.nullable,
+        None if mode == "none" else _field_id_metadata(field_id(field)),
+    )
+
+
+def _physical_arrow_type(
+    data_type: DataType, mode: ColumnMappingMode, nested_ids: Mapping[str, int], path: str
+) -> Any:
+    def step(name: str, step_type: DataType, *, nullable: bool) -> Any:
+        here = f"{path}.{name}"
+        return pa.field(
+            name,
+            _physical_arrow_type(step_type, mode, nested_ids, here),
+            nullable,
+            _field_id_metadata(nested_ids.get(here)),
+        )
+
+    match data_type:
+        case StructType(fields):
+            return pa.struct([_physical_arrow_field(each, mode) for each in fields])
+        case ArrayType(element_type, contains_null):
+            return pa.list_(step("element", element_type, nullable=contains_null))
+        case MapType(key_type, value_type, value_contains_null):
+            return pa.map_(
+                step("key", key_type, nullable=False),
+                step("value", value_type, nullable=value_contains_null),
+            )
+        case _:
+            return to_arrow_type(data_type)
+
+
+def _field_id_metadata(number: int | None) -> dict[bytes, bytes] | None:
+    return None if number is None else {PARQUET_FIELD_ID_KEY: str(number).encode()}
+
+
+def _nested_ids(field: StructField) -> Mapping[str, int]:
+    ids = field.metadata.get(NESTED_IDS_KEY)
+    return cast("Mapping[str, int]", ids) if isinstance(ids, Mapping) else {}

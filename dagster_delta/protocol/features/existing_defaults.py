@@ -1,0 +1,263 @@
+"""Defaults that rows take when they are read, because their files are older than the column.
+
+A column that is added with a default may leave the files of the table as they are. Its field then
+says in its metadata which value it has in every file that lacks it; what a file that has the column
+says, nulls included, counts as it stands. The value is the one of the moment the column came: later
+defaults of the column do not touch it. Readers that do not know this would show nulls, so that the
+table lists a reader feature which keeps them out.
+
+    "dagsterDelta.existingDefault": {"type": "integer", "value": "7"}
+
+The type is that of the column when it was added, the value its text as `partitionValues` spell it,
+with two exceptions: text stands as it is, the empty one too, and bytes are hexadecimal.
+
+Spec: none of the protocol's own.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.features.column_mapping import map_fields, physical_name
+from dagster_delta.protocol.schema import (
+    DataType,
+    DecimalType,
+    PrimitiveType,
+    StructField,
+    StructType,
+    data_type_from_json,
+    walk_fields,
+)
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn
+from dagster_delta.protocol.values.arrow_values import scalar_of
+from dagster_delta.protocol.values.partition_values import (
+    parse_partition_value,
+    serialize_partition_value,
+)
+
+if TYPE_CHECKING:
+    from dagster_delta.protocol.table_configuration import TableConfiguration
+    from dagster_delta.protocol.table_properties import ColumnMappingMode
+
+__all__ = [
+    "EXISTING_DEFAULTS_FEATURE",
+    "EXISTING_DEFAULT_KEY",
+    "check_existing_defaults",
+    "defaulted_columns",
+    "existing_default",
+    "fields_with_existing_default",
+    "has_existing_default",
+    "is_default_type",
+    "with_existing_default",
+    "with_existing_defaults_of",
+    "without_existing_defaults",
+]
+
+EXISTING_DEFAULT_KEY = "dagsterDelta.existingDefault"
+"""Field metadata: type and text of the value in files that lack the column."""
+
+EXISTING_DEFAULTS_FEATURE = "dagsterDelta.existingDefaults"
+"""The table feature under which field metadata has such values."""
+
+_STRING, _BINARY = PrimitiveType("string"), PrimitiveType("binary")
+_WITHOUT_DEFAULT = frozenset({"variant", "void"})
+
+
+def is_default_type(data_type: DataType) -> bool:
+    """Whether values of the type can stand in the metadata: atomic ones can."""
+    match data_type:
+        case PrimitiveType(name):
+            return name not in _WITHOUT_DEFAULT
+        case DecimalType():
+            return True
+        case _:
+            return False
+
+
+def has_existing_default(field: StructField) -> bool:
+    """Whether files that lack the field have a value for it."""
+    return EXISTING_DEFAULT_KEY in field.metadata
+
+
+def with_existing_default(field: StructField, value: object) -> StructField:
+    """The field with a value for files that lack it.
+
+    Args:
+        field: of an atomic type.
+        value: as Arrow's `as_py` gives it; not null.
+
+    Raises:
+        SchemaMismatch: the value is none of the field's type.
+    """
+    if field.data_type == _STRING:
+        text: str | None = str(value)
+    elif field.data_type == _BINARY and isinstance(value, bytes):
+        text = value.hex()
+    else:
+        text = serialize_partition_value(value, field.data_type, column=field.name)
+    spelled = {"type": str(field.data_type), "value": text}
+    return replace(field, metadata={**field.metadata, EXISTING_DEFAULT_KEY: spelled})
+
+
+def existing_default(field: StructField) -> Any:
+    """The value of a field in files that lack it.
+
+    Returns:
+        `pyarrow.Scalar` of the field's current type; None where the field is null in them.
+
+    Raises:
+        InvalidTable: the metadata is damaged.
+    """
+    spelled = field.metadata.get(EXISTING_DEFAULT_KEY)
+    if spelled is None:
+        return None
+    try:
+        value = _widened(_parse(spelled), field.data_type)
+        return scalar_of(value, field.data_type)
+    except (
+        InvalidTable, KeyError, TypeError, ValueError, ArithmeticError, pa.ArrowException
+    ):  # fmt: skip
+        raise InvalidTable(
+            f"the metadata of column {field.name} has {EXISTING_DEFAULT_KEY} = {spelled!r}, which "
+            f"is no value of type {field.data_type}: the schema is damaged; restore an older "
+            "version of the table",
+            column=field.name,
+        ) from None
+
+
+def _parse(spelled: Any) -> object:
+    data_type, text = data_type_from_json(spelled["type"]), spelled["value"]
+    if not isinstance(text, str):
+        raise TypeError("values stand as text")
+    if data_type == _STRING:
+        return text
+    if data_type == _BINARY:
+        return bytes.fromhex(text)
+    value = parse_partition_value(text, data_type)
+    if value is None:
+        raise ValueError("null is no default")
+    return value
+
+
+def _widened(value: object, data_type: DataType) -> object:
+    """A value from before its column got a wider type, as files from then are read."""
+    match data_type:
+        case DecimalType() if isinstance(value, int):
+            return Decimal(value)
+        case PrimitiveType("double") if isinstance(value, int):
+            return float(value)
+        case PrimitiveType("timestamp_ntz") if type(value) is dt.date:
+            return dt.datetime(value.year, value.month, value.day)  # noqa: DTZ001  it has no zone
+        case _:
+            return value
+
+
+def fields_with_existing_default(
+    schema: StructType,
+) -> Iterator[tuple[tuple[str, ...], StructField]]:
+    """The fields that have a value in files that lack them, with their logical paths."""
+    return ((path, field) for path, field in walk_fields(schema) if has_existing_default(field))
+
+
+def defaulted_columns(schema: StructType, mode: ColumnMappingMode) -> list[StatisticsColumn]:
+    """The same fields as statistics know them.
+
+    Args:
+        schema: logical schema, or some of its columns.
+        mode: column mapping mode of the table.
+    """
+    columns = []
+    for path, field in fields_with_existing_default(schema):
+        level, physical = schema, []
+        for name in path:
+            step = level.field(name)
+            physical.append(physical_name(step, mode))
+            if isinstance(step.data_type, StructType):
+                level = step.data_type
+        columns.append(StatisticsColumn(tuple(physical), field.data_type))
+    return columns
+
+
+def check_existing_defaults(schema: StructType) -> None:
+    """Refuse a schema whose defaults for existing rows cannot be read.
+
+    Raises:
+        InvalidTable: one is damaged, or stands in an array or a map.
+    """
+    for path, field in fields_with_existing_default(schema):
+        _ = existing_default(field)
+        level: DataType = schema
+        for name in path:
+            if not isinstance(level, StructType):
+                column = ".".join(path)
+                raise InvalidTable(
+                    f"field {column} lies in an array or a map and has {EXISTING_DEFAULT_KEY}, "
+                    "which only columns and fields of structs can have; restore an older version "
+                    "of the table",
+                    column=column,
+                )
+            level = level.field(name).data_type
+
+
+def without_existing_defaults(configuration: TableConfiguration) -> TableConfiguration:
+    """The configuration of a table in which every file holds every column that has a default."""
+    return _with_schema(configuration, map_fields(configuration.schema, _strip))
+
+
+def _strip(field: StructField) -> StructField:
+    kept = {key: each for key, each in field.metadata.items() if key != EXISTING_DEFAULT_KEY}
+    return replace(field, metadata=kept)
+
+
+def with_existing_defaults_of(
+    newer: TableConfiguration, older: TableConfiguration
+) -> TableConfiguration:
+    """The newer configuration, able to read files that were live under the older one.
+
+    Once every file holds a column, its field no longer says what files without it have. Those of
+    before are read all the same where changes are.
+
+    Args:
+        newer: whose columns rows are read with.
+        older: of an earlier version of the same table.
+    """
+    if newer is older or EXISTING_DEFAULT_KEY not in older.metadata.schema_string:
+        return newer
+    # Columns that were there before the mapping keep their name as the physical one.
+    modes = (newer.column_mapping_mode, older.column_mapping_mode)
+    return _with_schema(newer, _carried(newer.schema, older.schema, *modes))
+
+
+def _carried(
+    newer: StructType, older: StructType, mode: ColumnMappingMode, older_mode: ColumnMappingMode
+) -> StructType:
+    known = {physical_name(each, older_mode): each for each in older}
+
+    def carry(field: StructField) -> StructField:
+        before = known.get(physical_name(field, mode))
+        if before is None:
+            return field
+        if isinstance(field.data_type, StructType) and isinstance(before.data_type, StructType):
+            inside = _carried(field.data_type, before.data_type, mode, older_mode)
+            return replace(field, data_type=inside)
+        if has_existing_default(field) or not has_existing_default(before):
+            return field
+        value = {EXISTING_DEFAULT_KEY: before.metadata[EXISTING_DEFAULT_KEY]}
+        return replace(field, metadata={**field.metadata, **value})
+
+    return StructType(tuple(map(carry, newer)))
+
+
+def _with_schema(configuration: TableConfiguration, schema: StructType) -> TableConfiguration:
+    if schema == configuration.schema:
+        return configuration
+    metadata = msgspec.structs.replace(configuration.metadata, schema_string=schema.to_json())
+    return type(configuration)(configuration.protocol, metadata)

@@ -1,0 +1,251 @@
+"""Row tracking: ids of rows and the versions of their last change, as the log keeps them.
+
+A row's id is the `baseRowId` of its file plus its position there, unless the file holds another in
+the materialised column; the same goes for the version of the last change and
+`defaultRowCommitVersion`.
+
+Spec: Row Tracking (Row IDs, in the draft).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.actions import AddFile, DomainMetadata
+from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
+from dagster_delta.protocol.features.row_id_mark import RowIdHighWaterMark, is_row_id_mark
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
+
+__all__ = [
+    "DRAFT_ROW_ID_COLUMN_KEY",
+    "NO_ROW_IDS",
+    "ROW_COMMIT_VERSION_COLUMN_KEY",
+    "ROW_IDS_KEPT_TAG",
+    "ROW_ID_COLUMN_KEY",
+    "ROW_TRACKING_DOMAIN",
+    "MaterializedColumns",
+    "assign_row_ids",
+    "carried_columns",
+    "high_water_mark_domain",
+    "materialized_columns",
+    "parse_high_water_mark",
+    "tracked_configuration",
+    "with_materialized_columns",
+]
+
+ROW_TRACKING_DOMAIN = "delta.rowTracking"
+"""Metadata domain that holds the highest row id ever assigned."""
+DRAFT_ROW_ID_COLUMN_KEY = "delta.rowIds.physicalColumnName"
+"""What the draft calls the property that names the column with ids."""
+ROW_ID_COLUMN_KEY = "delta.rowTracking.materializedRowIdColumnName"
+"""Property that names the column of data files with ids that rows brought along."""
+ROW_COMMIT_VERSION_COLUMN_KEY = "delta.rowTracking.materializedRowCommitVersionColumnName"
+"""Property that names the column with the versions that rows brought along."""
+
+ROW_IDS_KEPT_TAG = "delta.rowTracking.preserved"
+"""Tag of a commitInfo: whether rows that moved or changed kept their ids."""
+
+NO_ROW_IDS = -1
+"""The high-water mark of a table in which no id was ever assigned."""
+
+
+class _HighWaterMark(msgspec.Struct, rename="camel"):
+    row_id_high_water_mark: Int64
+
+
+class _RecordCount(msgspec.Struct, rename="camel"):
+    num_records: Int64 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MaterializedColumns:
+    """Physical names of the columns that carry row ids and versions through a rewrite."""
+
+    row_id: str
+    row_commit_version: str | None
+    """None in the draft, which keeps no versions."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that there are, the id's first."""
+        version = self.row_commit_version
+        return (self.row_id,) if version is None else (self.row_id, version)
+
+    def positions_in(self, columns: Sequence[str]) -> tuple[int | None, int | None]:
+        """Where the two stand among some columns; None for one that is not there."""
+        row_id, row_commit_version = (
+            columns.index(name) if name in columns else None
+            for name in (self.row_id, self.row_commit_version)
+        )
+        return row_id, row_commit_version
+
+
+def parse_high_water_mark(domains: Iterable[DomainMetadata]) -> int:
+    """The highest row id that a table ever assigned, -1 where there is none.
+
+    Args:
+        domains: metadata domains of the table, or of one commit.
+
+    Raises:
+        InvalidTable: the domain cannot be parsed.
+    """
+    highest = NO_ROW_IDS
+    for each in domains:
+        if is_row_id_mark(each):
+            # Ids of the draft stay taken where the table has moved on to row tracking.
+            highest = max(highest, RowIdHighWaterMark.of_domain(each).high_water_mark)
+            continue
+        if each.domain != ROW_TRACKING_DOMAIN or each.removed:
+            continue
+        try:
+            found = msgspec.json.decode(each.configuration, type=_HighWaterMark)
+        except DECODING_ERRORS as error:
+            raise InvalidTable(
+                f"the metadata domain {ROW_TRACKING_DOMAIN} cannot be parsed ({error}), so no row "
+                "id can be assigned; restore an older version of the table"
+            ) from error
+        highest = max(highest, found.row_id_high_water_mark)
+    return highest
+
+
+def high_water_mark_domain(highest: int) -> DomainMetadata:
+    """The domain that says which row id is the highest that was ever assigned."""
+    text = msgspec.json.encode(_HighWaterMark(highest)).decode()
+    return DomainMetadata(domain=ROW_TRACKING_DOMAIN, configuration=text, removed=False)
+
+
+def assign_row_ids(
+    adds: Iterable[AddFile], *, version: int | None, highest: int
+) -> tuple[tuple[AddFile, ...], int]:
+    """The files with ids for their rows, and the highest id that is now assigned.
+
+    Files that have ids keep them. Spec: fresh ids MUST be unique in the table version.
+
+    Args:
+        adds: files of one commit.
+        version: version of the commit; None where the table keeps no versions of rows.
+        highest: highest id that was ever assigned before.
+
+    Raises:
+        InvalidTable: a file does not say how many rows it has.
+    """
+    assigned = []
+    for each in adds:
+        if each.base_row_id is None:
+            count = _num_records(each)
+            # A file without rows takes no ids, but the field must be there.
+            each = msgspec.structs.replace(each, base_row_id=highest + 1)
+            highest += count
+        if version is not None and each.default_row_commit_version is None:
+            each = msgspec.structs.replace(each, default_row_commit_version=version)
+        assigned.append(each)
+    return tuple(assigned), highest
+
+
+def _num_records(add: AddFile) -> int:
+    count = None
+    if add.stats:
+        with suppress(*DECODING_ERRORS):
+            count = msgspec.json.decode(add.stats, type=_RecordCount).num_records
+    if count is None:
+        raise InvalidTable(
+            "the statistics of a data file do not say how many rows it has, so its rows cannot be "
+            "given ids; write the file again",
+            file=add.path,
+        )
+    return count
+
+
+def materialized_columns(configuration: TableConfiguration) -> MaterializedColumns | None:
+    """Where rows of the table carry their ids along; None where they need not.
+
+    Raises:
+        InvalidTable: row tracking is enabled, and the table does not name the columns.
+    """
+    properties = configuration.metadata.configuration
+    if configuration.draft_row_ids_enabled:
+        name = properties.get(DRAFT_ROW_ID_COLUMN_KEY)
+        if not name:
+            raise InvalidTable(
+                "row ids are enabled, and the table does not name the column that carries them "
+                f"({DRAFT_ROW_ID_COLUMN_KEY}); name one with the engine that created the table"
+            )
+        return MaterializedColumns(name, None)
+    if not configuration.row_tracking_enabled:
+        return None
+    row_id = properties.get(ROW_ID_COLUMN_KEY)
+    row_commit_version = properties.get(ROW_COMMIT_VERSION_COLUMN_KEY)
+    if not row_id or not row_commit_version:
+        raise InvalidTable(
+            "row tracking is enabled, and the table does not name the columns that carry row ids "
+            f"({ROW_ID_COLUMN_KEY}, {ROW_COMMIT_VERSION_COLUMN_KEY}); unset "
+            "delta.enableRowTracking and set it again"
+        )
+    return MaterializedColumns(row_id, row_commit_version)
+
+
+def carried_columns(configuration: TableConfiguration) -> MaterializedColumns | None:
+    """The columns in which a configuration carries row ids along; None where it does not.
+
+    Only one that `tracked_configuration` made does.
+    """
+    properties = configuration.metadata.configuration
+    draft = properties.get(DRAFT_ROW_ID_COLUMN_KEY) if configuration.supports("rowIds") else None
+    if draft and configuration.schema.get(draft) is not None:
+        return MaterializedColumns(draft, None)
+    row_id = properties.get(ROW_ID_COLUMN_KEY)
+    row_commit_version = properties.get(ROW_COMMIT_VERSION_COLUMN_KEY)
+    if not row_id or not row_commit_version or configuration.schema.get(row_id) is None:
+        return None
+    return MaterializedColumns(row_id, row_commit_version)
+
+
+def with_materialized_columns(
+    properties: Mapping[str, str], new_name: Callable[[], str]
+) -> dict[str, str]:
+    """The properties with names for the columns that carry row ids; names that are there stay.
+
+    Args:
+        properties: table properties.
+        new_name: makes column names that no other column ever had.
+    """
+    named = dict(properties)
+    named.setdefault(ROW_ID_COLUMN_KEY, f"_row-id-{new_name()}")
+    named.setdefault(ROW_COMMIT_VERSION_COLUMN_KEY, f"_row-commit-version-{new_name()}")
+    return named
+
+
+def tracked_configuration(configuration: TableConfiguration) -> TableConfiguration:
+    """The configuration with the materialised columns behind those of the table.
+
+    What is read by it has the ids of its rows, and what is written by it keeps them. The
+    configuration itself where the table does not track rows, or carries them already.
+
+    Args:
+        configuration: of the table.
+
+    Raises:
+        InvalidTable: row tracking is enabled, and the table does not name the columns.
+    """
+    columns = materialized_columns(configuration)
+    if columns is None or carried_columns(configuration) is not None:
+        return configuration
+    fields = tuple(
+        StructField(
+            name,
+            PrimitiveType("long"),
+            # Mapped or not, readers look for it under this name; it has no id.
+            metadata={PHYSICAL_NAME_KEY: name},
+        )
+        for name in columns.names
+    )
+    schema = StructType((*configuration.schema.fields, *fields))
+    metadata = msgspec.structs.replace(configuration.metadata, schema_string=schema.to_json())
+    return TableConfiguration(configuration.protocol, metadata)

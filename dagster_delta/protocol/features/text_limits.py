@@ -1,0 +1,251 @@
+"""The lengths of VARCHAR(n) and CHAR(n), which Spark declares beside columns of type string.
+
+Spark keeps the whole type of a column that has such a text anywhere in it, spelled as in SQL, in
+the metadata of the column: `struct<a:varchar(2),b:int>`. It is unreadable to Spark once a field is
+gone that it names, and so follows the changes of the column here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructField,
+    StructType,
+)
+
+__all__ = [
+    "TEXT_LIMIT_KEY",
+    "TextLimit",
+    "char_length",
+    "char_paths",
+    "padded_type",
+    "text_limits",
+    "with_followed_limits",
+    "without_text_limits",
+]
+
+TEXT_LIMIT_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+"""Field metadata in which Spark keeps the declared type."""
+
+_STRING = PrimitiveType("string")
+_LIMITED = re.compile(r"(?:var)?char\(([0-9]+)\)", re.IGNORECASE)
+_PADDED = re.compile(r"char\(([0-9]+)\)", re.IGNORECASE)
+_TOKEN = re.compile(r"`(?:[^`]|``)*`|[^<>,:(`]+(?:\([^)]*\))?|[<>,:]")
+_SPARK_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+
+
+@dataclass(frozen=True, slots=True)
+class TextLimit:
+    """The greatest length of a text that is reached through structs."""
+
+    path: tuple[str, ...]
+    """Logical names."""
+    declared: str
+    """As Spark spells it: `varchar(3)`."""
+    length: int
+    """In characters."""
+
+
+def text_limits(schema: StructType) -> Iterator[TextLimit]:
+    """The limits of columns, and of the fields of structs; those in arrays and maps are left out.
+
+    Args:
+        schema: logical schema of a table.
+    """
+    for field in schema:
+        declared = _declared(field)
+        if declared is not None:
+            yield from _limits((field.name,), declared, field.data_type)
+
+
+def _limits(path: tuple[str, ...], declared: DataType, actual: DataType) -> Iterator[TextLimit]:
+    match declared, actual:
+        case PrimitiveType(name), PrimitiveType("string"):
+            if (found := _LIMITED.fullmatch(name)) is not None:
+                yield TextLimit(path, name, int(found[1]))
+        case StructType(), StructType():
+            for each in actual:
+                inner = declared.get(each.name)
+                if inner is not None:
+                    yield from _limits((*path, each.name), inner.data_type, each.data_type)
+
+
+def padded_type(field: StructField) -> DataType | None:
+    """The declared type of a column with a CHAR(n) anywhere in it, which readers fill up with
+    blanks; `char_length` of its parts says to which length. None where there is nothing to fill.
+    """
+    text = field.metadata.get(TEXT_LIMIT_KEY)
+    if not isinstance(text, str) or not re.search(r"\bchar\(", text, re.IGNORECASE):
+        return None
+    return _declared(field)
+
+
+def char_length(declared: DataType | None) -> int | None:
+    """The length that a text of a declared type is filled up to; None where it stays as it is."""
+    if not isinstance(declared, PrimitiveType):
+        return None
+    found = _PADDED.fullmatch(declared.name)
+    return None if found is None else int(found[1])
+
+
+def char_paths(schema: StructType) -> frozenset[tuple[str, ...]]:
+    """Logical paths of the CHAR(n) that are reached through structs. What the log and the footers
+    say of them is not filled up.
+    """
+    return frozenset(
+        each.path for each in text_limits(schema) if _PADDED.fullmatch(each.declared) is not None
+    )
+
+
+def without_text_limits(field: StructField) -> StructField:
+    """A column whose texts may have any length."""
+    kept = {key: each for key, each in field.metadata.items() if key != TEXT_LIMIT_KEY}
+    return replace(field, metadata=kept)
+
+
+def with_followed_limits(schema: StructType, before: StructType) -> StructType:
+    """The schema with declared types that fit its columns again.
+
+    Args:
+        schema: logical schema after a change, with the physical names of mapped columns.
+        before: the one that the declared types fit.
+    """
+    if not any(TEXT_LIMIT_KEY in each.metadata for each in schema):
+        return schema
+    old = {_identity(each): each for each in before}
+    return StructType(tuple(_followed(each, old.get(_identity(each))) for each in schema))
+
+
+def _followed(field: StructField, old: StructField | None) -> StructField:
+    declared = _declared(field)
+    if declared is None or (old is not None and old.data_type == field.data_type):
+        return field
+    followed = _aligned(declared, field.data_type if old is None else old.data_type, field)
+    text = _spelled(followed)
+    if not _LIMITED.search(text):
+        return without_text_limits(field)
+    return replace(field, metadata={**field.metadata, TEXT_LIMIT_KEY: text})
+
+
+def _aligned(declared: DataType, old: DataType, new: StructField) -> DataType:
+    """The type of `new` with the limits that were declared for what it is made of."""
+    match declared, old, new.data_type:
+        case PrimitiveType(name), PrimitiveType("string"), PrimitiveType("string"):
+            return declared if _LIMITED.fullmatch(name) else _STRING
+        case StructType(), StructType(), StructType(fields):
+            known = {_identity(each): each for each in old}
+            return StructType(
+                tuple(
+                    StructField(
+                        each.name, _aligned_field(declared, known.get(_identity(each)), each)
+                    )
+                    for each in fields
+                )
+            )
+        case ArrayType(inner), ArrayType(was), ArrayType(now):
+            return ArrayType(_aligned(inner, was, StructField("", now)))
+        case MapType(key, value), MapType(old_key, old_value), MapType(new_key, new_value):
+            return MapType(
+                _aligned(key, old_key, StructField("", new_key)),
+                _aligned(value, old_value, StructField("", new_value)),
+            )
+    return new.data_type
+
+
+def _aligned_field(declared: StructType, old: StructField | None, new: StructField) -> DataType:
+    inner = None if old is None else declared.get(old.name)
+    if old is None or inner is None:
+        return new.data_type
+    return _aligned(inner.data_type, old.data_type, new)
+
+
+def _identity(field: StructField) -> object:
+    """What stays when a field is renamed: tables that do not map their columns rename none."""
+    return field.metadata.get(PHYSICAL_NAME_KEY, field.name)
+
+
+def _spelled(data_type: DataType) -> str:
+    match data_type:
+        case StructType(fields):
+            inner = (f"{_quoted(each.name)}:{_spelled(each.data_type)}" for each in fields)
+            return f"struct<{','.join(inner)}>"
+        case ArrayType(element_type):
+            return f"array<{_spelled(element_type)}>"
+        case MapType(key_type, value_type):
+            return f"map<{_spelled(key_type)},{_spelled(value_type)}>"
+        case PrimitiveType(name):
+            return _SPARK_NAMES.get(name, name)
+        case DecimalType():
+            return str(data_type)
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else f"`{name.replace('`', '``')}`"
+
+
+def _declared(field: StructField) -> DataType | None:
+    """The type that Spark declared for a column, with `varchar(3)` and the like for names; None
+    where it did not, or in words that are not understood.
+    """
+    text = field.metadata.get(TEXT_LIMIT_KEY)
+    if not isinstance(text, str):
+        return None
+    tokens = _TOKEN.findall(text)
+    if "".join(tokens) != text:
+        return None
+    tokens.reverse()
+    try:
+        declared = _read(tokens)
+    except (IndexError, ValueError):
+        return None
+    return None if tokens else declared
+
+
+def _read(tokens: list[str]) -> DataType:
+    """Take a type off the end of the tokens, which are in reverse.
+
+    Raises:
+        IndexError, ValueError: there is none.
+    """
+    word = tokens.pop()
+    if not tokens or tokens[-1] != "<":
+        return PrimitiveType(word.strip())
+    tokens.pop()
+    match word.strip().casefold():
+        case "array":
+            found: DataType = ArrayType(_read(tokens))
+        case "map":
+            key = _read(tokens)
+            _expect(tokens, ",")
+            found = MapType(key, _read(tokens))
+        case "struct":
+            found = StructType(tuple(_read_fields(tokens)))
+        case _:
+            raise ValueError(word)
+    _expect(tokens, ">")
+    return found
+
+
+def _read_fields(tokens: list[str]) -> Iterator[StructField]:
+    while tokens[-1] != ">":
+        name = tokens.pop()
+        _expect(tokens, ":")
+        if name.startswith("`"):
+            name = name[1:-1].replace("``", "`")
+        yield StructField(name, _read(tokens))
+        if tokens[-1] == ",":
+            tokens.pop()
+
+
+def _expect(tokens: list[str], token: str) -> None:
+    if tokens.pop() != token:
+        raise ValueError(token)

@@ -1,0 +1,1 @@
+"""The transaction log: names of its files, commits, replay, conflicts, checksums."""

@@ -1,0 +1,165 @@
+"""Which files hold the row changes of a commit, and which of their rows.
+
+Spec: Add CDC File (Reader Requirements for AddCDCFile); Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+from dagster_delta.protocol.log.commit_file import CommitActions
+from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE, LIVE_FILE_SCHEMA, file_key
+from dagster_delta.protocol.log.tail import deletion_vector_column
+from dagster_delta.protocol.values.arrow_columns import integer_column, map_column, string_column
+
+__all__ = ["CHANGE_FILE_SCHEMA", "FileChange", "change_file_batch", "file_changes"]
+
+_NO_VALUES: Mapping[str, str | None] = {}
+
+CHANGE_FILE_SCHEMA = pa.schema(
+    [
+        *(
+            LIVE_FILE_SCHEMA.field(name)
+            for name in ("path", "partition_values", "size_bytes", "stats", "deletion_vector")
+        ),
+        ("selection", DELETION_VECTOR_TYPE),
+        ("commit_version", pa.int64()),
+    ]
+)
+"""Columns of a table of files with changed rows.
+
+Those that LIVE_FILE_SCHEMA has mean the same, so that a file can be read like one of the table.
+Where there is a `selection`, the rows that it marks have changed, and no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """Rows of one file that a commit changed: all of them, but for those that a vector hides."""
+
+    path: str
+    """As in the log, percent-encoded."""
+    partition_values: Mapping[str, str | None]
+    """Serialised values by physical column name."""
+    size_bytes: int
+    """0 where the log does not say."""
+    change_type: str | None = None
+    """What became of the rows; None where the file says it row by row."""
+    stats: str | None = None
+    deletion_vector: DeletionVectorDescriptor | None = None
+    """Rows that were not part of the table anyway."""
+    selection: DeletionVectorDescriptor | None = None
+    """Of the other rows, those that have changed; None for all of them."""
+
+
+def file_changes(actions: CommitActions, *, partitioned: bool) -> tuple[FileChange, ...]:
+    """The files with the row changes of a commit; rows that left come before rows that came.
+
+    Args:
+        actions: of the commit.
+        partitioned: whether the table has partition columns.
+
+    Raises:
+        InvalidTable: a removed file of a partitioned table comes without its partition values.
+    """
+    if actions.cdc:
+        # Spec: where there are cdc actions, the other file actions of the version are skipped.
+        return tuple(
+            FileChange(each.path, each.partition_values, each.size_bytes) for each in actions.cdc
+        )
+    if _merged_nothing(actions):
+        return ()
+    adds = {file_key(each.path): each for each in actions.adds if each.data_change}
+    removes = {file_key(each.path): each for each in actions.removes if each.data_change}
+    changes = [_deleted(removes[key], adds.get(key), partitioned) for key in removes]
+    changes += [_inserted(adds[key], removes.get(key)) for key in adds]
+    return tuple(each for each in changes if each is not None)
+
+
+def _merged_nothing(actions: CommitActions) -> bool:
+    """Whether the commit is a MERGE that only wrote rows again as they were.
+
+    The reference implementation records it as a change of data, and leaves it out of the feed.
+    """
+    info = actions.commit_info or {}
+    metrics = info.get("operationMetrics")
+    if info.get("operation") != "MERGE" or not isinstance(metrics, dict):
+        return False
+    counts = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+    return all(str(metrics.get(each)) == "0" for each in counts)
+
+
+def _deleted(remove: RemoveFile, add: AddFile | None, partitioned: bool) -> FileChange | None:
+    """The rows that left; None where the file stays with at least the rows that it had."""
+    selection = None
+    if add is not None:
+        selection = add.deletion_vector
+        if selection is None or _id(selection) == _id(remove.deletion_vector):
+            return None
+    values = remove.partition_values if add is None else add.partition_values
+    if values is None and partitioned:
+        raise InvalidTable(
+            "the log does not say in which partition a removed file was, so that its rows cannot "
+            "be told; read the changes from the version after it on",
+            file=remove.path,
+        )
+    return FileChange(
+        remove.path,
+        values or _NO_VALUES,
+        remove.size_bytes or 0,
+        "delete",
+        remove.stats if add is None else add.stats,
+        remove.deletion_vector,
+        selection,
+    )
+
+
+def _inserted(add: AddFile, remove: RemoveFile | None) -> FileChange | None:
+    """The rows that came, or came back; None where the file was there with at least those rows."""
+    selection = None
+    if remove is not None:
+        selection = remove.deletion_vector
+        if selection is None or _id(selection) == _id(add.deletion_vector):
+            return None
+    return FileChange(
+        add.path,
+        add.partition_values,
+        add.size_bytes,
+        "insert",
+        add.stats,
+        add.deletion_vector,
+        selection,
+    )
+
+
+def _id(vector: DeletionVectorDescriptor | None) -> str | None:
+    return None if vector is None else vector.unique_id
+
+
+def change_file_batch(
+    changes: Sequence[tuple[int, FileChange, Mapping[str, str]]],
+) -> Any:
+    """A `pa.RecordBatch` of CHANGE_FILE_SCHEMA.
+
+    Args:
+        changes: version of the commit, the change, and constants of its rows, which stand among
+            the partition values.
+    """
+    files = [change for _, change, _ in changes]
+    return pa.RecordBatch.from_arrays(
+        [
+            string_column([each.path for each in files]),
+            map_column([{**each.partition_values, **constants} for _, each, constants in changes]),
+            integer_column([each.size_bytes for each in files]),
+            string_column([each.stats for each in files]),
+            deletion_vector_column([each.deletion_vector for each in files]),
+            deletion_vector_column([each.selection for each in files]),
+            integer_column([version for version, _, _ in changes]),
+        ],
+        schema=CHANGE_FILE_SCHEMA,
+    )

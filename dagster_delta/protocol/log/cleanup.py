@@ -1,0 +1,66 @@
+"""Which files of the log nobody needs any more, once versions before a checkpoint may go.
+
+Spec: Metadata Cleanup; Checkpoint Protection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
+from dagster_delta.protocol.log.segment import ListedFile, LogListing
+
+__all__ = ["cut_version", "expired_log_files", "midnight_before"]
+
+_DAY_MS = 24 * 60 * 60 * 1000
+
+_F = TypeVar("_F", bound=ListedFile)
+
+
+def midnight_before(time_ms: int) -> int:
+    """The last midnight (UTC) at or before a time, both in milliseconds since the epoch."""
+    return time_ms // _DAY_MS * _DAY_MS
+
+
+def cut_version(
+    listing: LogListing, newest_expired: int, *, new_checkpoint_after: int | None = None
+) -> int | None:
+    """The version that the log may begin with, at a checkpoint; None where nothing can go.
+
+    Args:
+        listing: the whole log.
+        newest_expired: the newest version that was committed at or before the time up to which
+            versions may go. It stays: it is what the table was at that time.
+        new_checkpoint_after: a checkpoint may be written at that version where the last one before
+            it is this many versions older, or missing; None where it may not.
+    """
+    earliest = listing.earliest_version
+    if earliest is None:
+        return None
+    # Spec: the newest checkpoint that is not newer than the cut-off commit.
+    cut = max((each for each in listing.checkpoints if each <= newest_expired), default=None)
+    if new_checkpoint_after is not None and (
+        cut is None or newest_expired - cut >= new_checkpoint_after
+    ):
+        cut = newest_expired
+    return cut if cut is not None and cut > earliest else None
+
+
+def expired_log_files(files: Iterable[_F], cut: int) -> list[_F]:
+    """The files of versions before the cut, oldest first, so that a crash leaves no gap behind it.
+
+    Args:
+        files: of the whole log.
+        cut: version with a checkpoint. Its commit stays too, as only that says who made it.
+    """
+    expired: list[tuple[int, str, _F]] = []
+    for file in files:
+        name = parse_log_file_name(file.path.rpartition("/")[2])
+        if name is None:
+            continue
+        # Spec: compacted files that begin at or before the checkpoint go as well.
+        is_covered = name.kind is LogFileKind.COMPACTED and name.version == cut
+        if name.version < cut or is_covered:
+            expired.append((name.version, file.path, file))
+    return [file for _, _, file in sorted(expired, key=lambda each: each[:2])]

@@ -1,0 +1,275 @@
+"""One commit file, decoded action by action.
+
+Bulk replay of many commits goes through `log_tail`, which never makes an object per file.
+
+Spec: Delta Log Entries; Actions.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from dagster_delta.errors import CorruptLog
+from dagster_delta.protocol.actions import (
+    AddCDCFile,
+    AddFile,
+    CheckpointMetadata,
+    DomainMetadata,
+    Format,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    SetTransaction,
+    SidecarFile,
+)
+from dagster_delta.protocol.features.row_id_mark import RowIdHighWaterMark
+from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY, holds_checksum
+from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
+
+__all__ = [
+    "CommitActions",
+    "LenientDomainMetadata",
+    "LenientMetadata",
+    "decode_actions",
+    "decode_commit",
+    "decode_commit_info",
+    "decode_lines",
+    "garbage_collection_paused",
+    "refuse_repeated",
+]
+
+_COMPACTED = ".compacted.json"
+EMPTY_SCHEMA = '{"type":"struct","fields":[]}'
+
+_Line = TypeVar("_Line")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitActions:
+    """The actions of one commit, in file order within each kind."""
+
+    version: int
+    """Version of the table that the commit makes."""
+    commit_info: dict[str, Any] | None = None
+    """Provenance, as it stands in the file."""
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: tuple[SetTransaction, ...] = ()
+    domain_metadata: tuple[DomainMetadata, ...] = ()
+    adds: tuple[AddFile, ...] = ()
+    removes: tuple[RemoveFile, ...] = ()
+    cdc: tuple[AddCDCFile, ...] = ()
+    sidecars: tuple[SidecarFile, ...] = ()
+    """Only in the manifest of a V2 checkpoint."""
+
+
+class LenientMetadata(msgspec.Struct, rename="camel"):
+    """metaData as it is met in the wild: every field may be absent or null."""
+
+    id: str | None = None
+    name: str | None = None
+    description: str | None = None
+    format: Format | None = None
+    schema_string: str | None = None
+    partition_columns: tuple[str, ...] | None = None
+    created_time: Int64 | None = None
+    configuration: dict[str, str | None] | None = None
+
+    def strict(self) -> Metadata:
+        """The action, with the defaults of the reference implementation filled in."""
+        return Metadata(
+            id=self.id or "",
+            name=self.name,
+            description=self.description,
+            format=self.format or Format(),
+            # A table may be set up before it has a schema: its schema is then empty. An empty text
+            # is no schema.
+            schema_string=EMPTY_SCHEMA if self.schema_string is None else self.schema_string,
+            partition_columns=self.partition_columns or (),
+            created_time_ms=self.created_time,
+            configuration={
+                key: value for key, value in (self.configuration or {}).items() if value is not None
+            },
+        )
+
+
+class LenientDomainMetadata(msgspec.Struct):
+    """domainMetadata whose configuration is JSON text, or the map of the specification's draft."""
+
+    domain: str
+    configuration: str | dict[str, Any] | None = None
+    removed: bool = False
+
+    def strict(self) -> DomainMetadata:
+        """The action with its configuration as text."""
+        configuration = self.configuration
+        if not isinstance(configuration, str):
+            configuration = msgspec.json.encode(configuration or {}).decode()
+        return DomainMetadata(domain=self.domain, configuration=configuration, removed=self.removed)
+
+
+class _ActionLine(msgspec.Struct, rename="camel"):
+    add: AddFile | None = None
+    remove: RemoveFile | None = None
+    cdc: AddCDCFile | None = None
+    meta_data: LenientMetadata | None = None
+    protocol: Protocol | None = None
+    txn: SetTransaction | None = None
+    domain_metadata: LenientDomainMetadata | None = None
+    row_id_high_water_mark: RowIdHighWaterMark | None = None
+    commit_info: dict[str, Any] | None = None
+    sidecar: SidecarFile | None = None
+    checkpoint_metadata: CheckpointMetadata | None = None
+
+
+_DECODER = msgspec.json.Decoder(_ActionLine)
+
+
+def decode_commit(data: bytes, *, version: int) -> CommitActions:
+    """The actions of the commit file of `version`.
+
+    Raises:
+        CorruptLog: the file is cut or malformed, or says twice what may be said once.
+    """
+    return decode_actions(data, version=version, path=commit_path(version))
+
+
+def decode_actions(data: bytes, *, version: int, path: str) -> CommitActions:
+    """The actions of a file of JSON lines: a commit, or the manifest of a V2 checkpoint.
+
+    Args:
+        data: contents of the file.
+        version: that the actions belong to, for errors.
+        path: of the file, relative to the table root, for errors.
+
+    Raises:
+        CorruptLog: the file is cut or malformed, or says twice what may be said once.
+    """
+    with garbage_collection_paused():
+        lines = decode_lines(data, _DECODER, version=version, path=path)
+    metadata = [line.meta_data for line in lines if line.meta_data is not None]
+    protocols = [line.protocol for line in lines if line.protocol is not None]
+    refuse_repeated(metadata, "metaData", version=version, path=path)
+    refuse_repeated(protocols, "protocol", version=version, path=path)
+    return CommitActions(
+        version=version,
+        commit_info=next((x.commit_info for x in lines if x.commit_info is not None), None),
+        protocol=protocols[0] if protocols else None,
+        metadata=metadata[0].strict() if metadata else None,
+        txns=tuple(x.txn for x in lines if x.txn is not None),
+        domain_metadata=tuple(_domains(lines)),
+        adds=tuple(x.add for x in lines if x.add is not None),
+        removes=tuple(x.remove for x in lines if x.remove is not None),
+        cdc=tuple(x.cdc for x in lines if x.cdc is not None),
+        sidecars=tuple(x.sidecar for x in lines if x.sidecar is not None),
+    )
+
+
+def _domains(lines: Sequence[_ActionLine]) -> Iterator[DomainMetadata]:
+    for line in lines:
+        if line.domain_metadata is not None:
+            yield line.domain_metadata.strict()
+        if line.row_id_high_water_mark is not None:
+            yield line.row_id_high_water_mark.as_domain()
+
+
+class _InfoLine(msgspec.Struct, rename="camel"):
+    commit_info: dict[str, Any] | None = None
+
+
+_INFO_DECODER = msgspec.json.Decoder(_InfoLine)
+
+
+def decode_commit_info(data: bytes, *, version: int, path: str) -> dict[str, Any]:
+    """The provenance of a commit, empty where it has none; nothing else is decoded.
+
+    Raises:
+        CorruptLog: the file is cut or malformed.
+    """
+    lines = decode_lines(data, _INFO_DECODER, version=version, path=path)
+    return next((line.commit_info for line in lines if line.commit_info is not None), {})
+
+
+def refuse_repeated(found: Sequence[object], action: str, *, version: int, path: str) -> None:
+    """Raises CorruptLog where a commit holds an action twice that it may hold once."""
+    # Spec: a delta file MUST NOT hold more than one metaData, or more than one protocol.
+    if len(found) > 1:
+        raise CorruptLog(
+            f"The commit holds {len(found)} {action} actions and may hold one; "
+            "restore the table to an older version",
+            version=version,
+            file=path,
+        )
+
+
+def decode_lines(
+    data: bytes, decoder: msgspec.json.Decoder[_Line], *, version: int, path: str
+) -> list[_Line]:
+    """Every line of a file of JSON lines; blank lines are skipped.
+
+    Raises:
+        CorruptLog: a line is cut or malformed, and the message names it; there is no line; or the
+            file does not have the checksum that it carries.
+    """
+    try:
+        lines = decoder.decode_lines(data)
+    except DECODING_ERRORS as error:
+        number, reason = _first_bad_line(data, decoder, error)
+        raise CorruptLog(
+            f"Line {number} of the log file is malformed ({reason}): the file is cut or damaged; "
+            "restore it from a copy, or open an older version",
+            version=version,
+            file=path,
+        ) from error
+    if not lines:
+        # No writer commits nothing: this is what a machine that lost power leaves of a commit, and
+        # taking it for a version would hide what it did.
+        raise CorruptLog(
+            "The log file is empty, so what it did is lost: restore it from a copy, or open an "
+            "older version",
+            version=version,
+            file=path,
+        )
+    # Commits that were put together begin with one that speaks for itself alone.
+    if not path.endswith(_COMPACTED) and holds_checksum(data) is False:
+        raise CorruptLog(
+            "The log file does not have the checksum that it carries: bytes of it were lost or "
+            "have changed since it was written; restore it from a copy, or open an older version. "
+            f"If somebody has edited it on purpose, {CHECKSUM_KEY} has to go from its commitInfo",
+            version=version,
+            file=path,
+        )
+    return lines
+
+
+def _first_bad_line(
+    data: bytes, decoder: msgspec.json.Decoder[_Line], error: Exception
+) -> tuple[int, str]:
+    number = 0
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            decoder.decode(line)
+        except DECODING_ERRORS as found:
+            return number, str(found)
+    return number, str(error)
+
+
+@contextmanager
+def garbage_collection_paused() -> Iterator[None]:
+    """Decoding makes many objects and no cycles: scanning them for garbage only costs time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

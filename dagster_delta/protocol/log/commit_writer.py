@@ -1,0 +1,206 @@
+"""A commit as bytes: one action per line, provenance first.
+
+Spec: Delta Log Entries; Commit Provenance Information.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.actions import (
+    AddCDCFile,
+    AddFile,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    SetTransaction,
+)
+from dagster_delta.protocol.features.row_id_mark import (
+    ROW_ID_MARK,
+    RowIdHighWaterMark,
+    is_row_id_mark,
+)
+from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY, with_checksum
+
+__all__ = [
+    "CommitContents",
+    "build_commit_info",
+    "encode_actions",
+    "encode_commit",
+    "spell_metrics",
+    "spell_parameters",
+]
+
+_ENCODER = msgspec.json.Encoder()
+
+_RESERVED_COMMIT_INFO = frozenset(
+    {
+        "timestamp",
+        "inCommitTimestamp",
+        "operation",
+        "operationParameters",
+        "operationMetrics",
+        "engineInfo",
+        "txnId",
+        "isBlindAppend",
+        "readVersion",
+        "isolationLevel",
+        CHECKSUM_KEY,
+        # Other engines decode these into objects of their own and fail on anything else.
+        "version",
+        "job",
+        "notebook",
+        "tags",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitContents:
+    """The actions of one commit, its provenance apart."""
+
+    protocol: Protocol | None = None
+    """New protocol, where the commit changes it."""
+    metadata: Metadata | None = None
+    """New metadata, where the commit changes it."""
+    transactions: tuple[SetTransaction, ...] = ()
+    """Application transactions that the commit records, one per application id."""
+    domain_metadata: tuple[DomainMetadata, ...] = ()
+    """Metadata domains that the commit sets or removes, one action per domain."""
+    removes: tuple[RemoveFile, ...] = ()
+    """Logical files that leave the table."""
+    adds: tuple[AddFile, ...] = ()
+    """Logical files that enter the table."""
+    change_files: tuple[AddCDCFile, ...] = ()
+    """Files of row changes for the change data feed."""
+
+    @property
+    def removes_data(self) -> bool:
+        """Whether rows leave the table, as opposed to moving between its files."""
+        return any(each.data_change for each in self.removes)
+
+
+def encode_actions(contents: CommitContents) -> bytes:
+    """The lines of a commit below its commitInfo, each ended by a newline.
+
+    They stay the same when the commit is rebased, so one encoding serves every attempt.
+    """
+    lines: list[bytes] = []
+    if contents.protocol is not None:
+        lines.append(_ENCODER.encode({"protocol": contents.protocol}))
+    if contents.metadata is not None:
+        lines.append(_ENCODER.encode({"metaData": contents.metadata}))
+    domains = contents.domain_metadata
+    named: tuple[tuple[str, Iterable[msgspec.Struct]], ...] = (
+        ("txn", contents.transactions),
+        ("domainMetadata", [each for each in domains if not is_row_id_mark(each)]),
+        (ROW_ID_MARK, map(RowIdHighWaterMark.of_domain, filter(is_row_id_mark, domains))),
+        ("remove", contents.removes),
+        ("add", contents.adds),
+        ("cdc", contents.change_files),
+    )
+    for name, actions in named:
+        lines.extend(_ENCODER.encode({name: action}) for action in actions)
+    return b"".join(line + b"\n" for line in lines)
+
+
+def encode_commit(commit_info: Mapping[str, object], actions: bytes) -> bytes:
+    """The contents of a commit file.
+
+    Spec: commitInfo MUST be the first action where in-commit timestamps are on; it always is here.
+
+    Args:
+        commit_info: what `build_commit_info` made; a checksum of the file is added.
+        actions: the lines that `encode_actions` made.
+    """
+    line = _ENCODER.encode({"commitInfo": commit_info})
+    return with_checksum(line, b"\n" + actions, depth=2)
+
+
+def build_commit_info(
+    *,
+    timestamp_ms: int,
+    in_commit_timestamp_ms: int | None,
+    operation: str,
+    parameters: Mapping[str, object],
+    metrics: Mapping[str, int | str],
+    engine_info: str,
+    transaction_id: str,
+    is_blind_append: bool,
+    isolation_level: str,
+    read_version: int | None,
+    user_info: Mapping[str, object],
+    tags: Mapping[str, str] | None = None,
+) -> dict[str, object]:
+    """The commitInfo action, in the spelling that other engines show in their history.
+
+    Args:
+        timestamp_ms: wall clock in milliseconds since the epoch.
+        in_commit_timestamp_ms: the commit's own timestamp, None where the table keeps none.
+        operation: what was done, by the name other engines know: `WRITE`, `CREATE TABLE`, …
+        parameters: of the operation; spelled by `spell_parameters`.
+        metrics: of the operation; spelled by `spell_metrics`.
+        engine_info: name and version of the library.
+        transaction_id: unique per commit; how a writer knows its own commit again.
+        is_blind_append: whether the commit only adds files, whatever the table holds.
+        isolation_level: how strictly the commit was ordered against others.
+        read_version: version the commit is based on, None for the first one.
+        user_info: what the caller wants recorded beside it.
+        tags: what the protocol has a commit say about itself.
+
+    Raises:
+        InvalidArgument: `user_info` holds a key that readers give a meaning, or is no JSON.
+    """
+    _check_user_info(user_info)
+    info: dict[str, object] = {}
+    if in_commit_timestamp_ms is not None:
+        info["inCommitTimestamp"] = in_commit_timestamp_ms
+    info |= {
+        "timestamp": timestamp_ms,
+        "operation": operation,
+        "operationParameters": spell_parameters(parameters),
+    }
+    if read_version is not None:
+        info["readVersion"] = read_version
+    info |= {
+        "isolationLevel": isolation_level,
+        "isBlindAppend": is_blind_append,
+        "operationMetrics": spell_metrics(metrics),
+        "engineInfo": engine_info,
+        "txnId": transaction_id,
+    }
+    if tags:
+        info["tags"] = dict(tags)
+    return {**info, **user_info}
+
+
+def _check_user_info(user_info: Mapping[str, object]) -> None:
+    if taken := sorted(_RESERVED_COMMIT_INFO.intersection(user_info)):
+        raise InvalidArgument(
+            f"commit_info may not hold {', '.join(taken)}: readers give these keys a meaning; "
+            "choose other names"
+        )
+    try:
+        _ENCODER.encode(user_info)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(
+            f"commit_info is no JSON ({error}); pass text, numbers, lists and mappings of these"
+        ) from error
+
+
+def spell_parameters(parameters: Mapping[str, object]) -> dict[str, str | None]:
+    """Operation parameters as readers expect them: text as it is, all else as JSON text."""
+    return {
+        name: value if value is None or isinstance(value, str) else _ENCODER.encode(value).decode()
+        for name, value in parameters.items()
+    }
+
+
+def spell_metrics(metrics: Mapping[str, int | str]) -> dict[str, str]:
+    """Operation metrics as readers expect them: numbers as text."""
+    return {name: str(value) for name, value in metrics.items()}

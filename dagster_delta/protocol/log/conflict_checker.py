@@ -1,0 +1,236 @@
+"""Whether a commit that lost a race may be put on top of the winner, decided without any I/O.
+
+The rules are those of the reference implementation, in its order:
+
+    winner changed       and this transaction                    verdict
+    anything             creates the table                       MetadataChanged
+    protocol             any                                     ProtocolChanged
+    metadata             any (0)                                 MetadataChanged
+    txn of an app        records a txn of the same app           ConcurrentTransaction
+    a metadata domain    changes the same domain                 ConcurrentDomainMetadata
+    added rows           read that part of the table (1)         ConcurrentAppend
+    removed files        read one of them, or the whole table    ConcurrentDeleteRead
+    removed files        removes one of them too                 ConcurrentDeleteDelete
+    anything else        any                                     rebase
+
+(0) But for the high-water marks of identity columns, as long as this transaction leaves the
+metadata alone.
+
+(1) Under WriteSerializable a winner that appended blindly counts as if it had come later, unless
+this transaction changes the metadata; under Serializable it conflicts. A transaction that only
+moves rows between files works under SnapshotIsolation and minds no added rows at all.
+
+Spec: Delta Log Entries (writers); the rules themselves are those of the reference implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dagster_delta.errors import (
+    CommitConflict,
+    ConcurrentAppend,
+    ConcurrentDeleteDelete,
+    ConcurrentDeleteRead,
+    ConcurrentDomainMetadata,
+    ConcurrentTransaction,
+    MetadataChanged,
+    ProtocolChanged,
+)
+from dagster_delta.protocol.actions import AddFile, Metadata, Protocol
+from dagster_delta.protocol.features.column_values import differ_in_marks_only
+from dagster_delta.protocol.log.commit_file import CommitActions
+
+__all__ = [
+    "Conflict",
+    "IsolationLevel",
+    "ReadScope",
+    "TransactionFacts",
+    "check_conflicts",
+]
+
+IsolationLevel = Literal["Serializable", "WriteSerializable", "SnapshotIsolation"]
+
+_AGAIN = "read the table again and repeat the write"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadScope:
+    """Which part of the table a transaction depends on; by default none."""
+
+    whole_table: bool = False
+    """It depends on every file, present and future."""
+    may_hold: Callable[[AddFile], bool] | None = None
+    """Whether a file could hold rows that the transaction's predicate asks for."""
+    paths: frozenset[str] = frozenset()
+    """Paths of the files whose rows it used, as the log spells them."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the transaction depends on nothing: then its commit is a blind append."""
+        return not self.whole_table and self.may_hold is None and not self.paths
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionFacts:
+    """What the checker has to know about the transaction that lost."""
+
+    protocol: Protocol | None
+    """Protocol it was planned under; None where the table did not exist."""
+    metadata: Metadata | None
+    """Metadata it was planned under; None where the table did not exist."""
+    isolation_level: IsolationLevel = "WriteSerializable"
+    """How strictly it is ordered against the winner."""
+    reads: ReadScope = field(default_factory=ReadScope)
+    """The part of the table it depends on."""
+    removed_paths: frozenset[str] = frozenset()
+    """Paths of the files it removes."""
+    changes_metadata: bool = False
+    """Whether it writes a metaData action."""
+    app_ids: frozenset[str] = frozenset()
+    """Applications whose transaction version it records."""
+    domains: frozenset[str] = frozenset()
+    """Metadata domains it changes."""
+    survives: Callable[[Metadata], bool] | None = None
+    """Whether it may land all the same under metadata that the winner put in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Why a commit cannot be rebased: a value, so that the caller decides what becomes of it."""
+
+    kind: type[CommitConflict]
+    """Class of the error it amounts to."""
+    message: str
+    """What happened and what to do now."""
+    version: int
+    """Version of the winner."""
+    file: str | None = None
+    """Path of the file both commits are about."""
+
+    def to_error(self, *, table: str) -> CommitConflict:
+        """The exception for the public edge."""
+        return self.kind(self.message, table=table, version=self.version, file=self.file)
+
+
+def check_conflicts(mine: TransactionFacts, winners: Iterable[CommitActions]) -> Conflict | None:
+    """The first conflict with the winners, oldest first, or None when a rebase is safe.
+
+    Args:
+        mine: the transaction that found its version taken.
+        winners: every commit after the version it was planned on, in order.
+    """
+    for winner in winners:
+        for check in (_creation, _protocol, _metadata, _transactions, _domains, _added, _removed):
+            conflict = check(mine, winner)
+            if conflict is not None:
+                return conflict
+    return None
+
+
+def _creation(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
+    if mine.protocol is not None:
+        return None
+    return Conflict(
+        MetadataChanged,
+        "another writer created the table first; open it and repeat the write",
+        winner.version,
+    )
+
+
+def _protocol(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
+    # Stricter than the reference, which lets writers that know the new protocol pass: what was
+    # planned under the old one may lack what the new one asks for.
+    if winner.protocol is None or winner.protocol == mine.protocol:
+        return None
+    return Conflict(
+        ProtocolChanged, f"another writer changed the table's protocol; {_AGAIN}", winner.version
+    )
+
+
+def _metadata(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
+    if winner.metadata is None or winner.metadata == mine.metadata:
+        return None
+    if mine.survives is not None and mine.survives(winner.metadata):
+        return None
+    if mine.metadata is not None and differ_in_marks_only(mine.metadata, winner.metadata):
+        # The winner has numbered rows; only who numbers rows too would repeat its values.
+        if not mine.changes_metadata:
+            return None
+        return Conflict(
+            MetadataChanged,
+            f"another writer gave out values of identity columns, as this write does; {_AGAIN}",
+            winner.version,
+        )
+    return Conflict(
+        MetadataChanged,
+        f"another writer changed the table's schema or properties; {_AGAIN}",
+        winner.version,
+    )
+
+
+def _transactions(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
+    shared = mine.app_ids.intersection(each.app_id for each in winner.txns)
+    if not shared:
+        return None
+    return Conflict(
+        ConcurrentTransaction,
+        f"another writer committed for the same application ({', '.join(sorted(shared))}); check "
+        "that only one process writes under an application id, then repeat the write",
+        winner.version,
+    )
+
+
+def _domains(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
+    shared = mine.domains.intersection(each.domain for each in winner.domain_metadata)
+    if not shared:
+        return None
+    return Conflict(
+        ConcurrentDomainMetadata,
+        f"another writer changed the metadata domain {', '.join(sorted(shared))}; {_AGAIN}",
+        winner.version,
+    )
+
+
+def _added(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
+    if mine.isolation_level == "SnapshotIsolation":
+        return None
+    reorders = mine.isolation_level == "WriteSerializable" and not mine.changes_metadata
+    if reorders and _is_blind_append(winner):
+        return None
+    for add in winner.adds:
+        if mine.reads.whole_table or (mine.reads.may_hold is not None and mine.reads.may_hold(add)):
+            return Conflict(
+                ConcurrentAppend,
+                f"another writer added rows to the part of the table this write depends on; "
+                f"{_AGAIN}, or restrict it to partitions that no one else writes",
+                winner.version,
+                add.path,
+            )
+    return None
+
+
+def _is_blind_append(winner: CommitActions) -> bool:
+    says_so = winner.commit_info is not None and winner.commit_info.get("isBlindAppend") is True
+    return says_so and not winner.removes
+
+
+def _removed(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
+    for remove in winner.removes:
+        if mine.reads.whole_table or remove.path in mine.reads.paths:
+            return Conflict(
+                ConcurrentDeleteRead,
+                f"another writer removed a file that this write depends on; {_AGAIN}",
+                winner.version,
+                remove.path,
+            )
+        if remove.path in mine.removed_paths:
+            return Conflict(
+                ConcurrentDeleteDelete,
+                f"another writer removed a file that this write removes too; {_AGAIN}",
+                winner.version,
+                remove.path,
+            )
+    return None

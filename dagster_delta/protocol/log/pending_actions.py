@@ -1,0 +1,124 @@
+"""The actions of a commit that does not know yet which version it will be.
+
+Most actions are the same whatever the version. Row ids follow those that the winners of a race have
+assigned, and what says when in-commit timestamps began names the commit itself.
+
+Spec: Row Tracking; In-Commit Timestamps; Checkpoint Protection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import msgspec
+
+from dagster_delta.protocol.features.row_id_mark import RowIdHighWaterMark, is_row_id_mark
+from dagster_delta.protocol.features.row_tracking import (
+    assign_row_ids,
+    high_water_mark_domain,
+    parse_high_water_mark,
+)
+from dagster_delta.protocol.log.commit_writer import CommitContents, encode_actions
+
+__all__ = [
+    "CHECKPOINT_PROTECTION_KEY",
+    "IN_COMMIT_TIMESTAMP_START_TIME_KEY",
+    "IN_COMMIT_TIMESTAMP_START_VERSION_KEY",
+    "CommitSlot",
+    "PendingActions",
+]
+
+IN_COMMIT_TIMESTAMP_START_VERSION_KEY = "delta.inCommitTimestampEnablementVersion"
+"""Property that names the first commit with a timestamp of its own."""
+IN_COMMIT_TIMESTAMP_START_TIME_KEY = "delta.inCommitTimestampEnablementTimestamp"
+"""Property that repeats that commit's timestamp, in milliseconds since the epoch."""
+
+CHECKPOINT_PROTECTION_KEY = "delta.requireCheckpointProtectionBeforeVersion"
+"""Property that names the commit before which checkpoints are protected."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSlot:
+    """The place in the log that one attempt tries to take."""
+
+    version: int
+    in_commit_timestamp_ms: int | None
+    """The commit's own timestamp; None where the table keeps none."""
+    highest_row_id: int
+    """Highest row id assigned before it, -1 where there is none."""
+
+
+@dataclass(frozen=True)
+class PendingActions:
+    """What a commit will hold, its provenance apart."""
+
+    contents: CommitContents
+    tracks_rows: bool = False
+    """Whether files get row ids, as the table supports row tracking."""
+    keeps_draft_row_ids: bool | None = None
+    """On a table with the draft of row tracking, whether rows that it moves or changes keep their
+    ids; None on others."""
+    starts_in_commit_timestamps: bool = False
+    """Whether it is the first commit with a timestamp of its own."""
+    protects_checkpoints: bool = False
+    """Whether the checkpoints before it are kept until all of them can go at once."""
+
+    @property
+    def assigns_row_ids(self) -> bool:
+        """Whether files get row ids, in one dialect or the other."""
+        return self.tracks_rows or self.keeps_draft_row_ids is not None
+
+    def encode(self, slot: CommitSlot) -> bytes:
+        """The lines of the commit below its commitInfo, for one place in the log.
+
+        Raises:
+            InvalidTable: rows of a file that does not say how many it has need ids.
+        """
+        if self.assigns_row_ids or self.starts_in_commit_timestamps or self.protects_checkpoints:
+            return encode_actions(self.settle(slot))
+        return self._encoded
+
+    def settle(self, slot: CommitSlot) -> CommitContents:
+        """The contents of the commit for one place in the log. Raises as `encode` does."""
+        contents = self.contents
+        own = self._own_properties(slot)
+        if own and contents.metadata is not None:
+            configuration = {**contents.metadata.configuration, **own}
+            metadata = msgspec.structs.replace(contents.metadata, configuration=configuration)
+            contents = replace(contents, metadata=metadata)
+        if self.assigns_row_ids:
+            adds, highest = assign_row_ids(
+                contents.adds,
+                # The draft keeps no versions of rows.
+                version=slot.version if self.tracks_rows else None,
+                highest=slot.highest_row_id,
+            )
+            domains = contents.domain_metadata
+            if self.keeps_draft_row_ids is not None and adds:
+                # Spec: a mark whenever fresh ids are committed, also where it does not change, and
+                # one at most. A clone brings the one of its source.
+                highest = max(highest, parse_high_water_mark(filter(is_row_id_mark, domains)))
+                domains = tuple(each for each in domains if not is_row_id_mark(each))
+                mark = RowIdHighWaterMark(
+                    high_water_mark=highest, preserved_row_ids=self.keeps_draft_row_ids
+                )
+                domains = (*domains, mark.as_domain())
+            if self.tracks_rows and highest != slot.highest_row_id:
+                domains = (*domains, high_water_mark_domain(highest))
+            contents = replace(contents, adds=adds, domain_metadata=domains)
+        return contents
+
+    def _own_properties(self, slot: CommitSlot) -> dict[str, str]:
+        """Properties that name the commit."""
+        own = {}
+        if self.starts_in_commit_timestamps:
+            own[IN_COMMIT_TIMESTAMP_START_VERSION_KEY] = str(slot.version)
+            own[IN_COMMIT_TIMESTAMP_START_TIME_KEY] = str(slot.in_commit_timestamp_ms)
+        if self.protects_checkpoints:
+            own[CHECKPOINT_PROTECTION_KEY] = str(slot.version)
+        return own
+
+    @cached_property
+    def _encoded(self) -> bytes:
+        return encode_actions(self.contents)

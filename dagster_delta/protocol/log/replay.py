@@ -1,0 +1,212 @@
+"""Reconciliation of file actions, column by column.
+
+A file's key is its path and the id of its deletion vector. The newest action of a key wins: an add
+makes a file live, a remove leaves a tombstone.
+
+Spec: Action Reconciliation; Deletion Vectors, Derived Fields.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.values.arrow_columns import string_column
+
+__all__ = [
+    "DELETION_VECTOR_TYPE",
+    "KEY_SEPARATOR",
+    "LIVE_FILE_SCHEMA",
+    "TOMBSTONE_SCHEMA",
+    "FileActions",
+    "HiddenFiles",
+    "ReconciledTail",
+    "file_key",
+    "keys_of",
+    "reconcile_tail",
+]
+
+DELETION_VECTOR_TYPE = pa.struct(
+    [
+        ("storage_type", pa.string()),
+        ("path_or_inline_dv", pa.string()),
+        ("offset", pa.int32()),
+        ("size_in_bytes", pa.int32()),
+        ("cardinality", pa.int64()),
+    ]
+)
+
+LIVE_FILE_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("partition_values", pa.map_(pa.string(), pa.string())),
+        ("size_bytes", pa.int64()),
+        ("modification_time_ms", pa.int64()),
+        ("stats", pa.string()),
+        ("deletion_vector", DELETION_VECTOR_TYPE),
+        ("base_row_id", pa.int64()),
+        ("default_row_commit_version", pa.int64()),
+        ("tags", pa.map_(pa.string(), pa.string())),
+        ("clustering_provider", pa.string()),
+    ]
+)
+"""Columns of a table of live files. Paths stand as in the log, percent-encoded; partition values
+are keyed by physical column name."""
+
+TOMBSTONE_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("deletion_timestamp_ms", pa.int64()),
+        ("data_change", pa.bool_()),
+        ("extended_file_metadata", pa.bool_()),
+        ("partition_values", pa.map_(pa.string(), pa.string())),
+        ("size_bytes", pa.int64()),
+        ("stats", pa.string()),
+        ("tags", pa.map_(pa.string(), pa.string())),
+        ("deletion_vector", DELETION_VECTOR_TYPE),
+        ("base_row_id", pa.int64()),
+        ("default_row_commit_version", pa.int64()),
+    ]
+)
+"""Columns of a table of removed files."""
+
+_ABSOLUTE = re.compile("file:/+")
+# No path of a file contains it, so that a key can be taken apart again.
+KEY_SEPARATOR = "\0"
+"""Stands between path and deletion vector in a key."""
+# A Python text as an argument of a function of pyarrow would import pandas.
+_AT, _NOTHING, _SEPARATOR = string_column(["@", "", KEY_SEPARATOR])
+
+
+class FileActions(Protocol):
+    """Decoded file actions of a run of commits; see `log_tail.LogTail`."""
+
+    keys: list[str]
+    ordinals: list[int]
+    add_paths: list[str]
+    num_removes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReconciledTail:
+    """The outcome of the commits after a checkpoint, in ordinals counted over all of them."""
+
+    keys: tuple[str, ...]
+    """Every key the commits speak of: what they hide of anything older."""
+    live_adds: Sequence[int]
+    """Ordinals of the adds that stand, ascending."""
+    live_removes: Sequence[int]
+    """Ordinals of the removes that stand, ascending."""
+
+
+def file_key(
+    path: str, storage_type: str | None = None, inline: str | None = None, offset: int | None = None
+) -> str:
+    """The key of a logical file as one text.
+
+    Paths are compared as they are spelled, but for the three spellings of an absolute local path
+    (`/p`, `file:/p`, `file:///p`), which writers mix.
+
+    Args:
+        path: as in the log.
+        storage_type: of the deletion vector, where the file has one.
+        inline: path or contents of the deletion vector, as its descriptor spells it.
+        offset: of the deletion vector in its file, where it has one.
+    """
+    # One comparison settles nearly every path; this runs once per file of every commit.
+    if path[:1] == "f" and path.startswith("file:/"):
+        path = _ABSOLUTE.sub("/", path, count=1)
+    if storage_type is None:
+        return path
+    at = "" if offset is None else f"@{offset}"
+    return f"{path}{KEY_SEPARATOR}{storage_type}{inline}{at}"
+
+
+def reconcile_tail(tails: Sequence[FileActions]) -> ReconciledTail:
+    """The newest action per key of several runs of commits, oldest first."""
+    latest: dict[str, int] = {}
+    adds = removes = 0
+    for tail in tails:
+        ordinals: Iterable[int] = tail.ordinals
+        if adds or removes:
+            ordinals = [
+                ordinal + adds if ordinal >= 0 else ordinal - removes for ordinal in ordinals
+            ]
+        latest.update(zip(tail.keys, ordinals, strict=True))
+        adds += len(tail.add_paths)
+        removes += tail.num_removes
+    if not removes and len(latest) == adds:
+        return ReconciledTail(tuple(latest), range(adds), ())
+    # A key keeps the place of its first action in the dict, so its last ordinals want sorting.
+    standing = sorted(latest.values())
+    first_add = next((at for at, ordinal in enumerate(standing) if ordinal >= 0), len(standing))
+    return ReconciledTail(
+        keys=tuple(latest),
+        live_adds=tuple(standing[first_add:]),
+        live_removes=tuple(-1 - ordinal for ordinal in reversed(standing[:first_add])),
+    )
+
+
+def keys_of(paths: Any, deletion_vectors: Any) -> Any:
+    """The keys of files as a column, spelled as `file_key` does.
+
+    Args:
+        paths: `pa.StringArray` or chunked.
+        deletion_vectors: the same rows as DELETION_VECTOR_TYPE.
+    """
+    paths = _canonical_paths(paths)
+    if deletion_vectors.null_count == len(deletion_vectors):
+        return paths
+    storage_type = pc.struct_field(deletion_vectors, "storage_type")
+    offset = pc.struct_field(deletion_vectors, "offset")
+    at = pc.binary_join_element_wise(_AT, offset.cast(pa.string()), _NOTHING)
+    vector_id = pc.binary_join_element_wise(
+        storage_type,
+        pc.struct_field(deletion_vectors, "path_or_inline_dv"),
+        pc.coalesce(at, _NOTHING),
+        _NOTHING,
+    )
+    keys = pc.binary_join_element_wise(paths, vector_id, _SEPARATOR)
+    return pc.if_else(pc.is_valid(storage_type), keys, paths)
+
+
+class HiddenFiles:
+    """The files that newer actions speak of, so that older ones about them count no more.
+
+    Args:
+        keys: of the files, see `file_key`.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._num_keys = len(keys)
+        self._keys = string_column(list(keys))
+        self._paths = string_column([key.partition(KEY_SEPARATOR)[0] for key in keys])
+
+    def rows_to_keep(self, paths: Any, deletion_vectors: Callable[[Any], Any]) -> Any:
+        """Which rows no newer action speaks of: a `pa.BooleanArray`, or None where all are kept.
+
+        Args:
+            paths: `pa.ChunkedArray` of strings.
+            deletion_vectors: gives, for a `pa.BooleanArray` over the rows, the chosen ones as
+                DELETION_VECTOR_TYPE; called only where a path matches.
+        """
+        if not self._num_keys or len(paths) == 0:
+            return None
+        touched = pc.is_in(_canonical_paths(paths), value_set=self._paths).combine_chunks()
+        if not touched.true_count:
+            return None
+        keys = keys_of(paths.filter(touched), deletion_vectors(touched))
+        left_alone = pc.invert(pc.is_in(keys, value_set=self._keys))
+        return pc.replace_with_mask(pc.invert(touched), touched, left_alone.combine_chunks())
+
+
+def _canonical_paths(paths: Any) -> Any:
+    local = pc.starts_with(paths, "file:/")
+    if not pc.any(local).as_py():
+        return paths
+    return pc.replace_substring_regex(paths, "^file:/+", "/")

@@ -1,0 +1,351 @@
+"""The commits after a checkpoint, decoded in bulk.
+
+What reconciliation compares is decoded at once; everything else about a file stays JSON text until
+somebody asks for it, because most commits of a long log are hidden again by later ones.
+
+Spec: Delta Log Entries; Action Reconciliation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from dagster_delta.protocol.actions import (
+    DeletionVectorDescriptor,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    SetTransaction,
+)
+from dagster_delta.protocol.features.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
+from dagster_delta.protocol.log.commit_file import (
+    LenientDomainMetadata,
+    LenientMetadata,
+    decode_lines,
+    garbage_collection_paused,
+    refuse_repeated,
+)
+from dagster_delta.protocol.log.replay import (
+    DELETION_VECTOR_TYPE,
+    LIVE_FILE_SCHEMA,
+    TOMBSTONE_SCHEMA,
+    file_key,
+)
+from dagster_delta.protocol.values.arrow_columns import (
+    boolean_column,
+    integer_column,
+    map_column,
+    string_column,
+)
+from dagster_delta.protocol.wire_values import Count, Int64, SmallCount
+
+__all__ = [
+    "LogTail",
+    "RawCommit",
+    "add_columns",
+    "decode_tail",
+    "deletion_vector_column",
+    "remove_columns",
+]
+
+
+class RawCommit(NamedTuple):
+    """The bytes of a commit, or of several compacted into one file."""
+
+    version: int
+    """The (last) version it holds."""
+    path: str
+    """Relative to the table root, for errors."""
+    data: bytes
+    is_compacted: bool = False
+    """Whether it holds several commits. Some writers of such files list the actions of a key
+    newest first instead of keeping the newest alone."""
+
+
+@dataclass(slots=True)
+class LogTail:
+    """A run of commits, oldest first. Not changed any more once it is decoded."""
+
+    commits: tuple[RawCommit, ...]
+    keys: list[str] = field(default_factory=list)
+    """Key of every file action, in order. See `file_key`."""
+    ordinals: list[int] = field(default_factory=list)
+    """Of the same actions: n for the n-th add, -1 - n for the n-th remove."""
+    add_paths: list[str] = field(default_factory=list)
+    """Path of every add, as it is spelled."""
+    add_sizes: list[int] = field(default_factory=list)
+    """Size in bytes of every add."""
+    num_removes: int = 0
+    protocol: Protocol | None = None
+    """The newest one in these commits."""
+    metadata: Metadata | None = None
+    """The newest one in these commits."""
+    txns: dict[str, SetTransaction] = field(default_factory=dict)
+    """The newest one per application id."""
+    domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
+    """The newest one per domain, removals included."""
+
+
+class _DeletionVector(msgspec.Struct, gc=False, rename="camel"):
+    storage_type: str
+    path_or_inline_dv: str
+    size_in_bytes: SmallCount
+    cardinality: Count
+    offset: SmallCount | None = None
+
+
+class _FileKey(msgspec.Struct, gc=False, rename="camel"):
+    path: str
+    deletion_vector: _DeletionVector | None = None
+
+
+class _AddKey(_FileKey, gc=False, rename="camel", kw_only=True):
+    size: Int64
+
+
+class _KeyLine(msgspec.Struct, gc=False, rename="camel"):
+    add: _AddKey | None = None
+    remove: _FileKey | None = None
+    protocol: Protocol | None = None
+    meta_data: LenientMetadata | None = None
+    txn: SetTransaction | None = None
+    domain_metadata: LenientDomainMetadata | None = None
+    row_id_high_water_mark: RowIdHighWaterMark | None = None
+
+
+# A batch of strings holds less than 2 GiB, and statistics may take kilobytes a file.
+_BATCH_ROWS = 65_536
+
+_Action = TypeVar("_Action")
+
+_KEY_DECODER = msgspec.json.Decoder(_KeyLine)
+
+
+def decode_tail(commits: Iterable[RawCommit]) -> LogTail:
+    """The commits, decoded as far as reconciliation needs.
+
+    Args:
+        commits: oldest first.
+
+    Raises:
+        CorruptLog: a commit is cut or malformed, or says twice what may be said once.
+    """
+    tail = LogTail(tuple(commits))
+    with garbage_collection_paused():
+        for commit in tail.commits:
+            lines = decode_lines(
+                commit.data, _KEY_DECODER, version=commit.version, path=commit.path
+            )
+            _take_actions(tail, lines, commit)
+    return tail
+
+
+def _take_actions(tail: LogTail, lines: Sequence[_KeyLine], commit: RawCommit) -> None:
+    others: list[_KeyLine] = []
+    first = len(tail.keys)
+    for line in lines:
+        if (add := line.add) is not None:
+            tail.ordinals.append(len(tail.add_paths))
+            tail.keys.append(_key(add))
+            tail.add_paths.append(add.path)
+            tail.add_sizes.append(add.size)
+        elif (remove := line.remove) is not None:
+            tail.num_removes += 1
+            tail.ordinals.append(-tail.num_removes)
+            tail.keys.append(_key(remove))
+        else:
+            others.append(line)
+    if commit.is_compacted:
+        tail.keys[first:] = reversed(tail.keys[first:])
+        tail.ordinals[first:] = reversed(tail.ordinals[first:])
+        others.reverse()
+    _take_table_actions(tail, others, commit)
+
+
+def _key(file: _FileKey) -> str:
+    vector = file.deletion_vector
+    if vector is None:
+        return file_key(file.path)
+    return file_key(file.path, vector.storage_type, vector.path_or_inline_dv, vector.offset)
+
+
+def _take_table_actions(tail: LogTail, lines: Sequence[_KeyLine], commit: RawCommit) -> None:
+    protocols, metadata = [], []
+    for line in lines:
+        if line.protocol is not None:
+            protocols.append(line.protocol)
+        elif line.meta_data is not None:
+            metadata.append(line.meta_data)
+        elif line.txn is not None:
+            tail.txns[line.txn.app_id] = line.txn
+        elif line.domain_metadata is not None:
+            domain = line.domain_metadata.strict()
+            tail.domain_metadata[domain.domain] = domain
+        elif line.row_id_high_water_mark is not None:
+            tail.domain_metadata[ROW_ID_MARK] = line.row_id_high_water_mark.as_domain()
+    if protocols or metadata:
+        _take_configuration(tail, protocols, metadata, commit)
+
+
+def _take_configuration(
+    tail: LogTail,
+    protocols: Sequence[Protocol],
+    metadata: Sequence[LenientMetadata],
+    commit: RawCommit,
+) -> None:
+    if not commit.is_compacted:
+        refuse_repeated(protocols, "protocol", version=commit.version, path=commit.path)
+        refuse_repeated(metadata, "metaData", version=commit.version, path=commit.path)
+    if protocols:
+        tail.protocol = protocols[-1]
+    if metadata:
+        tail.metadata = metadata[-1].strict()
+
+
+class _Add(msgspec.Struct, gc=False, rename="camel"):
+    path: str
+    partition_values: dict[str, str | None] | None = None
+    size: Int64 | None = None
+    modification_time: Int64 | None = None
+    stats: str | None = None
+    tags: dict[str, str | None] | None = None
+    deletion_vector: _DeletionVector | None = None
+    base_row_id: Int64 | None = None
+    default_row_commit_version: Int64 | None = None
+    clustering_provider: str | None = None
+
+
+class _Remove(_Add, gc=False, rename="camel"):
+    deletion_timestamp: Int64 | None = None
+    data_change: bool | None = None
+    extended_file_metadata: bool | None = None
+
+
+class _AddLine(msgspec.Struct, gc=False):
+    add: _Add | None = None
+
+
+class _RemoveLine(msgspec.Struct, gc=False):
+    remove: _Remove | None = None
+
+
+_ADD_DECODER = msgspec.json.Decoder(_AddLine)
+_REMOVE_DECODER = msgspec.json.Decoder(_RemoveLine)
+
+
+def add_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> Any:
+    """A `pa.Table` of LIVE_FILE_SCHEMA: the adds with these ordinals.
+
+    Args:
+        commits: the same as were decoded for the ordinals.
+        ordinals: ascending, counted over all commits.
+    """
+    with garbage_collection_paused():
+        chosen = _chosen(_every_add(commits), ordinals)
+        batches = [_add_batch(files) for files in _sliced(chosen)]
+    return pa.Table.from_batches(batches, LIVE_FILE_SCHEMA)
+
+
+def _add_batch(every: Sequence[_Add]) -> Any:
+    return pa.RecordBatch.from_arrays(
+        [
+            string_column([x.path for x in every]),
+            map_column([x.partition_values or {} for x in every]),
+            integer_column([x.size for x in every]),
+            integer_column([x.modification_time for x in every]),
+            string_column([x.stats for x in every]),
+            deletion_vector_column([x.deletion_vector for x in every]),
+            integer_column([x.base_row_id for x in every]),
+            integer_column([x.default_row_commit_version for x in every]),
+            map_column([x.tags for x in every]),
+            string_column([x.clustering_provider for x in every]),
+        ],
+        schema=LIVE_FILE_SCHEMA,
+    )
+
+
+def remove_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> Any:
+    """A `pa.Table` of TOMBSTONE_SCHEMA: the removes with these ordinals, counted from 0."""
+    with garbage_collection_paused():
+        chosen = _chosen(_every_remove(commits), ordinals)
+        batches = [_remove_batch(files) for files in _sliced(chosen)]
+    return pa.Table.from_batches(batches, TOMBSTONE_SCHEMA)
+
+
+def _remove_batch(every: Sequence[_Remove]) -> Any:
+    return pa.RecordBatch.from_arrays(
+        [
+            string_column([x.path for x in every]),
+            integer_column([x.deletion_timestamp for x in every]),
+            boolean_column([bool(x.data_change) for x in every]),
+            boolean_column([x.extended_file_metadata for x in every]),
+            map_column([x.partition_values for x in every]),
+            integer_column([x.size for x in every]),
+            string_column([x.stats for x in every]),
+            map_column([x.tags for x in every]),
+            deletion_vector_column([x.deletion_vector for x in every]),
+            integer_column([x.base_row_id for x in every]),
+            integer_column([x.default_row_commit_version for x in every]),
+        ],
+        schema=TOMBSTONE_SCHEMA,
+    )
+
+
+def _sliced(actions: Sequence[_Action]) -> Iterator[Sequence[_Action]]:
+    return (actions[at : at + _BATCH_ROWS] for at in range(0, len(actions), _BATCH_ROWS))
+
+
+def _every_add(commits: Iterable[RawCommit]) -> Iterator[_Add]:
+    for commit in commits:
+        for line in decode_lines(
+            commit.data, _ADD_DECODER, version=commit.version, path=commit.path
+        ):
+            if line.add is not None:
+                yield line.add
+
+
+def _every_remove(commits: Iterable[RawCommit]) -> Iterator[_Remove]:
+    for commit in commits:
+        if b'"remove"' not in commit.data:
+            continue
+        for line in decode_lines(
+            commit.data, _REMOVE_DECODER, version=commit.version, path=commit.path
+        ):
+            if line.remove is not None:
+                yield line.remove
+
+
+def _chosen(actions: Iterator[_Action], ordinals: Sequence[int]) -> list[_Action]:
+    wanted = iter(ordinals)
+    following = next(wanted, None)
+    chosen = []
+    for ordinal, action in enumerate(actions):
+        if ordinal == following:
+            chosen.append(action)
+            following = next(wanted, None)
+    return chosen
+
+
+def deletion_vector_column(
+    vectors: Sequence[_DeletionVector | DeletionVectorDescriptor | None],
+) -> Any:
+    """A `pa.StructArray` of DELETION_VECTOR_TYPE."""
+    if all(vector is None for vector in vectors):
+        return pa.nulls(len(vectors), DELETION_VECTOR_TYPE)
+    children = [
+        string_column([None if v is None else v.storage_type for v in vectors]),
+        string_column([None if v is None else v.path_or_inline_dv for v in vectors]),
+        integer_column([None if v is None else v.offset for v in vectors], pa.int32()),
+        integer_column([None if v is None else v.size_in_bytes for v in vectors], pa.int32()),
+        integer_column([None if v is None else v.cardinality for v in vectors]),
+    ]
+    return pa.StructArray.from_arrays(
+        children,
+        fields=list(DELETION_VECTOR_TYPE),
+        mask=boolean_column([vector is None for vector in vectors]),
+    )

@@ -1,0 +1,253 @@
+"""The version checksum `n.crc`: what one version holds, without reading the log.
+
+It saves work where it is whole, and is never needed: damage reads as absence.
+
+Spec: the Version Checksum File of the shipped protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from dagster_delta.protocol.features.row_id_mark import is_row_id_mark
+from dagster_delta.protocol.log.commit_file import (
+    CommitActions,
+    LenientDomainMetadata,
+    LenientMetadata,
+    decode_commit,
+)
+from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY, holds_checksum, with_checksum
+from dagster_delta.protocol.wire_values import DECODING_ERRORS, Count, Int64
+
+__all__ = [
+    "VersionChecksum",
+    "encode_version_checksum",
+    "first_version_checksum",
+    "next_version_checksum",
+    "parse_version_checksum",
+    "version_checksum_after",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionChecksum:
+    """The totals and the table state of one version."""
+
+    protocol: Protocol
+    metadata: Metadata
+    num_files: int
+    """Live files."""
+    size_bytes: int
+    """Bytes of the live files."""
+    transactions: tuple[SetTransaction, ...] | None = None
+    """The newest one per application id; None where the writer left them out."""
+    domain_metadata: tuple[DomainMetadata, ...] | None = None
+    """The domains that are set; None where the writer left them out."""
+    in_commit_timestamp_ms: int | None = None
+    """The commit's own timestamp, where the table keeps them."""
+    transaction_id: str | None = None
+    """`txnId` of the commit's commitInfo."""
+    num_deleted_records: int | None = None
+    """Rows that deletion vectors hide, where counted."""
+    num_deletion_vectors: int | None = None
+    """Live files that have a deletion vector, where counted."""
+    is_own: bool = False
+    """Whether this library counted it, from a version on that it knew whole and over commits of its
+    own: what others store has been seen to be wrong beside a sound log, and so may be what follows
+    from their commits, which may add a file again that is live."""
+
+
+class _WireChecksum(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    txn_id: str | None = None
+    table_size_bytes: Int64
+    num_files: Int64
+    num_metadata: int = 1
+    num_protocol: int = 1
+    in_commit_timestamp_opt: Int64 | None = None
+    set_transactions: tuple[SetTransaction, ...] | None = None
+    domain_metadata: tuple[LenientDomainMetadata, ...] | None = None
+    metadata: LenientMetadata
+    protocol: Protocol
+    num_deleted_records_opt: Count | None = None
+    num_deletion_vectors_opt: Count | None = None
+
+
+_DECODER = msgspec.json.Decoder(_WireChecksum)
+
+
+def parse_version_checksum(data: bytes) -> VersionChecksum | None:
+    """The checksum, or None where the file is damaged or leaves out what it must hold."""
+    is_whole = holds_checksum(data)
+    if is_whole is False:
+        return None
+    try:
+        wire = _DECODER.decode(data)
+    except DECODING_ERRORS:
+        return None
+    if wire.num_metadata != 1 or wire.num_protocol != 1:
+        return None
+    if wire.num_files < 0 or wire.table_size_bytes < 0:
+        return None
+    domains = wire.domain_metadata
+    return VersionChecksum(
+        protocol=wire.protocol,
+        metadata=wire.metadata.strict(),
+        num_files=wire.num_files,
+        size_bytes=wire.table_size_bytes,
+        transactions=wire.set_transactions,
+        domain_metadata=None if domains is None else tuple(each.strict() for each in domains),
+        in_commit_timestamp_ms=wire.in_commit_timestamp_opt,
+        transaction_id=wire.txn_id,
+        num_deleted_records=wire.num_deleted_records_opt,
+        num_deletion_vectors=wire.num_deletion_vectors_opt,
+        is_own=is_whole is True,
+    )
+
+
+def encode_version_checksum(checksum: VersionChecksum) -> bytes:
+    """The contents of the `.crc` file."""
+    wire: dict[str, object] = {
+        "txnId": checksum.transaction_id,
+        "tableSizeBytes": checksum.size_bytes,
+        "numFiles": checksum.num_files,
+        "numDeletedRecordsOpt": checksum.num_deleted_records,
+        "numDeletionVectorsOpt": checksum.num_deletion_vectors,
+        "numMetadata": 1,
+        "numProtocol": 1,
+        "inCommitTimestampOpt": checksum.in_commit_timestamp_ms,
+        "setTransactions": checksum.transactions,
+        "domainMetadata": checksum.domain_metadata,
+        "metadata": checksum.metadata,
+        "protocol": checksum.protocol,
+    }
+    present = {key: value for key, value in wire.items() if value is not None}
+    data = msgspec.json.encode(present)
+    return with_checksum(data) if checksum.is_own else data
+
+
+def first_version_checksum(actions: CommitActions) -> VersionChecksum | None:
+    """The checksum of version 0, from its commit alone; None where that creates no table."""
+    if actions.protocol is None or actions.metadata is None:
+        return None
+    empty = VersionChecksum(
+        protocol=actions.protocol,
+        metadata=actions.metadata,
+        num_files=0,
+        size_bytes=0,
+        transactions=(),
+        domain_metadata=(),
+        num_deleted_records=0,
+        num_deletion_vectors=0,
+        is_own=True,
+    )
+    return next_version_checksum(empty, actions)
+
+
+def next_version_checksum(
+    previous: VersionChecksum, actions: CommitActions
+) -> VersionChecksum | None:
+    """The checksum after one more commit, or None where the commit does not tell.
+
+    Args:
+        previous: of the version before.
+        actions: of the commit.
+    """
+    if not _is_countable(actions):
+        return None
+    num_files = previous.num_files + len(actions.adds) - len(actions.removes)
+    size_bytes = (
+        previous.size_bytes
+        + sum(add.size_bytes for add in actions.adds)
+        - sum(remove.size_bytes or 0 for remove in actions.removes)
+    )
+    if num_files < 0 or size_bytes < 0:
+        return None
+    info = actions.commit_info or {}
+    timestamp, transaction_id = info.get("inCommitTimestamp"), info.get("txnId")
+    counted = replace(
+        previous,
+        protocol=actions.protocol or previous.protocol,
+        metadata=actions.metadata or previous.metadata,
+        num_files=num_files,
+        size_bytes=size_bytes,
+        transactions=_next_transactions(previous, actions),
+        domain_metadata=_next_domains(previous, actions),
+        in_commit_timestamp_ms=timestamp if isinstance(timestamp, int) else None,
+        transaction_id=transaction_id if isinstance(transaction_id, str) else None,
+        is_own=previous.is_own and CHECKSUM_KEY in info,
+    )
+    return _with_deletion_vectors(counted, actions)
+
+
+def version_checksum_after(
+    known: VersionChecksum | None, commits: Iterable[tuple[int, bytes]]
+) -> VersionChecksum | None:
+    """The checksum of the last version, or None where it does not follow from what is known.
+
+    Args:
+        known: of the version before the first commit; None where it is not known.
+        commits: (version, contents of the commit file), in order.
+
+    Raises:
+        CorruptLog: a commit is damaged.
+    """
+    checksum = known
+    for version, data in commits:
+        if version == 0:
+            checksum = first_version_checksum(decode_commit(data, version=version))
+        elif checksum is not None:
+            checksum = next_version_checksum(checksum, decode_commit(data, version=version))
+    return checksum
+
+
+def _is_countable(actions: CommitActions) -> bool:
+    if any(remove.size_bytes is None for remove in actions.removes):
+        return False
+    # Adds that only rewrite what is known of files which are live already come without removes
+    # and change no data: how many of them are new is not to be seen here.
+    rewrites = bool(actions.adds) and not any(add.data_change for add in actions.adds)
+    return not (rewrites and not actions.removes)
+
+
+def _next_transactions(
+    previous: VersionChecksum, actions: CommitActions
+) -> tuple[SetTransaction, ...] | None:
+    metadata = actions.metadata or previous.metadata
+    if "delta.setTransactionRetentionDuration" in metadata.configuration:
+        # What has expired hangs on the clock, so that no two readers would agree on them.
+        return None
+    if previous.transactions is None or not actions.txns:
+        return previous.transactions
+    newest = {txn.app_id: txn for txn in (*previous.transactions, *actions.txns)}
+    return tuple(newest.values())
+
+
+def _next_domains(
+    previous: VersionChecksum, actions: CommitActions
+) -> tuple[DomainMetadata, ...] | None:
+    if previous.domain_metadata is None or not actions.domain_metadata:
+        return previous.domain_metadata
+    if any(map(is_row_id_mark, actions.domain_metadata)):
+        # It is no domain to others, and has no place in a checksum.
+        return None
+    newest = {each.domain: each for each in (*previous.domain_metadata, *actions.domain_metadata)}
+    return tuple(each for each in newest.values() if not each.removed)
+
+
+def _with_deletion_vectors(checksum: VersionChecksum, actions: CommitActions) -> VersionChecksum:
+    vectors, records = checksum.num_deletion_vectors, checksum.num_deleted_records
+    if vectors is None or records is None:
+        return replace(checksum, num_deletion_vectors=None, num_deleted_records=None)
+    added = [add.deletion_vector for add in actions.adds if add.deletion_vector]
+    removed = [remove.deletion_vector for remove in actions.removes if remove.deletion_vector]
+    return replace(
+        checksum,
+        num_deletion_vectors=vectors + len(added) - len(removed),
+        num_deleted_records=records
+        + sum(vector.cardinality for vector in added)
+        - sum(vector.cardinality for vector in removed),
+    )

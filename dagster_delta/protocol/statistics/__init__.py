@@ -1,0 +1,1 @@
+"""Statistics of files, and what predicates can tell from them."""

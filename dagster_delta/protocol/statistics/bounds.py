@@ -1,0 +1,346 @@
+"""What the log tells about one column in each of many files: bounds and nulls, columnar.
+
+Spec: Per-file Statistics; Partition Value Serialization.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.arrow_values import (
+    FALSE,
+    TRUE,
+    array_of,
+    every,
+    integer_scalar,
+    null_scalar,
+    scalar_of,
+)
+
+__all__ = [
+    "LAST_CHARACTER",
+    "STRING_PREFIX_LENGTH",
+    "ArrowLogic",
+    "ColumnBounds",
+    "Sides",
+    "bounds_of_partition_values",
+    "bounds_of_statistics",
+    "keeps_order",
+    "next_prefix",
+    "value_ranges",
+]
+
+_INTEGERS = ("byte", "short", "integer", "long")
+_DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+_FLOATS = ("float", "double")
+_TIMESTAMPS = ("timestamp", "timestamp_ntz")
+
+# Writers may cut timestamps in statistics down to milliseconds.
+_MILLISECOND = 1_000
+_LAST_MICROSECOND = 2**63 - 1 - _MILLISECOND
+
+# delta-spark keeps 32 characters of a string and marks a cut maximum by a 33rd, greater one. The
+# specification only promises the cut, so a maximum of 32 or more may be followed by anything.
+STRING_PREFIX_LENGTH = 32
+LAST_CHARACTER = "\U0010ffff"
+
+# More values than this are looked for as ranges, so that cost stays flat for long IN lists.
+_MAX_IN_RANGES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Where values of a column may lie beside one value; truth values, one per file."""
+
+    below: Any
+    at_most: Any
+    equal: Any
+    at_least: Any
+    above: Any
+
+
+class ArrowLogic:
+    """Truth values of files as pa.BooleanArrays without nulls.
+
+    Args:
+        count: number of files.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.yes = every(True, count)
+        self.no = every(False, count)
+
+    def both(self, left: Any, right: Any) -> Any:
+        """Where both are true."""
+        return pc.and_(left, right)
+
+    def either(self, left: Any, right: Any) -> Any:
+        """Where one is true."""
+        return pc.or_(left, right)
+
+    def negated(self, value: Any) -> Any:
+        """Where it is false."""
+        return pc.invert(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBounds:
+    """Bounds on one column, one row per file."""
+
+    data_type: DataType
+    """Type of `minimum` and `maximum`."""
+    minimum: Any
+    """pyarrow Array: no value is less. Null where unknown."""
+    maximum: Any
+    """pyarrow Array: no value is greater. Null where unknown."""
+    may_hold_null: Any
+    """pa.BooleanArray, without nulls: false where no row is null."""
+    may_hold_value: Any
+    """pa.BooleanArray, without nulls: false where every row is null."""
+    maximum_covers_nan: bool = True
+    """False where NaN may hide above `maximum`."""
+
+    def sides(self, value: object, data_type: DataType) -> Sides | None:
+        """Where values may lie beside a value, both taken as `data_type`.
+
+        None where nothing is known. Raises as `scalar_of` does.
+        """
+        known = self.widened(data_type)
+        if known is None:
+            return None
+        scalar = scalar_of(value, data_type)
+        below = _possible(pc.less(known.minimum, scalar))
+        at_most = _possible(pc.less_equal(known.minimum, scalar))
+        at_least = _possible(pc.greater_equal(known.maximum, scalar))
+        above = _possible(pc.greater(known.maximum, scalar))
+        equal = pc.and_(at_most, at_least)
+        if not known.maximum_covers_nan:
+            # NaN is the greatest value, and a maximum that ignores it says nothing about it.
+            at_least = above = every(True, len(known.minimum))
+        return Sides(below, at_most, equal, at_least, above)
+
+    def membership(self, values: Sequence[object], data_type: DataType) -> tuple[Any, Any] | None:
+        """Where values may be in a list, and where they may be outside it.
+
+        All are taken as `data_type`; None where nothing is known. Raises as `array_of` does.
+        """
+        known = self.widened(data_type)
+        if known is None:
+            return None
+        listed = pc.unique(array_of(values, data_type))
+        listed = listed.take(pc.sort_indices(listed))
+        inside = every(False, len(known.minimum))
+        for first, last in value_ranges(listed):
+            touches = _possible(pc.less_equal(known.minimum, last))
+            touches = pc.and_(touches, _possible(pc.greater_equal(known.maximum, first)))
+            inside = pc.or_(inside, touches)
+        if not known.maximum_covers_nan:
+            return inside, every(True, len(inside))
+        same = pc.equal(known.minimum, known.maximum)
+        only_listed = pc.and_(same, pc.is_in(known.minimum, value_set=listed))
+        return inside, pc.invert(pc.fill_null(only_listed, FALSE))
+
+    def prefix(self, prefix: str) -> tuple[Any, Any]:
+        """Where strings may begin with a prefix, and where they may not. Raises nothing."""
+        inside = _possible(pc.greater_equal(self.maximum, scalar_of(prefix, self.data_type)))
+        following = next_prefix(prefix)
+        if following is not None:
+            bound = scalar_of(following, self.data_type)
+            inside = pc.and_(inside, _possible(pc.less(self.minimum, bound)))
+        surely = pc.and_(
+            pc.starts_with(self.minimum, pattern=prefix),
+            pc.starts_with(self.maximum, pattern=prefix),
+        )
+        return inside, pc.invert(pc.fill_null(surely, FALSE))
+
+    def widened(self, data_type: DataType) -> ColumnBounds | None:
+        """The bounds as values of a wider type, or None where order could suffer.
+
+        Raises:
+            Nothing: bounds that cannot be converted are unknown.
+        """
+        if pa.types.is_null(self.minimum.type):
+            return None  # a type without order
+        if data_type == self.data_type:
+            return self
+        if not keeps_order(self.data_type, data_type):
+            return None
+        target = to_arrow_type(data_type)
+        try:
+            return ColumnBounds(
+                data_type,
+                _cast(self.minimum, target),
+                _cast(self.maximum, target),
+                self.may_hold_null,
+                self.may_hold_value,
+                self.maximum_covers_nan,
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+
+
+def bounds_of_partition_values(values: Any, data_type: DataType) -> ColumnBounds:
+    """Exact bounds of a partition column: every row of a file has the file's value.
+
+    Args:
+        values: pyarrow Array of parsed partition values, one per file.
+        data_type: type of the column.
+
+    Raises:
+        Nothing.
+    """
+    known = _without_nan(values, data_type)
+    return ColumnBounds(data_type, known, known, pc.is_null(values), pc.is_valid(values))
+
+
+def bounds_of_statistics(statistics: Any, index: int, data_type: DataType) -> ColumnBounds:
+    """Bounds of column `index` of a statistics table.
+
+    Tight and wide bounds are bounds alike. A null count says something where it is zero or the
+    number of records, and nothing otherwise, so that wide counts are read correctly as well.
+
+    Args:
+        statistics: pyarrow.Table as `protocol.statistics` makes it.
+        index: position of the column in it.
+        data_type: current type of the column.
+
+    Raises:
+        KeyError: the table has no such column.
+    """
+    minimum, maximum = (_array(statistics[f"{side}.{index}"]) for side in ("min", "max"))
+    if _name(data_type) == "string" and pa.types.is_null(minimum.type):
+        # Of CHAR(n), see `StatisticsColumn.is_padded`.
+        minimum, maximum = minimum.cast(pa.string()), maximum.cast(pa.string())
+    null_count = _array(statistics[f"null_count.{index}"])
+    records = _array(statistics["num_records"])
+    is_float = _name(data_type) in _FLOATS
+    return ColumnBounds(
+        data_type,
+        _lower_bound(_without_nan(minimum, data_type), data_type),
+        _upper_bound(_without_nan(maximum, data_type), data_type),
+        pc.fill_null(pc.not_equal(null_count, integer_scalar(0)), TRUE),
+        pc.fill_null(pc.not_equal(null_count, records), TRUE),
+        # Several writers leave NaN out of their minimum and maximum.
+        maximum_covers_nan=not is_float,
+    )
+
+
+def _array(column: Any) -> Any:
+    combined = column.combine_chunks()
+    if isinstance(combined, pa.ChunkedArray):
+        return pa.concat_arrays(combined.chunks)
+    return combined
+
+
+def _name(data_type: DataType) -> str:
+    return data_type.name if isinstance(data_type, PrimitiveType) else ""
+
+
+def _without_nan(values: Any, data_type: DataType) -> Any:
+    if _name(data_type) not in _FLOATS:
+        return values
+    return pc.if_else(pc.is_nan(values), null_scalar(values.type), values)
+
+
+def _lower_bound(minimum: Any, data_type: DataType) -> Any:
+    """The minimum, lowered where it may be the text of a float."""
+    if _name(data_type) == "double":
+        return pc.min_element_wise(minimum, _as_float(minimum))
+    return minimum
+
+
+def _as_float(values: Any) -> Any:
+    """Doubles rounded to floats, null where they are none.
+
+    The statistics of a file from before the column was widened spell floats: 3.4 stands for the
+    double 3.4000000953674316 there.
+    """
+    rounded = values.cast(pa.float32(), safe=False).cast(pa.float64())
+    return pc.if_else(pc.is_finite(rounded), rounded, null_scalar(pa.float64()))
+
+
+def _upper_bound(maximum: Any, data_type: DataType) -> Any:
+    """The maximum, raised where a writer may have cut it."""
+    name = _name(data_type)
+    if name in _TIMESTAMPS:
+        ticks = maximum.view(pa.int64())
+        known = pc.less(ticks, integer_scalar(_LAST_MICROSECOND))
+        below = pc.if_else(known, ticks, null_scalar(pa.int64()))
+        raised = pc.add(below, integer_scalar(_MILLISECOND))
+        return raised.view(maximum.type)
+    if name == "double":
+        return pc.max_element_wise(maximum, _as_float(maximum))
+    if name == "string":
+        length = pc.utf8_length(maximum).cast(pa.int64())
+        may_be_cut = pc.greater_equal(length, integer_scalar(STRING_PREFIX_LENGTH))
+        if pc.any(may_be_cut).as_py():
+            last, nothing = string_column([LAST_CHARACTER, ""])
+            longer = pc.binary_join_element_wise(maximum, last, nothing)
+            return pc.if_else(may_be_cut, longer, maximum)
+    return maximum
+
+
+def value_ranges(values: Any) -> Iterator[tuple[Any, Any]]:
+    """First and last of each run of sorted values, of which there are few however many values.
+
+    Args:
+        values: a sequence, ascending and not empty.
+    """
+    size = math.ceil(len(values) / _MAX_IN_RANGES)
+    for start in range(0, len(values), size):
+        yield values[start], values[min(start + size, len(values)) - 1]
+
+
+def next_prefix(prefix: str) -> str | None:
+    """The smallest string above every string that begins with `prefix`; None if there is none."""
+    for end in range(len(prefix), 0, -1):
+        following = ord(prefix[end - 1]) + 1
+        if 0xD800 <= following <= 0xDFFF:
+            following = 0xE000  # surrogates are no characters, and UTF-8 order skips them
+        if following <= 0x10FFFF:
+            return prefix[: end - 1] + chr(following)
+    return None
+
+
+def _possible(comparison: Any) -> Any:
+    """A comparison with an unknown bound is possible."""
+    return pc.fill_null(comparison, TRUE)
+
+
+def keeps_order(source: DataType, target: DataType) -> bool:
+    """Whether the cast between two different types is exact enough to keep values in order."""
+    before, after = _name(source), _name(target)
+    if isinstance(target, DecimalType):
+        if before in _INTEGERS:
+            return target.precision - target.scale >= _DECIMAL_DIGITS[before]
+        return (
+            isinstance(source, DecimalType)
+            and target.scale >= source.scale
+            and target.precision - target.scale >= source.precision - source.scale
+        )
+    if before in _INTEGERS:
+        wider = _INTEGERS[_INTEGERS.index(before) :]
+        return after in wider or after == "double"
+    if before == "float":
+        return after == "double"
+    if before == "date":
+        return after in _TIMESTAMPS
+    # The embedded session's time zone is UTC, where both kinds of timestamp agree.
+    return before in _TIMESTAMPS and (after in _TIMESTAMPS or after == "date")
+
+
+def _cast(values: Any, target: Any) -> Any:
+    if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(target):
+        return values.view(pa.int64()).view(target)
+    # Unsafe where rounding is meant: long to double, timestamp to date.
+    loses = pa.types.is_floating(target) or pa.types.is_date(target)
+    return values.cast(target, safe=not loses)

@@ -1,0 +1,127 @@
+"""Statistics of the files in a checkpoint: parsed ones first, JSON where there is nothing else.
+
+Spec: Checkpoint Format; Per-file Statistics.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.statistics.statistics import (
+    StatisticsColumn,
+    parse_statistics_json,
+    project_parsed_statistics,
+)
+from dagster_delta.protocol.values.arrow_columns import string_column
+
+__all__ = [
+    "LoggedAdds",
+    "checkpoint_statistics",
+    "checkpoint_statistics_json",
+    "statistics_leaves",
+]
+
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+
+
+class LoggedAdds(Protocol):
+    """Rows of a checkpoint as `CheckpointPart` gives them out."""
+
+    def has(self, *path: str) -> bool:
+        """Whether there is a column at this path of names."""
+
+    def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
+        """Columns of LIVE_FILE_SCHEMA in the chosen rows, each as a `pa.ChunkedArray`."""
+
+    def read_parsed_statistics(self, paths: Sequence[Sequence[str]] | None, keep: Any) -> Any:
+        """`add.stats_parsed` of the chosen rows with the leaves at these paths."""
+
+
+def checkpoint_statistics(part: LoggedAdds, keep: Any, columns: Sequence[StatisticsColumn]) -> Any:
+    """The `pa.Table` that `parse_statistics_json` would make for the chosen files of a part.
+
+    Args:
+        part: rows of the checkpoint.
+        keep: `pa.BooleanArray` over all of the rows: the files asked for.
+        columns: what to extract.
+    """
+    parsed = part.read_parsed_statistics(statistics_leaves(columns), keep)
+    if parsed is None:
+        return parse_statistics_json(_texts(part, keep), columns)
+    table = project_parsed_statistics(parsed, columns)
+    unknown = pc.is_null(table.column("num_records"))
+    # Writers that once wrote JSON alone leave files behind that have no parsed statistics.
+    if not pc.any(unknown).as_py() or not part.has("add", "stats"):
+        return table
+    filled = parse_statistics_json(_texts(part, keep).filter(unknown), columns)
+    mask = unknown.combine_chunks() if isinstance(unknown, pa.ChunkedArray) else unknown
+    merged = [
+        pc.replace_with_mask(_whole(table.column(i)), mask, _whole(filled.column(i)))
+        for i in range(table.num_columns)
+    ]
+    return pa.Table.from_arrays(merged, schema=table.schema)
+
+
+def statistics_leaves(columns: Sequence[StatisticsColumn]) -> list[tuple[str, ...]]:
+    """Where `stats_parsed` holds what `checkpoint_statistics` needs, as paths below it."""
+    groups = ("minValues", "maxValues", "nullCount", "nullCounts")
+    leaves = [(group, *column.path) for column in columns for group in groups]
+    return [("numRecords",), ("tightBounds",), *leaves]
+
+
+def _texts(part: LoggedAdds, keep: Any) -> Any:
+    return part.read_adds(["stats"], keep)["stats"]
+
+
+def _whole(values: Any) -> Any:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def checkpoint_statistics_json(part: LoggedAdds, keep: Any) -> Any:
+    """Statistics as JSON text, a `pa.ChunkedArray`: spelled from the parsed ones where need be.
+
+    Args:
+        part: rows of the checkpoint.
+        keep: `pa.BooleanArray` over all of the rows: the files asked for.
+    """
+    texts = _texts(part, keep)
+    if not texts.null_count or not part.has("add", "stats_parsed"):
+        return texts
+    parsed = part.read_parsed_statistics(None, keep)
+    absent = _whole(texts.is_null())
+    spelled = string_column([_spell(row) for row in _whole(parsed).filter(absent).to_pylist()])
+    return pa.chunked_array([pc.replace_with_mask(_whole(texts), absent, spelled)])
+
+
+def _spell(statistics: Mapping[str, Any] | None) -> str | None:
+    if statistics is None:
+        return None
+    named = {"nullCount" if key == "nullCounts" else key: statistics[key] for key in statistics}
+    return _ENCODER.encode(_plain(named)).decode()
+
+
+def _plain(value: Any) -> Any:
+    # What cannot be spelled is left out: unknown statistics are always right.
+    match value:
+        case dict():
+            items = {key: _plain(item) for key, item in value.items()}
+            return {key: item for key, item in items.items() if item is not None}
+        case float() if not math.isfinite(value):
+            return None
+        case bool() | int() | float() | str() | Decimal():
+            return value
+        case dt.datetime():
+            text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+            return text if value.tzinfo is None else f"{text}Z"
+        case dt.date():
+            return value.isoformat()
+        case _:
+            return None

@@ -1,0 +1,384 @@
+"""Predicates as file skipping sees them: a tree of what a filter asks of each column.
+
+The tree is evaluated against bounds, never against rows, for all files at once. Its answer is safe:
+a file is ruled out only where no row in it can satisfy the predicate.
+
+Spec: Per-file Statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.schema import DataType, PrimitiveType
+from dagster_delta.protocol.statistics.bounds import ArrowLogic, ColumnBounds, Sides
+
+__all__ = [
+    "And",
+    "Bounds",
+    "Comparison",
+    "Constant",
+    "In",
+    "IsNull",
+    "IsTrue",
+    "Logic",
+    "Not",
+    "Or",
+    "Outcomes",
+    "Predicate",
+    "StartsWith",
+    "Unknown",
+    "may_match",
+    "outcomes_under",
+    "possible_outcomes",
+    "referenced_columns",
+]
+
+Operator: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">=", "<=>"]
+ColumnPath: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """True, false or null in every row."""
+
+    value: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A part that bounds say nothing about; it may be true, false or null."""
+
+    reason: str = ""
+    """What the part is, for explanations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`column operator value`, both sides taken as `data_type`."""
+
+    column: ColumnPath
+    operator: Operator
+    value: object
+    """Not null: int, float, Decimal, str, bytes, bool, date or datetime, as `data_type` wants."""
+    data_type: DataType
+    """Type of the comparison; the column is widened to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """`column IN (values)`, both sides taken as `data_type`."""
+
+    column: ColumnPath
+    values: tuple[object, ...]
+    """The values that are not null."""
+    data_type: DataType
+    has_null: bool = False
+    """Whether the list holds a null, which turns every false into null."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartsWith:
+    """`column` begins with `prefix`."""
+
+    column: ColumnPath
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """`column IS NULL`."""
+
+    column: ColumnPath
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Three-valued negation."""
+
+    child: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class IsTrue:
+    """Null taken for false, as `coalesce(child, FALSE)` does."""
+
+    child: Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """Three-valued conjunction."""
+
+    children: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """Three-valued disjunction."""
+
+    children: tuple[Predicate, ...]
+
+
+Predicate: TypeAlias = (
+    Constant | Unknown | Comparison | In | StartsWith | IsNull | Not | IsTrue | And | Or
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Per file, the results a predicate may have in some row of it.
+
+    Each is a truth value of the logic, without nulls: a pyarrow BooleanArray where files are looked
+    at here. False means that it surely does not happen.
+    """
+
+    true: Any
+    false: Any
+    null: Any
+
+    @property
+    def only_true(self) -> Any:
+        """Files in which every row satisfies the predicate: pa.BooleanArray."""
+        return pc.invert(pc.or_(self.false, self.null))
+
+
+class Logic(Protocol):
+    """How truth values of many files are combined, wherever they are."""
+
+    yes: Any
+    """True of every file."""
+    no: Any
+    """False of every file."""
+
+    def both(self, left: Any, right: Any) -> Any:
+        """Where both are true."""
+
+    def either(self, left: Any, right: Any) -> Any:
+        """Where one is true."""
+
+    def negated(self, value: Any) -> Any:
+        """Where it is false."""
+
+
+class Bounds(Protocol):
+    """What is known of one column, in truth values of the logic. What may be true, is."""
+
+    @property
+    def may_hold_null(self) -> Any:
+        """False where no row is null."""
+
+    @property
+    def may_hold_value(self) -> Any:
+        """False where every row is null."""
+
+    @property
+    def data_type(self) -> DataType:
+        """Type of the column."""
+
+    def sides(self, value: object, data_type: DataType) -> Sides | None:
+        """Where values of the column may lie beside a value, both taken as `data_type`.
+
+        None where nothing is known.
+        """
+
+    def membership(self, values: Sequence[object], data_type: DataType) -> tuple[Any, Any] | None:
+        """Where values may be in a list, and where they may be outside it; None as above."""
+
+    def prefix(self, prefix: str) -> tuple[Any, Any]:
+        """Where strings may begin with a prefix, and where they may not."""
+
+
+def may_match(predicate: Predicate, bounds: Mapping[ColumnPath, ColumnBounds], count: int) -> Any:
+    """Which of `count` files may hold a row that satisfies the predicate: pa.BooleanArray.
+
+    Args:
+        predicate: the filter.
+        bounds: per column path as the predicate spells it, `count` rows each. A column without an
+            entry is unknown.
+        count: number of files.
+
+    Raises:
+        Nothing: what cannot be compared is kept.
+    """
+    return possible_outcomes(predicate, bounds, count).true
+
+
+def possible_outcomes(
+    predicate: Predicate, bounds: Mapping[ColumnPath, ColumnBounds], count: int
+) -> Outcomes:
+    """The results the predicate may have in each of `count` files.
+
+    Args and Raises as for `may_match`.
+    """
+    return outcomes_under(predicate, bounds, ArrowLogic(count))
+
+
+def outcomes_under(
+    predicate: Predicate, bounds: Mapping[ColumnPath, Bounds], logic: Logic
+) -> Outcomes:
+    """The same in truth values of a logic.
+
+    Args:
+        predicate: the filter.
+        bounds: per column path as the predicate spells it; a column without an entry is unknown.
+        logic: of the bounds.
+
+    Raises:
+        Nothing.
+    """
+    return _Evaluation(bounds, logic).outcomes(predicate)
+
+
+def referenced_columns(predicate: Predicate) -> frozenset[ColumnPath]:
+    """Paths of the columns whose bounds the predicate looks at. Raises nothing."""
+    return frozenset(_columns(predicate))
+
+
+def _columns(predicate: Predicate) -> Iterator[ColumnPath]:
+    match predicate:
+        case Comparison(column=column) | In(column=column):
+            yield column
+        case StartsWith(column=column) | IsNull(column=column):
+            yield column
+        case Not(child) | IsTrue(child):
+            yield from _columns(child)
+        case And(children) | Or(children):
+            for each in children:
+                yield from _columns(each)
+        case Constant() | Unknown():
+            return
+
+
+_STRING = PrimitiveType("string")
+
+
+class _Evaluation:
+    """One predicate against one set of bounds."""
+
+    def __init__(self, bounds: Mapping[ColumnPath, Bounds], logic: Logic) -> None:
+        self._bounds = bounds
+        self._logic = logic
+        self._yes = logic.yes
+        self._no = logic.no
+
+    def outcomes(self, predicate: Predicate) -> Outcomes:
+        match predicate:
+            case Constant(value):
+                return self._constant(value)
+            case Comparison():
+                return self._comparison(predicate)
+            case In():
+                return self._membership(predicate)
+            case StartsWith():
+                return self._prefix(predicate)
+            case IsNull(column):
+                known = self._bounds.get(column)
+                if known is None:
+                    return Outcomes(self._yes, self._yes, self._no)
+                return Outcomes(known.may_hold_null, known.may_hold_value, self._no)
+            case Not(child):
+                inner = self.outcomes(child)
+                return Outcomes(inner.false, inner.true, inner.null)
+            case IsTrue(child):
+                inner = self.outcomes(child)
+                return Outcomes(inner.true, self._logic.either(inner.false, inner.null), self._no)
+            case And(children):
+                return self._conjunction(children)
+            case Or(children):
+                # De Morgan holds in three-valued logic.
+                inner = self._conjunction(tuple(Not(each) for each in children))
+                return Outcomes(inner.false, inner.true, inner.null)
+            case Unknown():
+                return Outcomes(self._yes, self._yes, self._yes)
+
+    def _constant(self, value: bool | None) -> Outcomes:
+        return Outcomes(
+            self._yes if value is True else self._no,
+            self._yes if value is False else self._no,
+            self._yes if value is None else self._no,
+        )
+
+    def _conjunction(self, children: tuple[Predicate, ...]) -> Outcomes:
+        both, either = self._logic.both, self._logic.either
+        result = self._constant(value=True)
+        for each in children:
+            right = self.outcomes(each)
+            null = either(
+                both(result.null, either(right.true, right.null)), both(right.null, result.true)
+            )
+            result = Outcomes(
+                both(result.true, right.true), either(result.false, right.false), null
+            )
+        return result
+
+    def _comparison(self, node: Comparison) -> Outcomes:
+        known = self._bounds.get(node.column)
+        if known is None:
+            return Outcomes(self._yes, self._yes, self._yes)
+        sides = None if _is_nan(node.value) else known.sides(node.value, node.data_type)
+        if sides is None:
+            return self._undecided(known, node.operator == "<=>")
+        different = self._logic.either(sides.below, sides.above)
+        match node.operator:
+            case "=" | "<=>":
+                true, false = sides.equal, different
+            case "<>":
+                true, false = different, sides.equal
+            case "<":
+                true, false = sides.below, sides.at_least
+            case "<=":
+                true, false = sides.at_most, sides.above
+            case ">":
+                true, false = sides.above, sides.at_most
+            case ">=":
+                true, false = sides.at_least, sides.below
+        return self._among_values(known, true, false, null_safe=node.operator == "<=>")
+
+    def _membership(self, node: In) -> Outcomes:
+        known = self._bounds.get(node.column)
+        if known is None:
+            return Outcomes(self._yes, self._no if node.has_null else self._yes, self._yes)
+        if not node.values:
+            outcomes = self._among_values(known, self._no, self._yes)
+        elif (
+            any(map(_is_nan, node.values))
+            or (found := known.membership(node.values, node.data_type)) is None
+        ):
+            outcomes = self._undecided(known)
+        else:
+            outcomes = self._among_values(known, *found)
+        if not node.has_null:
+            return outcomes
+        null = self._logic.either(outcomes.null, outcomes.false)
+        return Outcomes(outcomes.true, self._no, null)
+
+    def _prefix(self, node: StartsWith) -> Outcomes:
+        known = self._bounds.get(node.column)
+        if known is None:
+            return Outcomes(self._yes, self._yes, self._yes)
+        if known.data_type != _STRING:
+            return self._undecided(known)
+        return self._among_values(known, *known.prefix(node.prefix))
+
+    def _among_values(
+        self, known: Bounds, true: Any, false: Any, *, null_safe: bool = False
+    ) -> Outcomes:
+        """Outcomes where `true` and `false` are about values that are not null."""
+        true = self._logic.both(true, known.may_hold_value)
+        false = self._logic.both(false, known.may_hold_value)
+        if null_safe:
+            return Outcomes(true, self._logic.either(false, known.may_hold_null), self._no)
+        return Outcomes(true, false, known.may_hold_null)
+
+    def _undecided(self, known: Bounds, null_safe: bool = False) -> Outcomes:
+        return self._among_values(known, self._yes, self._yes, null_safe=null_safe)
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)

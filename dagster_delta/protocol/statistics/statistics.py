@@ -1,0 +1,310 @@
+"""Per-file statistics as columns: parsed from JSON text, or projected from a checkpoint.
+
+Spec: Per-file Statistics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.schema import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructType,
+)
+from dagster_delta.protocol.statistics.values import json_type, parse_statistic_values
+from dagster_delta.protocol.values.arrow_columns import boolean_column
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+
+__all__ = [
+    "StatisticsColumn",
+    "parse_statistics_json",
+    "project_parsed_statistics",
+    "with_record_count",
+]
+
+# Bounds the memory that decoded rows take, whatever the number of files.
+_ROWS_PER_CHUNK = 65_536
+
+# Types whose bounds no writer stores, or stores in a form that two writers agree on.
+_WITHOUT_BOUNDS = frozenset({"binary", "variant", "void"})
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsColumn:
+    """A column whose statistics are asked for."""
+
+    path: tuple[str, ...]
+    """Physical names from the root to the leaf."""
+    data_type: DataType
+    """Current type of the column in the table."""
+    is_padded: bool = False
+    """Whether texts are filled up when they are read, so that the bounds are those of others."""
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether the column has a minimum and a maximum that values can be held against."""
+        if self.is_padded:
+            return False
+        match self.data_type:
+            case PrimitiveType(name):
+                return name not in _WITHOUT_BOUNDS
+            case DecimalType():
+                return True
+            case ArrayType() | MapType() | StructType():
+                return False
+
+    @property
+    def bound_type(self) -> Any:
+        """Arrow type of its bounds; null where it has none."""
+        return to_arrow_type(self.data_type) if self.has_bounds else pa.null()
+
+
+def statistics_schema(columns: Sequence[StatisticsColumn]) -> Any:
+    """The pa.Schema of a statistics table: `num_records`, `tight_bounds`, then per column."""
+    fields = [pa.field("num_records", pa.int64()), pa.field("tight_bounds", pa.bool_())]
+    for index, column in enumerate(columns):
+        fields.append(pa.field(f"min.{index}", column.bound_type))
+        fields.append(pa.field(f"max.{index}", column.bound_type))
+        fields.append(pa.field(f"null_count.{index}", pa.int64()))
+    return pa.schema(fields)
+
+
+def parse_statistics_json(stats: Any, columns: Sequence[StatisticsColumn]) -> Any:
+    """A pyarrow.Table with one row per text: what it says about the columns.
+
+    The table has `num_records` int64, `tight_bounds` bool, and for column `i` `min.i` and `max.i`
+    (of the column's type) and `null_count.i` int64. Null is unknown: a row whose text is damaged is
+    unknown as a whole, a value that does not fit its column's type is unknown alone.
+
+    Args:
+        stats: pyarrow Array or ChunkedArray of string, one per file.
+        columns: what to extract; nothing else is decoded.
+
+    Raises:
+        Nothing about the contents.
+    """
+    schema = statistics_schema(columns)
+    decoder = _Decoder(columns)
+    batches = []
+    for start in range(0, len(stats), _ROWS_PER_CHUNK):
+        rows = decoder.decode(stats.slice(start, _ROWS_PER_CHUNK).to_pylist())
+        batches.append(pa.record_batch(decoder.arrays(rows), schema=schema))
+    return pa.Table.from_batches(batches, schema)
+
+
+def project_parsed_statistics(stats_parsed: Any, columns: Sequence[StatisticsColumn]) -> Any:
+    """The same table as `parse_statistics_json` makes, from `add.stats_parsed` of a checkpoint.
+
+    Args:
+        stats_parsed: pa.StructArray or ChunkedArray of one, or None where the checkpoint has none.
+        columns: what to extract.
+
+    Raises:
+        ValueError: `stats_parsed` is None, so the number of rows is not known.
+    """
+    if stats_parsed is None:
+        raise ValueError("without stats_parsed there is no number of rows to answer for")
+    schema = statistics_schema(columns)
+    arrays = [
+        _converted(_child(stats_parsed, ("numRecords",)), pa.int64(), len(stats_parsed)),
+        _converted(_child(stats_parsed, ("tightBounds",)), pa.bool_(), len(stats_parsed)),
+    ]
+    for column in columns:
+        for group in ("minValues", "maxValues"):
+            found = _child(stats_parsed, (group, *column.path)) if column.has_bounds else None
+            arrays.append(_converted(found, column.bound_type, len(stats_parsed)))
+        counts = _child(stats_parsed, ("nullCount", *column.path))
+        if counts is None:
+            # The name of a draft of the specification.
+            counts = _child(stats_parsed, ("nullCounts", *column.path))
+        arrays.append(_converted(counts, pa.int64(), len(stats_parsed)))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def with_record_count(
+    stats: str | None, num_records: int, *, tight_bounds: bool | None = None
+) -> str:
+    """The statistics of a file, JSON as before, with another number of rows.
+
+    Args:
+        stats: as they stood; None where there were none.
+        num_records: rows of the file, deleted ones counted.
+        tight_bounds: whether the bounds are those of live rows; None leaves what is said of it.
+    """
+    # Values stay as they are spelled: a number could lose digits on its way through Python.
+    found = msgspec.json.decode(stats, type=dict[str, msgspec.Raw]) if stats else {}
+    found["numRecords"] = msgspec.Raw(b"%d" % num_records)
+    if tight_bounds is not None:
+        found["tightBounds"] = msgspec.Raw(b"true" if tight_bounds else b"false")
+    return msgspec.json.encode(found).decode()
+
+
+def _child(values: Any, path: Sequence[str]) -> Any | None:
+    """The nested field at a path of a struct, null where a struct above it is; None if absent."""
+    for name in path:
+        if not pa.types.is_struct(values.type):
+            return None
+        index = values.type.get_field_index(name)
+        if index < 0:
+            return None
+        values = pc.struct_field(values, indices=[index])
+    return values
+
+
+def _converted(values: Any | None, target: Any, length: int) -> Any:
+    if values is None or values.type == target:
+        return pa.nulls(length, target) if values is None else values
+    try:
+        if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(target):
+            # A cast refuses to drop or to add the time zone; both count UTC microseconds.
+            values = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
+        elif pa.types.is_date(values.type) and pa.types.is_timestamp(target):
+            values = values.cast(pa.timestamp("us")).cast(pa.int64())
+        return values.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        # Statistics older than the column's type, or of another one: no bounds.
+        return pa.nulls(length, target)
+
+
+class _Decoder:
+    """Decodes the fields asked for and nothing else, in C, one text at a time."""
+
+    def __init__(self, columns: Sequence[StatisticsColumn]) -> None:
+        bounds: _Tree = {}
+        counts: _Tree = {}
+        for each in columns:
+            if isinstance(each.data_type, StructType):
+                continue  # statistics are about leaves
+            if each.has_bounds:
+                _plant(bounds, each.path, json_type(each.data_type))
+            _plant(counts, each.path, int | None)
+        self._columns = columns
+        self._tree: _Tree = {
+            "numRecords": int | None,
+            "tightBounds": bool | None,
+            "minValues": bounds,
+            "maxValues": bounds,
+            "nullCount": counts,
+            # The name of a draft of the specification.
+            "nullCounts": counts,
+        }
+        self._has_odd_names = _has_odd_names(self._tree)
+        self._row_type = _define_struct(self._tree)
+        self._decode = msgspec.json.Decoder(self._row_type).decode
+        self._unknown = self._row_type()
+
+    def decode(self, texts: Sequence[str | None]) -> list[Any]:
+        """One row object per text."""
+        if self._has_odd_names:
+            return [self._decode_leniently(text or "") for text in texts]
+        decode, unknown = self._decode, self._unknown
+        rows = []
+        for text in texts:
+            try:
+                rows.append(decode(text) if text else unknown)
+            except (msgspec.DecodeError, UnicodeError, RecursionError):
+                rows.append(self._decode_leniently(text or ""))
+        return rows
+
+    def _decode_leniently(self, text: str) -> Any:
+        """The row without the fields that are not of their type; unknown if it is not JSON."""
+        try:
+            msgspec.json.decode(text)  # a damaged end must not leave the beginning standing
+            return _fill(self._row_type, self._tree, msgspec.Raw(text.encode()))
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return self._unknown
+
+    def arrays(self, rows: list[Any]) -> list[Any]:
+        """The columns of the statistics table."""
+        tight_bounds = boolean_column(self._values(rows, "tightBounds"))
+        arrays = [parse_statistic_values(self._values(rows, "numRecords"), _LONG), tight_bounds]
+        for each in self._columns:
+            for group in ("minValues", "maxValues"):
+                if each.has_bounds:
+                    values = self._values(rows, group, *each.path)
+                    arrays.append(parse_statistic_values(values, each.data_type))
+                else:
+                    arrays.append(pa.nulls(len(rows), pa.null()))
+            if isinstance(each.data_type, StructType):
+                arrays.append(pa.nulls(len(rows), pa.int64()))
+                continue
+            counts = [
+                parse_statistic_values(self._values(rows, group, *each.path), _LONG)
+                for group in ("nullCount", "nullCounts")
+            ]
+            arrays.append(pc.coalesce(*counts))
+        return arrays
+
+    def _values(self, rows: list[Any], *path: str) -> list[Any]:
+        attributes = []
+        tree: Any = self._tree
+        for name in path:
+            attributes.append(f"f{list(tree).index(name)}")
+            tree = tree[name]
+        return list(map(attrgetter(".".join(attributes)), rows))
+
+
+_LONG = PrimitiveType("long")
+
+# What is asked for, as a tree: names to JSON types or to sub-trees.
+_Tree: TypeAlias = dict[str, Any]
+
+
+def _is_odd(name: str) -> bool:
+    """Whether JSON has to escape the name, which fields of a msgspec struct cannot bear."""
+    return any(each in '"\\' or each < " " for each in name)
+
+
+def _has_odd_names(tree: _Tree) -> bool:
+    return any(
+        _is_odd(name) or (isinstance(node, dict) and _has_odd_names(node))
+        for name, node in tree.items()
+    )
+
+
+def _plant(tree: _Tree, path: Sequence[str], leaf: Any) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = leaf
+
+
+def _define_struct(tree: _Tree) -> type[msgspec.Struct]:
+    """A struct that decodes exactly the tree; its attributes are `f0`, `f1`, … in tree order."""
+    fields: list[tuple[str, Any, Any]] = []
+    for index, node in enumerate(tree.values()):
+        if isinstance(node, dict):
+            nested = _define_struct(node)
+            fields.append((f"f{index}", nested, msgspec.field(default_factory=nested)))
+        else:
+            fields.append((f"f{index}", node, None))
+    names = {f"f{index}": name for index, name in enumerate(tree) if not _is_odd(name)}
+    return msgspec.defstruct("_Row", fields, rename=names, gc=False)
+
+
+def _fill(row_type: type[Any], tree: _Tree, text: msgspec.Raw) -> Any:
+    """The struct filled with what fits of a JSON object; numbers come from their own text."""
+    values: dict[str, Any] = {}
+    with contextlib.suppress(msgspec.ValidationError):
+        found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        for index, (name, node) in enumerate(tree.items()):
+            if name not in found:
+                continue
+            if isinstance(node, dict):
+                nested = type(getattr(row_type(), f"f{index}"))
+                values[f"f{index}"] = _fill(nested, node, found[name])
+            else:
+                with contextlib.suppress(msgspec.ValidationError):
+                    values[f"f{index}"] = msgspec.json.decode(found[name], type=node)
+    return row_type(**values)

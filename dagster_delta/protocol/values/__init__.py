@@ -1,0 +1,1 @@
+"""Values of partitions and columns as Arrow."""

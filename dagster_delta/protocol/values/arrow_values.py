@@ -1,0 +1,132 @@
+"""Arrow arrays and scalars from Python values of a Delta type, by their buffers.
+
+`pyarrow.array` and `pyarrow.scalar` import pandas, where that is installed, the first time they see
+a Python value, and that takes longer than planning most scans.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from array import array
+from collections.abc import Callable, Sequence
+from decimal import Context, Decimal
+from itertools import accumulate
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.values.arrow_columns import (
+    boolean_column,
+    integer_column,
+    string_column,
+)
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+
+__all__ = ["FALSE", "TRUE", "array_of", "every", "integer_scalar", "null_scalar", "scalar_of"]
+
+_T = TypeVar("_T")
+
+TRUE, FALSE = boolean_column([True, False])
+"""The two `pa.BooleanScalar`s."""
+
+_EXACT = Context(prec=100)
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  both kinds of timestamp count from it
+_EPOCH_DAY = _EPOCH.toordinal()
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+def every(value: bool, count: int) -> Any:
+    """A pa.BooleanArray that says one thing `count` times."""
+    return pa.repeat(TRUE if value else FALSE, count)
+
+
+def integer_scalar(value: int) -> Any:
+    """A pa.Int64Scalar."""
+    return integer_column([value])[0]
+
+
+def null_scalar(arrow_type: Any) -> Any:
+    """The null of an Arrow type."""
+    return pa.nulls(1, arrow_type)[0]
+
+
+def scalar_of(value: object, data_type: DataType) -> Any:
+    """A pyarrow Scalar of the type. Raises as `array_of` does."""
+    return array_of([value], data_type)[0]
+
+
+def array_of(values: Sequence[Any], data_type: DataType) -> Any:
+    """A pyarrow Array of `to_arrow_type(data_type)`.
+
+    Args:
+        values: None, or bool, int, float, Decimal, str, bytes, date or datetime as the type wants;
+            timestamps with a time zone, those of timestamp_ntz without one.
+        data_type: a primitive type or a decimal.
+
+    Raises:
+        ValueError, OverflowError, TypeError, ArithmeticError, pa.ArrowException: a value does not
+            fit the type.
+    """
+    target = to_arrow_type(data_type)
+    match data_type:
+        case DecimalType():
+            return _decimals(values, target)
+        case PrimitiveType("boolean"):
+            return boolean_column(values)
+        case PrimitiveType("string"):
+            return string_column(values)
+        case PrimitiveType("binary"):
+            return _binaries(values)
+        case PrimitiveType("float" | "double"):
+            return _doubles(values).cast(target, safe=False)
+        case PrimitiveType("date"):
+            days = _mapped(values, lambda each: each.toordinal() - _EPOCH_DAY)
+            return integer_column(days, pa.int32()).view(target)
+        case PrimitiveType("timestamp" | "timestamp_ntz"):
+            return integer_column(_mapped(values, _microseconds)).view(target)
+        case _:
+            return integer_column(values).cast(target)
+
+
+def _mapped(values: Sequence[Any], function: Callable[[Any], _T]) -> list[_T | None]:
+    return [None if each is None else function(each) for each in values]
+
+
+def _microseconds(moment: dt.datetime) -> int:
+    offset = moment.utcoffset() or dt.timedelta(0)
+    return (moment.replace(tzinfo=None) - offset - _EPOCH) // _MICROSECOND
+
+
+def _validity(values: Sequence[Any]) -> Any:
+    if None not in values:
+        return None
+    return boolean_column([each is not None for each in values]).buffers()[1]
+
+
+def _doubles(values: Sequence[float | None]) -> Any:
+    data = array("d", [0.0 if each is None else each for each in values])
+    buffers = [_validity(values), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.float64(), len(values), buffers)
+
+
+def _decimals(values: Sequence[Decimal | int | None], target: Any) -> Any:
+    data = b"".join(_unscaled(each, target).to_bytes(16, "little", signed=True) for each in values)
+    return pa.Array.from_buffers(target, len(values), [_validity(values), pa.py_buffer(data)])
+
+
+def _unscaled(value: Decimal | int | None, target: Any) -> int:
+    if value is None:
+        return 0
+    scaled = _EXACT.scaleb(Decimal(value), target.scale)
+    unscaled = int(scaled)
+    if unscaled != scaled or abs(unscaled) >= 10**target.precision:
+        raise ValueError(f"{value} does not fit {target}")
+    return unscaled
+
+
+def _binaries(values: Sequence[bytes | None]) -> Any:
+    data = b"".join(each or b"" for each in values)
+    offsets = array("i", accumulate((len(each or b"") for each in values), initial=0))
+    buffers = [_validity(values), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)

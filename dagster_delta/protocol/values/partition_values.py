@@ -1,0 +1,328 @@
+"""Partition values as text, the directories they name, and file paths as URIs.
+
+Spec: Partition Value Serialization; Add File and Remove File (path).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.errors import InvalidTable, SchemaMismatch
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.protocol.values.arrow_values import null_scalar
+
+__all__ = [
+    "HIVE_NULL",
+    "check_partition_type",
+    "decode_path",
+    "encode_path",
+    "is_null_text",
+    "parse_partition_column",
+    "parse_partition_value",
+    "partition_directory",
+    "serialize_partition_value",
+]
+
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""Directory name that stands for a null partition value."""
+
+_TEXT_TYPES = (PrimitiveType("string"), PrimitiveType("binary"))
+_UNPARTITIONABLE = frozenset({"variant", "void"})
+
+_ESCAPED_IN_DIRECTORIES = frozenset("\"#%'*/:=?\\{[]^\x7f" + "".join(map(chr, range(0x20))))
+"""What Hive's layout escapes, as Spark does, and NUL, which no file system takes."""
+
+# Python values would have the compute functions import pandas.
+_MIDNIGHT, _SPACE, _UTC, _NOTHING = string_column(["00:00:00", " ", "Z", ""])
+_BOOLEANS = string_column(["true", "false", None])
+
+_SAFE_IN_PATHS = "/!$&'()*+,;=@-._~"
+
+
+def is_null_text(text: str | None, data_type: DataType) -> bool:
+    """Whether a serialised partition value is null.
+
+    CONVERT TO DELTA of a catalog table copies the name of Hive's null directory into the log. It
+    is no value of most types; text and binary columns have it as a value, as in delta-spark.
+    """
+    return not text or (text == HIVE_NULL and data_type not in _TEXT_TYPES)
+
+
+def parse_partition_value(
+    text: str | None, data_type: DataType, *, column: str | None = None
+) -> object:
+    """The value of one serialised partition value: what Arrow's `as_py` gives for its type.
+
+    Args:
+        text: as in `partitionValues`; see `is_null_text` for what is null.
+        data_type: current type of the column, which may be wider than when the text was written.
+        column: logical name of the column, for the message of an error.
+
+    Raises:
+        InvalidTable: the text is no value of the type.
+    """
+    values = string_column([text])
+    return parse_partition_column(values, data_type, column=column)[0].as_py()
+
+
+def parse_partition_column(values: Any, data_type: DataType, *, column: str | None = None) -> Any:
+    """The typed values of one partition column of many files.
+
+    Args:
+        values: pyarrow.Array or ChunkedArray of strings, as in `partitionValues`; see
+            `is_null_text` for what is null.
+        data_type: current type of the column, which may be wider than when a text was written.
+        column: logical name of the column, for the message of an error.
+
+    Returns:
+        pyarrow.Array of `to_arrow_type(data_type)`, row-aligned with `values`.
+
+    Raises:
+        InvalidTable: a text is no value of the type.
+    """
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if not pa.types.is_dictionary(values.type):
+        # Files repeat few values, so only the distinct ones are parsed.
+        values = pc.dictionary_encode(values)
+    distinct = values.dictionary.cast(pa.string())
+    check_partition_type(data_type, column=column)
+    for null_text in ("", HIVE_NULL):
+        if is_null_text(null_text, data_type):
+            is_null = pc.equal(distinct, string_column([null_text])[0])
+            distinct = pc.if_else(is_null, null_scalar(pa.string()), distinct)
+    try:
+        parsed = _parse_distinct(distinct, data_type)
+    except pa.ArrowInvalid:
+        raise _unparseable(distinct, data_type, column) from None
+    return parsed.take(values.indices)
+
+
+def _parse_distinct(values: Any, data_type: DataType) -> Any:
+    match data_type:
+        case PrimitiveType("timestamp"):
+            return _parse_timestamps(values, pa.timestamp("us", tz="UTC"))
+        case PrimitiveType("timestamp_ntz"):
+            return _parse_timestamps(values, pa.timestamp("us"))
+        case PrimitiveType("boolean"):
+            return _parse_booleans(values)
+        case _:
+            return pc.cast(values, to_arrow_type(data_type))
+
+
+def check_partition_type(data_type: DataType, *, column: str | None = None) -> None:
+    """Refuse a column by which no table can be partitioned.
+
+    Args:
+        data_type: of the column.
+        column: its logical name, for the message of the error.
+
+    Raises:
+        InvalidTable: it is nested, a variant or without a type.
+    """
+    match data_type:
+        case PrimitiveType(name) if name not in _UNPARTITIONABLE:
+            return
+        case DecimalType():
+            return
+    raise InvalidTable(
+        f"the table is partitioned by a column of type {data_type}, by which no table can be "
+        "partitioned; restore an older version of the table",
+        column=column,
+    )
+
+
+def _parse_timestamps(values: Any, arrow_type: Any) -> Any:
+    # Spec: a timestamp without a zone is taken as UTC; shipped tables also hold ISO 8601 with `Z`.
+    # Digits beyond microseconds are cut, as Spark cuts them; a bare date comes from a column that
+    # was widened from `date`.
+    values = pc.replace_substring_regex(values, r"(\.\d{6})\d+", r"\1")
+    if arrow_type.tz is None:
+        return pc.cast(pc.replace_substring_regex(values, "Z$", ""), arrow_type)
+    is_date = pc.match_substring_regex(values, r"^\d{4}-\d\d-\d\d$")
+    values = pc.if_else(is_date, pc.binary_join_element_wise(values, _MIDNIGHT, _SPACE), values)
+    has_zone = pc.match_substring_regex(values, r"(Z|:\d\d(\.\d+)?[+-]\d\d:?\d\d)$")
+    return pc.cast(
+        pc.if_else(has_zone, values, pc.binary_join_element_wise(values, _UTC, _NOTHING)),
+        arrow_type,
+    )
+
+
+def _parse_booleans(values: Any) -> Any:
+    lowered = pc.utf8_lower(values)
+    known = pc.is_in(lowered, _BOOLEANS)
+    if not pc.all(known, min_count=0).as_py():
+        raise pa.ArrowInvalid("neither true nor false")
+    return pc.equal(lowered, _BOOLEANS[0])
+
+
+def _unparseable(distinct: Any, data_type: DataType, column: str | None) -> InvalidTable:
+    for position in range(len(distinct)):
+        try:
+            _parse_distinct(distinct.slice(position, 1), data_type)
+        except pa.ArrowInvalid:
+            text = distinct[position].as_py()
+            break
+    where = "a partition column" if column is None else f"partition column {column}"
+    return InvalidTable(
+        f"the value {text!r} of {where} is no {data_type}: the log entry of its file is damaged; "
+        "rewrite that partition with the engine that wrote it",
+        column=column,
+    )
+
+
+def serialize_partition_value(
+    value: object, data_type: DataType, *, column: str | None = None
+) -> str | None:
+    """The text of a partition value as Spark writes it, or None for null.
+
+    An empty string or empty binary is null too, because its text would be read back as null.
+
+    Args:
+        value: as Arrow's `as_py` gives it; a timestamp without a zone is taken as UTC.
+        data_type: type of the column.
+        column: logical name of the column, for the message of an error.
+
+    Raises:
+        SchemaMismatch: the value cannot be written as a partition value of the type.
+    """
+    if value is None:
+        return None
+    try:
+        return _serialize(value, data_type) or None
+    except (ValueError, ArithmeticError, TypeError) as error:
+        where = "a partition column" if column is None else f"partition column {column}"
+        raise SchemaMismatch(
+            f"{value!r} cannot be written as a value of {where} of type {data_type} ({error}); "
+            "change the value or partition by another column",
+            column=column,
+        ) from error
+
+
+def _serialize(value: Any, data_type: DataType) -> str:
+    match data_type:
+        case DecimalType(precision, scale):
+            return _serialize_decimal(value, precision, scale)
+        case PrimitiveType("string"):
+            return str(value)
+        case PrimitiveType("boolean"):
+            return "true" if value else "false"
+        case PrimitiveType("byte" | "short" | "integer" | "long"):
+            return str(int(value))
+        case PrimitiveType("float" | "double"):
+            return _serialize_float(value, data_type)
+        case PrimitiveType("date"):
+            return str(value.isoformat())
+        case PrimitiveType("timestamp"):
+            # With its zone, since Spark reads a text without one in the zone of its session.
+            utc = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
+            return f"{utc.isoformat(timespec='microseconds')}Z"
+        case PrimitiveType("timestamp_ntz"):
+            return _serialize_local_timestamp(value)
+        case PrimitiveType("binary"):
+            # Readers take the bytes of the text, so only bytes that are UTF-8 survive.
+            return bytes(value).decode()
+        case _:
+            raise TypeError("no table can be partitioned by this type")
+
+
+def _serialize_decimal(value: Decimal | int, precision: int, scale: int) -> str:
+    exact = Decimal(value)
+    _sign, digits, exponent = exact.as_tuple()
+    if not isinstance(exponent, int):
+        raise InvalidOperation("not a finite number")
+    # `abs` would round to the 28 digits of the decimal context.
+    text = format(exact.copy_abs(), "f")
+    whole, _, fraction = text.partition(".")
+    if fraction[scale:].strip("0") or len(whole.lstrip("0")) > precision - scale or not digits:
+        raise InvalidOperation("it does not fit")
+    fraction = fraction[:scale].ljust(scale, "0")
+    sign = "-" if exact < 0 else ""
+    return f"{sign}{whole}.{fraction}" if scale else f"{sign}{whole}"
+
+
+def _serialize_float(value: float, data_type: DataType) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    shortest = pa.scalar(value, to_arrow_type(data_type)).cast(pa.string()).as_py()
+    sign, digit_tuple, exponent = Decimal(shortest).normalize().as_tuple()
+    digits = "".join(map(str, digit_tuple))
+    point = len(digits) + int(exponent)  # digits before the decimal point
+    text = _java_number(digits, point)
+    return f"-{text}" if sign else text
+
+
+def _java_number(digits: str, point: int) -> str:
+    # Spark writes what Java's Double.toString gives: scientific below 10^-3 and from 10^7 on.
+    if digits == "0":
+        return "0.0"
+    if -2 <= point <= 7:
+        padded = digits.rjust(len(digits) - min(point - 1, 0), "0").ljust(max(point, 0) + 1, "0")
+        point = max(point, 1)
+        return f"{padded[:point]}.{padded[point:] or '0'}"
+    return f"{digits[0]}.{digits[1:] or '0'}E{point - 1}"
+
+
+def _serialize_local_timestamp(value: dt.datetime) -> str:
+    if value.tzinfo is not None:
+        raise ValueError("it has a time zone")
+    text = value.isoformat(sep=" ", timespec="microseconds")
+    return text.rstrip("0").removesuffix(".") if value.microsecond else text[:19]
+
+
+def partition_directory(values: Mapping[str, str | None]) -> str:
+    """The directory of a partition in Hive's layout, decoded: `day=2013-01-02/carrier=UA`.
+
+    Readers never take values from it; it is there for people and for listings.
+
+    Args:
+        values: serialised values by physical column name, in directory order.
+    """
+    return "/".join(
+        f"{_escape(name)}={_escape(value) if value else HIVE_NULL}"
+        for name, value in values.items()
+    )
+
+
+def _escape(text: str) -> str:
+    return "".join(
+        f"%{ord(each):02X}" if each in _ESCAPED_IN_DIRECTORIES else each for each in text
+    )
+
+
+def encode_path(path: str) -> str:
+    """The URI of a data file, as `add.path` spells it, from its path relative to the table root."""
+    # A colon is legal later in a path; in its first segment it would read as a scheme.
+    return quote(path, safe=_SAFE_IN_PATHS)
+
+
+def decode_path(uri: str) -> str:
+    """The path that an `add.path` stands for: percent-decoded exactly once.
+
+    Relative to the table root, or absolute with its scheme where it has one.
+
+    Raises:
+        InvalidTable: the URI does not decode to text.
+    """
+    if "%" not in uri:
+        return uri
+    try:
+        return unquote(uri, errors="strict")
+    except UnicodeDecodeError as error:
+        raise InvalidTable(
+            f"the path {uri!r} does not decode to UTF-8: the log entry is damaged; restore an "
+            "older version of the table",
+            file=uri,
+        ) from error

@@ -1,0 +1,1 @@
+"""The binary encoding of variants, and their JSON."""

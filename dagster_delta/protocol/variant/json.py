@@ -1,0 +1,190 @@
+"""Variants from JSON text, and as JSON text: what Spark's `parse_json` and `to_json` make of them.
+
+Spec: Variant Data Type.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+import re
+import uuid
+from collections.abc import Mapping
+from decimal import Decimal
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.variant.variant import (
+    NanosecondTimestamp,
+    SingleFloat,
+    decode_variant,
+    encode_variant,
+)
+
+__all__ = ["json_of_variant", "variant_of_json"]
+
+_MAX_DIGITS = 38
+_INT64 = range(-(2**63), 2**63)
+_PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_SECOND_NS = 1_000_000_000
+_DAY_SECONDS = 24 * 60 * 60
+
+
+def variant_of_json(text: str) -> tuple[bytes, bytes]:
+    """The encoded dictionary of names and the encoded value of a JSON text.
+
+    Numbers without an exponent are exact: integers, or decimals of up to 38 digits; all others are
+    `double`.
+
+    Raises:
+        InvalidArgument: the text is no JSON, names a field of an object twice, or is nested too
+            deeply.
+    """
+    try:
+        value = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise InvalidArgument(
+            f"{_shown(text)} is no JSON: {error.msg} at character {error.pos}; correct it, or "
+            "store it as a string"
+        ) from error
+    except RecursionError as error:
+        raise InvalidArgument(f"{_shown(text)} is nested too deeply for a variant") from error
+    return encode_variant(value)
+
+
+def json_of_variant(metadata: bytes, value: bytes) -> str:
+    """A variant as JSON text, without spaces; fields in the order of their names.
+
+    Dates, times, UUIDs and binary (Base64) are strings; so are numbers that JSON does not have.
+
+    Raises:
+        InvalidTable, UnsupportedFeature: as `decode_variant` does.
+    """
+    return _json(decode_variant(metadata, value))
+
+
+# -- from text ----------------------------------------------------------------------------------
+
+
+def _integer(text: str) -> int | Decimal | float:
+    if len(text) <= _MAX_DIGITS + 1:
+        number = int(text)
+        if number in _INT64:
+            return number
+    return _number(text)
+
+
+def _number(text: str) -> Decimal | float:
+    if _PLAIN_NUMBER.fullmatch(text):
+        number = Decimal(text)
+        _, digits, exponent = number.as_tuple()
+        if len(digits) <= _MAX_DIGITS and -int(exponent) <= _MAX_DIGITS:
+            return number
+    return float(text)
+
+
+def _object(fields: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(fields)
+    if len(found) < len(fields):
+        names = [name for name, _ in fields]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidArgument(
+            f"a JSON object has two fields {twice!r}, and a variant has one of each name"
+        )
+    return found
+
+
+def _no_constant(text: str) -> object:
+    raise InvalidArgument(f"{text} is no number of JSON: write null or a string instead")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_int=_integer,
+    parse_float=_number,
+    parse_constant=_no_constant,
+)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:80]}…")
+
+
+# -- as text ------------------------------------------------------------------------------------
+
+
+def _json(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return _float_text(value)
+        case Decimal():
+            return _decimal_text(value)
+        case str():
+            return json.dumps(value, ensure_ascii=False)
+        case Mapping():
+            fields = (f"{_json(name)}:{_json(each)}" for name, each in value.items())
+            return f"{{{','.join(fields)}}}"
+        case list():
+            return f"[{','.join(map(_json, value))}]"
+        case bytes():
+            return f'"{base64.b64encode(value).decode()}"'
+        case _:
+            return f'"{_temporal_text(value)}"'
+
+
+def _float_text(value: float) -> str:
+    if not math.isfinite(value):
+        return '"NaN"' if math.isnan(value) else f'"{"-" if value < 0 else ""}Infinity"'
+    if isinstance(value, SingleFloat):
+        # The shortest text that is this float; as a double it has digits that nobody wrote.
+        texts = (f"{value:.{digits}g}" for digits in range(1, 10))
+        return _number_text(next(each for each in texts if SingleFloat.of(float(each)) == value))
+    return _number_text(repr(value))
+
+
+def _number_text(shortest: str) -> str:
+    """A floating number as Java spells it, which Spark does: `1.0E10` from ten millions on."""
+    sign, digits, exponent = Decimal(shortest).as_tuple()
+    text = "".join(map(str, digits))
+    # Of the first digit.
+    power = len(text) - 1 + int(exponent)
+    text = text.rstrip("0") or "0"
+    minus = "-" if sign else ""
+    if text == "0":
+        return f"{minus}0.0"
+    if not -3 <= power < 7:
+        return f"{minus}{text[0]}.{text[1:] or '0'}E{power}"
+    if power < 0:
+        return f"{minus}0.{'0' * (-power - 1)}{text}"
+    return f"{minus}{text[: power + 1].ljust(power + 1, '0')}.{text[power + 1 :] or '0'}"
+
+
+def _decimal_text(value: Decimal) -> str:
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _temporal_text(value: object) -> str:
+    match value:
+        case dt.datetime(tzinfo=None):
+            return value.isoformat(" ")
+        case dt.datetime():
+            return value.astimezone(dt.UTC).isoformat(" ")
+        case NanosecondTimestamp():
+            seconds, nanoseconds = divmod(value.nanoseconds, _SECOND_NS)
+            days, seconds = divmod(seconds, _DAY_SECONDS)
+            moment = dt.datetime(1970, 1, 1) + dt.timedelta(days, seconds)  # noqa: DTZ001
+            fraction = f".{nanoseconds:09d}".rstrip("0").rstrip(".")
+            return f"{moment.isoformat(' ')}{fraction}{'+00:00' if value.is_utc else ''}"
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case uuid.UUID():
+            return str(value)
+    raise AssertionError(f"{value!r} is no value of a variant")

@@ -1,0 +1,181 @@
+"""What the log adds up to, held against the checksum of the version.
+
+Spec: the Version Checksum File of the shipped protocol.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.errors import CorruptLog
+from dagster_delta.protocol.actions import Protocol
+from dagster_delta.protocol.checkpoint.batches import FileBatch
+from dagster_delta.protocol.checkpoint.reader import TableActions
+from dagster_delta.protocol.log.paths import checksum_path
+from dagster_delta.protocol.log.version_checksum import VersionChecksum
+
+__all__ = ["ChecksumComparison"]
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """What some live files come to, as far as the columns tell."""
+
+    files: int = 0
+    size_bytes: int = 0
+    vectors: int = 0
+    deleted: int = 0
+
+    def __add__(self, other: _Counts) -> _Counts:
+        return _Counts(
+            self.files + other.files,
+            self.size_bytes + other.size_bytes,
+            self.vectors + other.vectors,
+            self.deleted + other.deleted,
+        )
+
+    @classmethod
+    def of(cls, files: Any) -> _Counts:
+        """The counts of a `pa.Table` with columns of LIVE_FILE_SCHEMA."""
+        size_bytes = vectors = deleted = 0
+        if "size_bytes" in files.column_names:
+            size_bytes = pc.sum(files["size_bytes"], min_count=0).as_py()
+        if "deletion_vector" in files.column_names:
+            column = files["deletion_vector"]
+            vectors = len(column) - column.null_count
+            if vectors:
+                hidden = pc.struct_field(column, "cardinality").cast(pa.int64())
+                deleted = pc.sum(hidden, min_count=0).as_py()
+        return cls(len(files), size_bytes, vectors, deleted)
+
+
+class ChecksumComparison:
+    """Compares each fact once, when it is known anyway. Thread-safe.
+
+    A contradiction is an error where the checksum is our own. Others have been seen to count wrong
+    beside a sound log: theirs is a warning, and an error only where rows could be lost by it.
+
+    Args:
+        checksum: of the version.
+        version: of the table.
+        table: URI of the table, for the warning.
+    """
+
+    def __init__(self, checksum: VersionChecksum, version: int, *, table: str) -> None:
+        self._checksum = checksum
+        self._version = version
+        self._table = table
+        self._compared: set[str] = set()
+        self._contradiction: CorruptLog | None = None
+        self._lock = Lock()
+
+    @property
+    def contradiction(self) -> CorruptLog | None:
+        """The error that was not raised because the checksum is somebody else's."""
+        return self._contradiction
+
+    def compare(self, files: Any, actions: Callable[[], TableActions]) -> None:
+        """Hold what the log says against it.
+
+        Args:
+            files: some columns of all live files, a `pa.Table` of LIVE_FILE_SCHEMA.
+            actions: gives the other actions of the version.
+
+        Raises:
+            CorruptLog: they do not add up to what it counts.
+        """
+        if not self._compared.issuperset(files.column_names):
+            self._settle(_Counts.of(files), files.column_names, actions)
+
+    def observed(
+        self, batches: Iterable[FileBatch], actions: Callable[[], TableActions]
+    ) -> Iterator[FileBatch]:
+        """Batches of all live files, held against it once the last one has gone by.
+
+        Args:
+            batches: with some columns of LIVE_FILE_SCHEMA.
+            actions: gives the other actions of the version.
+
+        Raises:
+            CorruptLog: as `compare` does.
+        """
+        total, columns = _Counts(), list[str]()
+        for batch in batches:
+            columns = batch.files.column_names
+            total += _Counts.of(batch.files)
+            yield batch
+        self._settle(total, columns, actions)
+
+    def _settle(
+        self, counts: _Counts, columns: Sequence[str], actions: Callable[[], TableActions]
+    ) -> None:
+        with self._lock:
+            for fact, found, expected in chain(
+                self._facts(counts, columns), self._settings(actions())
+            ):
+                self._compare(fact, found, expected)
+            self._compared.update(columns)
+
+    def compare_number(self, num_files: int) -> None:
+        """Hold the number of live files against it. Raises as `compare` does."""
+        with self._lock:
+            self._compare("files", num_files, self._checksum.num_files)
+
+    def _compare(self, fact: str, found: object, expected: object) -> None:
+        if found == expected or self._contradiction is not None:
+            return
+        error = CorruptLog(
+            f"The log and the checksum of the version contradict each other ({fact}: {found} by "
+            f"the log, {expected} by the checksum), so one of them is damaged: restore the log "
+            "from a copy, or open an older version. If it is the checksum that is wrong, delete it",
+            version=self._version,
+            file=checksum_path(self._version),
+        )
+        if self._checksum.is_own:
+            raise error
+        self._contradiction = error
+        _LOG.warning("version %d of %s: %s", self._version, self._table, error.message)
+
+    def _facts(
+        self, counts: _Counts, columns: Sequence[str]
+    ) -> Iterator[tuple[str, object, object]]:
+        checksum = self._checksum
+        yield "files", counts.files, checksum.num_files
+        if "size_bytes" in columns:
+            yield "bytes", counts.size_bytes, checksum.size_bytes
+        if "deletion_vector" in columns and checksum.num_deletion_vectors is not None:
+            yield "deletion vectors", counts.vectors, checksum.num_deletion_vectors
+            if checksum.num_deleted_records is not None:
+                yield "deleted rows", counts.deleted, checksum.num_deleted_records
+
+    def _settings(self, actions: TableActions) -> Iterator[tuple[str, object, object]]:
+        protocol, metadata = actions.protocol, actions.metadata
+        if protocol is not None:
+            yield "protocol", _features(protocol), _features(self._checksum.protocol)
+        if metadata is not None:
+            expected = self._checksum.metadata
+            yield "table id", metadata.id, expected.id
+            yield "schema", metadata.schema_string, expected.schema_string
+            columns = tuple(metadata.partition_columns), tuple(expected.partition_columns)
+            yield "partition columns", *columns
+            yield "properties", metadata.configuration, expected.configuration
+
+
+def _features(protocol: Protocol) -> tuple[object, ...]:
+    # Some writers keep the features as a set: their order says nothing.
+    return (
+        protocol.min_reader_version,
+        protocol.min_writer_version,
+        frozenset(protocol.reader_features or ()),
+        frozenset(protocol.writer_features or ()),
+    )

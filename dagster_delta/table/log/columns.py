@@ -1,0 +1,130 @@
+"""Columns of live files in chunks, cut down and put together without copying what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.errors import CorruptLog
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_columns import MIN_SLICE_ROWS, slices_where, string_column
+
+__all__ = [
+    "chosen",
+    "compacted",
+    "extended",
+    "filtered",
+    "in_known_order",
+    "narrowed",
+    "with_logical_keys",
+    "with_merged_chunks",
+]
+
+# A column gains a chunk with every commit that settles; beyond this number small ones are merged.
+_MAX_CHUNKS = 64
+_SMALL_CHUNK_ROWS = 4096
+# Beyond this number of chunks, dropping a row of one copies it rather than making two of it.
+_MAX_CUT_CHUNKS = 1024
+
+
+def in_known_order(rows: Any, paths: Any, error: CorruptLog) -> Any:
+    """Live files in the order of the paths that are known already; the error where they are not
+    the same files.
+    """
+    order = pc.index_in(paths, value_set=rows.column("path").combine_chunks())
+    is_same = len(paths) == len(rows) == len(pc.unique(rows.column("path")))
+    if not is_same or order.null_count:
+        raise error
+    return rows.take(order)
+
+
+def filtered(chunks: list[Any], kept: Any) -> list[Any]:
+    """The kept rows of a column; the list given is emptied.
+
+    Chunk by chunk, and none copied without need: paths of a large table are the most of what it
+    takes to open it.
+    """
+    remaining: list[Any] = []
+    start = 0
+    chunks.reverse()
+    while chunks:
+        chunk = chunks.pop()
+        mask = kept.slice(start, len(chunk))
+        start += len(chunk)
+        num_dropped = len(mask) - mask.true_count
+        if not num_dropped:
+            remaining.append(chunk)
+        elif (
+            pa.types.is_string(chunk.type)
+            and num_dropped * MIN_SLICE_ROWS <= len(chunk)
+            and len(remaining) + len(chunks) < _MAX_CUT_CHUNKS
+        ):
+            remaining += slices_where(chunk, mask)
+        else:
+            remaining.append(chunk.filter(mask))
+    return remaining
+
+
+def narrowed(masks: Sequence[Any], kept: Any) -> tuple[Any, ...]:
+    """Masks over all rows of the parts, cut down by one over their live rows."""
+    cut, start = [], 0
+    for mask in masks:
+        length = mask.true_count
+        cut.append(pc.replace_with_mask(mask, mask, kept.slice(start, length)))
+        start += length
+    return tuple(cut)
+
+
+def chosen(values: Sequence[Any], ordinals: Sequence[int]) -> list[Any]:
+    """The values with these ordinals, which ascend."""
+    return list(values) if len(ordinals) == len(values) else [values[at] for at in ordinals]
+
+
+def extended(column: Any, more: Any) -> Any:
+    """A `pa.ChunkedArray` with the chunks of another column, or an array, behind its own."""
+    chunks = more.chunks if isinstance(more, pa.ChunkedArray) else [more]
+    return pa.chunked_array([*column.chunks, *(each for each in chunks if len(each))], column.type)
+
+
+def compacted(table: Any) -> Any:
+    """A `pa.Table` with the small chunks at the end of its columns merged."""
+    columns = [with_merged_chunks(column) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def with_merged_chunks(column: Any) -> Any:
+    """The column with the small chunks at its end merged, where it has many chunks."""
+    if column.num_chunks <= _MAX_CHUNKS:
+        return column
+    chunks = column.chunks
+    first = len(chunks)
+    while first and len(chunks[first - 1]) < _SMALL_CHUNK_ROWS:
+        first -= 1
+    if len(chunks) - first < 2:
+        return column
+    return pa.chunked_array([*chunks[:first], pa.concat_arrays(chunks[first:])], column.type)
+
+
+def with_logical_keys(partition_values: Any, configuration: TableConfiguration) -> Any:
+    """Partition values, a `pa.ChunkedArray` of maps, by the logical names of their columns."""
+    if configuration.column_mapping_mode == "none":
+        return partition_values
+    physical = string_column(configuration.physical_partition_columns)
+    logical = string_column(configuration.partition_columns)
+    chunks = []
+    for chunk in partition_values.chunks:
+        keys = logical.take(pc.index_in(chunk.keys, value_set=physical))
+        names = pc.coalesce(keys, chunk.keys)
+        entries = pa.StructArray.from_arrays(
+            [names, chunk.items], fields=[chunk.type.key_field, chunk.type.item_field]
+        )
+        buffers = chunk.buffers()[:2]
+        chunks.append(
+            pa.Array.from_buffers(
+                chunk.type, len(chunk), buffers, chunk.null_count, chunk.offset, [entries]
+            )
+        )
+    return pa.chunked_array(chunks, partition_values.type)

@@ -1,0 +1,172 @@
+"""What one commit did to a table, told by the commit alone.
+
+Spec: Commit Provenance Information; Add File and Remove File; Add CDC File.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.log.commit_file import CommitActions
+
+__all__ = ["CommitSummary", "summarise_commit"]
+
+PartitionValues = Mapping[str, str | None]
+
+# Operation metrics that add up to the rows a commit wrote, changed or deleted, without case and
+# underscores: writers spell them numOutputRows or num_added_rows. The first group that is there
+# counts; the numbers of a MERGE come before the rows it had to write again.
+_ROW_METRICS = (
+    ("numtargetrowsinserted", "numtargetrowsupdated", "numtargetrowsdeleted"),
+    ("numupdatedrows",),
+    ("numdeletedrows",),
+    ("numoutputrows",),
+    ("numaddedrows",),
+)
+
+
+class _Statistics(msgspec.Struct, rename="camel"):
+    num_records: int | None = None
+
+
+_STATISTICS = msgspec.json.Decoder(_Statistics)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSummary:
+    """One commit, as far as somebody who reacts to it wants to know."""
+
+    table_id: str
+    """UUID of the table that the commit belongs to."""
+    version: int
+    timestamp_ms: int | None
+    """When, as the commit tells it, in milliseconds since the epoch."""
+    operation: str | None
+    """What was done, such as WRITE or MERGE; None where the writer did not say."""
+    changes_data: bool
+    """False for commits that leave every row as it was: compaction, properties, a new column."""
+    partitions: tuple[PartitionValues, ...]
+    """The partitions with changed rows: serialised values by logical column name, None for null."""
+    all_partitions_known: bool
+    """False where the commit removes files without saying of which partition they were."""
+    rows: int | None
+    """Rows written, changed or deleted; None where neither metrics nor statistics tell."""
+    files_added: int
+    files_removed: int
+    change_files: tuple[str, ...]
+    """Change data files, as the log spells their paths."""
+    change_feed_enabled: bool
+    """Whether the change data feed was on when the commit was made."""
+    committer: str | None
+    """Who wrote it: the user, or the engine where no user is named."""
+    run_id: str | None
+    """The Dagster run that wrote it, where one did."""
+    transactions: Mapping[str, int]
+    """Versions that applications have committed with it, by application id."""
+
+
+def summarise_commit(
+    actions: CommitActions,
+    *,
+    table_id: str,
+    partition_columns: PartitionValues,
+    change_feed_enabled: bool,
+) -> CommitSummary:
+    """The summary of one commit.
+
+    Args:
+        actions: the commit.
+        table_id: UUID of the table.
+        partition_columns: physical to logical name of the partition columns.
+        change_feed_enabled: whether the change data feed is on at this version.
+    """
+    info = actions.commit_info or {}
+    adds = [add for add in actions.adds if add.data_change]
+    removes = [remove for remove in actions.removes if remove.data_change]
+    changed = [
+        *(add.partition_values for add in adds),
+        *(remove.partition_values for remove in removes),
+        *(file.partition_values for file in actions.cdc),
+    ]
+    return CommitSummary(
+        table_id=table_id,
+        version=actions.version,
+        timestamp_ms=_time(info),
+        operation=_text(info, "operation"),
+        changes_data=bool(changed),
+        partitions=_distinct(changed, partition_columns),
+        all_partitions_known=not partition_columns or None not in changed,
+        rows=_rows(info.get("operationMetrics"), adds, rewrites=bool(removes)),
+        files_added=len(adds),
+        files_removed=len(removes),
+        change_files=tuple(each.path for each in actions.cdc),
+        change_feed_enabled=change_feed_enabled,
+        committer=_text(info, "userName") or _text(info, "userId") or _text(info, "engineInfo"),
+        run_id=_text(info, "dagsterRunId"),
+        transactions={txn.app_id: txn.version for txn in actions.txns},
+    )
+
+
+def _time(info: Mapping[str, Any]) -> int | None:
+    for key in ("inCommitTimestamp", "timestamp"):
+        value = info.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def _text(info: Mapping[str, Any], key: str) -> str | None:
+    value = info.get(key)
+    return None if value in (None, "") else str(value)
+
+
+def _distinct(
+    changed: Iterable[PartitionValues | None], names: PartitionValues
+) -> tuple[PartitionValues, ...]:
+    if not names:
+        return ()
+    # The empty text is null. Spec: Partition Value Serialization.
+    found = {
+        tuple((names.get(key) or key, value or None) for key, value in sorted(values.items()))
+        for values in changed
+        if values
+    }
+    return tuple(dict(each) for each in sorted(found, key=repr))
+
+
+def _rows(metrics: object, adds: Iterable[AddFile], *, rewrites: bool) -> int | None:
+    if isinstance(metrics, dict):
+        by_name = {str(key).replace("_", "").lower(): value for key, value in metrics.items()}
+        for group in _ROW_METRICS:
+            counts = [_count(by_name[name]) for name in group if name in by_name]
+            if counts and None not in counts:
+                return sum(count or 0 for count in counts)
+    # A rewritten file holds rows that did not change as well: it tells nothing.
+    return None if rewrites else _recorded_rows(adds)
+
+
+def _count(value: object) -> int | None:
+    # Spark writes its metrics as text.
+    try:
+        return int(str(value))
+    except ValueError:
+        return None
+
+
+def _recorded_rows(adds: Iterable[AddFile]) -> int | None:
+    total = 0
+    for add in adds:
+        try:
+            rows = None if add.stats is None else _STATISTICS.decode(add.stats).num_records
+        except msgspec.MsgspecError:
+            # Damaged statistics are no statistics.
+            rows = None
+        if rows is None:
+            return None
+        total += rows
+    return total

@@ -1,0 +1,88 @@
+"""Another way to a version whose checkpoint, or compacted commits, turn out to be damaged.
+
+A checkpoint only repeats what the commits before it say. Where these are all there, or an older
+checkpoint and those after that, the version is the same without it.
+
+Spec: Checkpoints; Log Compaction Files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import TypeVar
+
+from dagster_delta.errors import CorruptLog, LogGap, TableNotFound, VersionNotFound
+from dagster_delta.protocol.log.paths import LogFileKind, parse_log_file_name
+from dagster_delta.protocol.log.segment import LogSegment
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.reader import list_log
+
+__all__ = ["LogFallback", "begun"]
+
+_LOG = logging.getLogger(__name__)
+
+_Item = TypeVar("_Item")
+
+
+def begun(items: Iterable[_Item]) -> Iterator[_Item]:
+    """The items, the first of which has been made: what goes wrong with that is raised here."""
+    rest = iter(items)
+    return chain(list(islice(rest, 1)), rest)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFallback:
+    """What was tried for one version."""
+
+    store: ObjectStore
+    segment: LogSegment
+    """What the version is read from."""
+    damaged: tuple[str, ...] = ()
+    """Files that were found to be damaged, relative to the table root."""
+    passed_over: frozenset[str] = frozenset()
+    """These, and what is of no use without them."""
+
+    def after(self, segment: LogSegment) -> LogFallback:
+        """The same for a later version that is read from the same checkpoint."""
+        return replace(self, segment=segment)
+
+    def knows(self, error: CorruptLog) -> bool:
+        """Whether the file of an error is passed over already."""
+        return error.file in self.passed_over
+
+    def around(self, error: CorruptLog) -> LogFallback:
+        """What to try next.
+
+        Raises:
+            CorruptLog: the error given, where the version needs what is damaged.
+        """
+        file = error.file
+        name = None if file is None else parse_log_file_name(file.rpartition("/")[2])
+        if file is None or (name is not None and name.kind is LogFileKind.COMMIT):
+            raise error
+        passed_over = self.passed_over | {file}
+        is_compacted = name is not None and name.kind is LogFileKind.COMPACTED
+        if not is_compacted and self.segment.checkpoint is not None:
+            # A checkpoint is no use without any of its parts, and the damage may be in a sidecar.
+            passed_over |= {each.path for each in self.segment.checkpoint.files}
+        segment = self._segment_without(passed_over, error)
+        _LOG.warning(
+            "%s of %s is damaged and was passed over, as version %d can be read without it: %s; "
+            "write a new checkpoint before a clean-up of the log needs this one",
+            file,
+            self.store.location.uri,
+            segment.version,
+            error.message,
+        )
+        return LogFallback(self.store, segment, (*self.damaged, file), passed_over)
+
+    def _segment_without(self, passed_over: frozenset[str], error: CorruptLog) -> LogSegment:
+        version, table = self.segment.version, self.store.location.uri
+        listing = list_log(self.store, end=version, without=passed_over)
+        try:
+            return listing.segment(version, table=table)
+        except (LogGap, TableNotFound, VersionNotFound):
+            raise error from None

@@ -1,0 +1,395 @@
+"""Reads the log through a store: listings, commits, checkpoints, checksums.
+
+Spec: Delta Log Entries; Checkpoints; Last Checkpoint File.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from dagster_delta.errors import (
+    CorruptLog,
+    DeltaError,
+    LogGap,
+    MissingMetadata,
+    MissingProtocol,
+    VersionNotFound,
+)
+from dagster_delta.protocol.actions import Metadata, Protocol
+from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, parse_last_checkpoint
+from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
+from dagster_delta.protocol.log.commit_file import (
+    decode_actions,
+    decode_commit_info,
+    garbage_collection_paused,
+)
+from dagster_delta.protocol.log.paths import (
+    LAST_CHECKPOINT_PATH,
+    LOG_DIRECTORY,
+    checksum_path,
+    commit_path,
+    sidecar_path,
+    version_prefix,
+)
+from dagster_delta.protocol.log.segment import (
+    CheckpointFiles,
+    CommitFile,
+    ListedFile,
+    LogListing,
+    LogSegment,
+)
+from dagster_delta.protocol.log.tail import RawCommit
+from dagster_delta.protocol.log.version_checksum import (
+    VersionChecksum,
+    parse_version_checksum,
+    version_checksum_after,
+)
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+
+__all__ = [
+    "EMPTY_CHECKPOINT",
+    "OpenCheckpoint",
+    "configuration_of",
+    "extended_segment",
+    "find_segment",
+    "list_log",
+    "located",
+    "open_checkpoint",
+    "read_checksum",
+    "read_checksum_after",
+    "read_commit",
+    "read_commits",
+    "read_last_checkpoint",
+]
+
+# Enough to hide the latency of an object store; a local disk is read by the caller's thread.
+_CONCURRENT_READS = 32
+# Checkpoint files up to this size come over the network whole: one request instead of several.
+_DOWNLOAD_BYTES = 4 * 1024 * 1024
+
+_Read = TypeVar("_Read")
+
+
+@contextmanager
+def located(store: ObjectStore, version: int | None = None) -> Iterator[None]:
+    """Errors that leave the block name the table, and the version where they name none."""
+    try:
+        yield
+    except DeltaError as error:
+        error.table = error.table or store.location.uri
+        if error.version is None:
+            error.version = version
+        raise
+
+
+def read_last_checkpoint(store: ObjectStore) -> LastCheckpoint | None:
+    """The hint to the newest checkpoint, None where it is missing or damaged."""
+    try:
+        return parse_last_checkpoint(store.read(LAST_CHECKPOINT_PATH))
+    except FileNotFoundError:
+        return None
+
+
+def list_log(
+    store: ObjectStore,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    without: Collection[str] = (),
+) -> LogListing:
+    """The files of the log from version `start` to `end`, both included, but for some paths."""
+    with garbage_collection_paused():
+        files = _list_versions(store, start, end)
+        if without:
+            files = (each for each in files if each.path not in without)
+        return LogListing.sort(files)
+
+
+def _list_versions(store: ObjectStore, start: int, end: int | None) -> Iterator[ListedFile]:
+    first = version_prefix(start)
+    limit = None if end is None else version_prefix(end + 1)
+    names = _local_names(store)
+    if names is not None:
+        for name in names:
+            if name >= first and (limit is None or name < limit):
+                yield _LocalFile(store, f"{LOG_DIRECTORY}/{name}")
+        return
+    # Names that begin with a digit come first of all that a log holds, in version order.
+    for meta in store.list_from(LOG_DIRECTORY, first):
+        name = meta.path[len(LOG_DIRECTORY) + 1 :]
+        if not name[:1].isdigit() or (limit is not None and name >= limit):
+            return
+        yield meta
+
+
+def _local_names(store: ObjectStore) -> list[str] | None:
+    directory = store.local_path(LOG_DIRECTORY)
+    if directory is None:
+        return None
+    try:
+        return os.listdir(directory)  # noqa: PTH208 - a Path per commit costs more than all else
+    except OSError:
+        # The store's own listing says what is wrong.
+        return None
+
+
+class _LocalFile:
+    """A file of a local log whose size and time are looked up when somebody asks for them.
+
+    Nobody does for most commits, and for 10,000 of them that is a third of what listing and
+    reading them takes.
+    """
+
+    __slots__ = ("_meta", "_store", "path")
+
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self.path = path
+        self._store = store
+        self._meta: ObjectMeta | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return self._head().size_bytes
+
+    @property
+    def modified_ms(self) -> int:
+        return self._head().modified_ms
+
+    def _head(self) -> ObjectMeta:
+        if self._meta is None:
+            # A file that has vanished counts as one that its writer never filled.
+            self._meta = self._store.head(self.path) or ObjectMeta(self.path, 0, 0)
+        return self._meta
+
+
+def find_segment(store: ObjectStore, version: int | None = None) -> LogSegment:
+    """The files that make up a version, the latest one by default.
+
+    Raises:
+        TableNotFound, VersionNotFound, LogGap.
+    """
+    table = store.location.uri
+    hint = read_last_checkpoint(store)
+    if hint is not None and hint.version > 0 and (version is None or hint.version <= version):
+        listing = list_log(store, start=hint.version, end=version)
+        # A hint may be wrong, or its checkpoint cleaned up: it is a place to start looking.
+        if listing.checkpoints:
+            try:
+                return listing.segment(version, table=table)
+            except VersionNotFound:
+                return list_log(store).segment(version, table=table)
+    if version is not None:
+        listing = list_log(store, end=version)
+        if version == listing.latest_version and listing.earliest_version is not None:
+            return listing.segment(version, table=table)
+    return list_log(store).segment(version, table=table)
+
+
+def read_commit(store: ObjectStore, version: int) -> bytes:
+    """The bytes of a commit.
+
+    Raises:
+        VersionNotFound: there is no such commit (any more).
+        StorageFailure.
+    """
+    try:
+        return store.read(commit_path(version))
+    except FileNotFoundError as error:
+        raise VersionNotFound(
+            f"The log has no commit {version}: it was not made yet, or a clean-up has removed it",
+            table=store.location.uri,
+            version=version,
+        ) from error
+
+
+def read_commits(store: ObjectStore, files: Sequence[CommitFile]) -> tuple[RawCommit, ...]:
+    """The bytes of commits, in the order given.
+
+    Raises:
+        LogGap: a listed commit has vanished.
+        StorageFailure.
+    """
+    if len(files) < 2 or store.local_path(LOG_DIRECTORY) is not None:
+        with garbage_collection_paused():
+            return tuple(_read_listed(store, file) for file in files)
+    with ThreadPoolExecutor(min(_CONCURRENT_READS, len(files))) as pool:
+        return tuple(pool.map(partial(_read_listed, store), files))
+
+
+def _read_listed(store: ObjectStore, commit: CommitFile) -> RawCommit:
+    path = commit.file.path
+    try:
+        return RawCommit(
+            commit.end, path, store.read(path), is_compacted=commit.start != commit.end
+        )
+    except FileNotFoundError as error:
+        raise LogGap(
+            f"Commit {commit.end} vanished between listing and reading the log: a clean-up is "
+            "under way; open the table again",
+            table=store.location.uri,
+            version=commit.end,
+            file=path,
+        ) from error
+
+
+def read_checksum(store: ObjectStore, segment: LogSegment) -> VersionChecksum | None:
+    """The version checksum of a segment; None where it is missing or damaged."""
+    if segment.checksum is None:
+        return None
+    try:
+        return parse_version_checksum(store.read(segment.checksum.path))
+    except FileNotFoundError:
+        return None
+
+
+def read_checksum_after(
+    store: ObjectStore, known: VersionChecksum | None, commits: Sequence[tuple[int, bytes]]
+) -> VersionChecksum | None:
+    """The version checksum of the last of some commits; None where it is not to be had.
+
+    Args:
+        store: store of the table.
+        known: of the version before the first commit, where there is one.
+        commits: (version, contents of the commit file), at least one, in order.
+
+    Raises:
+        CorruptLog: a commit is damaged.
+    """
+    checksum = version_checksum_after(known, commits)
+    if checksum is not None:
+        # It speaks of these very commits, and cost no request.
+        return checksum
+    try:
+        stored = parse_version_checksum(store.read(checksum_path(commits[-1][0])))
+    except FileNotFoundError:
+        return None
+    return stored if stored is not None and _is_of_commit(stored, *commits[-1]) else None
+
+
+def _is_of_commit(checksum: VersionChecksum, version: int, data: bytes) -> bool:
+    """Whether a checksum was not left by another commit of that version, which was lost."""
+    if checksum.transaction_id is None:
+        return True
+    info = decode_commit_info(data, version=version, path=commit_path(version))
+    return info.get("txnId") == checksum.transaction_id
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCheckpoint:
+    """A checkpoint whose files are known, and whose file actions are read when they are needed."""
+
+    actions: TableActions
+    """What its Parquet files say about the table itself."""
+    manifests: tuple[RawCommit, ...]
+    """JSON manifests: they read like a commit that comes before all others."""
+    parts: tuple[CheckpointPart, ...]
+    """Parquet files that hold file actions, sidecars included."""
+
+
+EMPTY_CHECKPOINT = OpenCheckpoint(TableActions(), (), ())
+
+
+def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenCheckpoint:
+    """Open every file of a checkpoint.
+
+    Raises:
+        CorruptLog: a file of the checkpoint is damaged or missing.
+    """
+    found = TableActions()
+    manifests: list[RawCommit] = []
+    parts: list[CheckpointPart] = []
+    for file in checkpoint.files:
+        if file.path.endswith(".json"):
+            data = _read_existing(store.read, file.path)
+            manifests.append(RawCommit(checkpoint.version, file.path, data))
+            found.sidecars += decode_actions(
+                data, version=checkpoint.version, path=file.path
+            ).sidecars
+        else:
+            parts.append(_part(store, file.path, file.size_bytes))
+            found.take(parts[-1].read_table_actions())
+    parts.extend(
+        _part(store, sidecar_path(each.path), each.size_in_bytes) for each in found.sidecars
+    )
+    return OpenCheckpoint(found, tuple(manifests), tuple(parts))
+
+
+def _part(store: ObjectStore, path: str, size_bytes: int) -> CheckpointPart:
+    is_remote = store.local_path(path) is None
+    if is_remote and size_bytes <= _DOWNLOAD_BYTES:
+        return CheckpointPart(_Download(store, path), path)
+    open_input = partial(_read_existing, store.open_input, path)
+    return CheckpointPart(open_input, path, is_remote=is_remote)
+
+
+class _Download:
+    """Opens an object that is fetched once and kept, instead of anew for every column."""
+
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._lock = Lock()
+        self._data: bytes | None = None
+
+    def __call__(self) -> Any:
+        """A `pyarrow.NativeFile`."""
+        with self._lock:
+            if self._data is None:
+                self._data = _read_existing(self._store.read, self._path)
+            return pa.BufferReader(self._data)
+
+
+def _read_existing(read: Callable[[str], _Read], path: str) -> _Read:
+    try:
+        return read(path)
+    except FileNotFoundError as error:
+        raise CorruptLog(
+            "A file of the checkpoint is missing; restore it from a copy, or remove the "
+            "checkpoint if every commit before it is still there",
+            file=path,
+        ) from error
+
+
+def configuration_of(protocol: Protocol | None, metadata: Metadata | None) -> TableConfiguration:
+    """The configuration of a table by the actions of its log.
+
+    Raises:
+        MissingMetadata, MissingProtocol: there is none.
+    """
+    if metadata is None:
+        raise MissingMetadata(
+            "The log holds no metaData action, so the table has no schema; restore the log from a "
+            "copy, or create the table anew"
+        )
+    if protocol is None:
+        raise MissingProtocol(
+            "The log holds no protocol action, so nobody can tell what it takes to read the "
+            "table; restore the log from a copy, or create the table anew"
+        )
+    return TableConfiguration(protocol, metadata)
+
+
+def extended_segment(segment: LogSegment, commits: Sequence[tuple[int, bytes]]) -> LogSegment:
+    """The segment after the next commits, given as (version, contents)."""
+    # Their times are not known here: they are looked up when somebody asks.
+    files = [
+        CommitFile(version, version, ObjectMeta(commit_path(version), len(data), 0))
+        for version, data in commits
+    ]
+    return LogSegment(
+        version=commits[-1][0],
+        checkpoint=segment.checkpoint,
+        replay=(*segment.replay, *files),
+        commit=files[-1].file,
+        checksum=None,
+    )

@@ -1,0 +1,498 @@
+"""What the log says at one version: read on first use, cached, and carried forward by commits.
+
+Spec: Action Reconciliation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial, update_wrapper
+from itertools import chain
+from threading import RLock
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.errors import CorruptLog
+from dagster_delta.protocol.checkpoint.batches import (
+    FileBatch,
+    batches_of_files,
+    batches_of_part,
+    batches_of_removes,
+)
+from dagster_delta.protocol.checkpoint.columns import corruption_named
+from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
+from dagster_delta.protocol.log.replay import (
+    LIVE_FILE_SCHEMA,
+    TOMBSTONE_SCHEMA,
+    HiddenFiles,
+    ReconciledTail,
+    reconcile_tail,
+)
+from dagster_delta.protocol.log.segment import LogSegment
+from dagster_delta.protocol.log.tail import (
+    LogTail,
+    RawCommit,
+    add_columns,
+    decode_tail,
+    remove_columns,
+)
+from dagster_delta.protocol.statistics.log_statistics import (
+    checkpoint_statistics,
+    checkpoint_statistics_json,
+)
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
+from dagster_delta.protocol.values.arrow_columns import (
+    integer_column,
+    string_column,
+)
+from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.columns import (
+    chosen,
+    compacted,
+    extended,
+    filtered,
+    in_known_order,
+    narrowed,
+    with_merged_chunks,
+)
+from dagster_delta.table.log.fallback import LogFallback, begun
+from dagster_delta.table.log.reader import EMPTY_CHECKPOINT, open_checkpoint, read_commits
+
+__all__ = ["LogState"]
+
+# Statistics are carried forward from checkpoint to checkpoint unless they would weigh too much.
+_MAX_KEPT_STATISTICS_BYTES = 64 * 1024 * 1024
+
+_P = ParamSpec("_P")
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """Everything older than the tail."""
+
+    actions: TableActions = field(default_factory=TableActions)
+    parts: tuple[CheckpointPart, ...] = ()
+    masks: tuple[Any, ...] | None = None
+    """Per part a `pa.BooleanArray` of its live adds; None while nobody has looked."""
+    rows: Any = field(default_factory=partial(pa.Table.from_batches, [], LIVE_FILE_SCHEMA))
+    """`pa.Table` of LIVE_FILE_SCHEMA: live files that later commits added."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that are in memory already: the parts' live adds, then `rows`."""
+    statistics: tuple[tuple[StatisticsColumn, ...], Any] | None = None
+    """The last statistics that were asked for and their `pa.Table`, row for row with `columns`."""
+    tombstones: Any = None
+    """`pa.Table` of TOMBSTONE_SCHEMA; None for those of the parts."""
+    tombstone_tails: tuple[LogTail, ...] = ()
+    """Commits that are in `masks` and `rows`, and not yet in the tombstones."""
+
+
+class _Source:
+    """A base and the commits read together with it; shared by the versions that build on it."""
+
+    def __init__(self, read: Callable[[], tuple[_Base, tuple[LogTail, ...]]]) -> None:
+        self._read = read
+        self._lock = RLock()
+        self.loaded: tuple[_Base, tuple[LogTail, ...]] | None = None
+
+    def load(self) -> tuple[_Base, tuple[LogTail, ...]]:
+        with self._lock:
+            if self.loaded is None:
+                self.loaded = self._read()
+            return self.loaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Which files are live."""
+
+    tail: ReconciledTail
+    masks: tuple[Any, ...]
+    """Per part of the base a `pa.BooleanArray` of its live adds."""
+    kept: Any
+    """`pa.BooleanArray` over the base's live rows: those the tail leaves alone; None for all."""
+    rows: Any
+    """`pa.Table`: the live ones of the base's `rows`."""
+    num_files: int
+
+
+def _despite_damage(
+    answer: Callable[Concatenate[LogState, _P], _Answer],
+) -> Callable[Concatenate[LogState, _P], _Answer]:
+    """A method that turns to other files of the log when one that it can do without is damaged."""
+
+    def answer_despite_damage(self: LogState, /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
+        try:
+            return answer(self, *args, **kwargs)
+        except CorruptLog as error:
+            with self._lock:
+                self._fall_back(error)
+            return answer(self, *args, **kwargs)
+
+    update_wrapper(answer_despite_damage, answer)
+    return answer_despite_damage
+
+
+class LogState:
+    """The reconciled log at one version. Thread-safe; nothing about it changes but its caches."""
+
+    def __init__(
+        self, source: _Source, fallback: LogFallback, later: tuple[LogTail, ...] = ()
+    ) -> None:
+        self._source = source
+        self._fallback = fallback
+        self._later = later
+        self._lock = RLock()
+        self._files: _Files | None = None
+        self._columns: dict[str, Any] = {}
+        self._added_rows: Any = None
+        self._statistics: tuple[tuple[StatisticsColumn, ...], Any] | None = None
+        self._tombstones: Any = None
+        self._actions: TableActions | None = None
+
+    @classmethod
+    def of_segment(cls, store: ObjectStore, segment: LogSegment) -> LogState:
+        """The state of a log segment. Nothing is read before it is asked for."""
+        return cls(_Source(partial(_read_segment, store, segment)), LogFallback(store, segment))
+
+    def advance(self, tail: LogTail, segment: LogSegment) -> LogState:
+        """The state after more commits; what is known already is carried over.
+
+        Args:
+            tail: the commits.
+            segment: of the version after them.
+        """
+        with self._lock:
+            fallback = self._fallback.after(segment)
+            if self._files is None:
+                return LogState(self._source, fallback, (*self._later, tail))
+            settled = self._settle(self._files)
+        return LogState(_Source(lambda: (settled, ())), fallback, (tail,))
+
+    @property
+    def has_read_commits(self) -> bool:
+        """Whether the commits after the checkpoint were read."""
+        return bool(self._later) or self._source.loaded is not None
+
+    @property
+    def damaged_files(self) -> tuple[str, ...]:
+        """Files of the log that were found to be damaged, and that the version can do without."""
+        return self._fallback.damaged
+
+    def _fall_back(self, error: CorruptLog) -> None:
+        """Answer from other files of the log; rows stay in the order in which they are known."""
+        if self._fallback.knows(error):
+            # Another thread was quicker.
+            return
+        fallback = self._fallback.around(error)
+        read = partial(_read_segment, fallback.store, fallback.segment)
+        other = LogState(_Source(read), fallback)
+        actions, rows = other.table_actions(), other.live_files(LIVE_FILE_SCHEMA.names)
+        tombstones = other.tombstones(removed_after_ms=0)
+        self._fallback = other._fallback
+        if self._files is not None:
+            rows = in_known_order(rows, self._columns["path"], error)
+        base = _Base(actions=actions, rows=rows, tombstones=tombstones)
+        self._source, self._later = _Source(lambda: (base, ())), ()
+        self._files = self._added_rows = self._statistics = None
+        self._tombstones = self._actions = None
+        self._columns = {}
+
+    @_despite_damage
+    def table_actions(self) -> TableActions:
+        """Protocol, metadata, transactions and domains (removed ones included)."""
+        with self._lock:
+            if self._actions is None:
+                base, tails = self._load()
+                merged = TableActions()
+                merged.take(base.actions)
+                for tail in tails:
+                    merged.protocol = tail.protocol or merged.protocol
+                    merged.metadata = tail.metadata or merged.metadata
+                    merged.txns.update(tail.txns)
+                    merged.domain_metadata.update(tail.domain_metadata)
+                self._actions = merged
+            return self._actions
+
+    @property
+    @_despite_damage
+    def num_files(self) -> int:
+        """Number of live files."""
+        return self._reconciled().num_files
+
+    @property
+    @_despite_damage
+    def max_file_actions(self) -> int:
+        """Number of live files and tombstones, or some more."""
+        with self._lock:
+            base, tails = self._load()
+        known = len(base.rows) + (0 if base.tombstones is None else len(base.tombstones))
+        tails = (*base.tombstone_tails, *tails)
+        return known + sum(part.num_rows for part in base.parts) + sum(len(t.keys) for t in tails)
+
+    @_despite_damage
+    def unread_parts(self) -> tuple[CheckpointPart, ...]:
+        """The files of the checkpoint, if nobody has looked for live files in them yet. Their
+        footers have been read.
+        """
+        with self._lock:
+            base, _ = self._load()
+            if self._files is not None or base.masks is not None:
+                return ()
+            for part in base.parts:
+                part.check_footer()
+            return base.parts
+
+    @_despite_damage
+    def replayed_tail(self) -> tuple[tuple[str, ...], Any]:
+        """What the commits after the checkpoint say: keys of files that they remove or add again,
+        and the files they leave added, a `pa.Table` of LIVE_FILE_SCHEMA.
+        """
+        with self._lock:
+            _, tails = self._load()
+            tail = reconcile_tail(tails)
+            return tail.keys, add_columns(_commits(tails), tail.live_adds)
+
+    @_despite_damage
+    def live_files(self, names: Sequence[str]) -> Any:
+        """A `pa.Table` with these columns of LIVE_FILE_SCHEMA, in the same row order always."""
+        with self._lock:
+            self._read_columns([name for name in names if name not in self._columns])
+            schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in names])
+            return pa.Table.from_arrays([self._columns[name] for name in names], schema=schema)
+
+    @_despite_damage
+    def file_batches(
+        self, names: Sequence[str], statistics: Sequence[StatisticsColumn] | None
+    ) -> Iterator[FileBatch]:
+        """The live files in the order of `live_files`, a batch at a time, none of them kept.
+
+        Damage that shows before the first batch is passed over where it can be.
+
+        Args:
+            names: columns of LIVE_FILE_SCHEMA.
+            statistics: columns that statistics may be asked for; None where none are.
+        """
+        with self._lock:
+            base, tails = self._load()
+            if self._files is not None:
+                hidden, masks = HiddenFiles(()), self._files.masks
+                known = [self._files.rows, self._added()]
+            else:
+                tail = reconcile_tail(tails)
+                hidden, masks = HiddenFiles(tail.keys), base.masks or (None,) * len(base.parts)
+                vectors = base.rows.column("deletion_vector")
+                kept = hidden.rows_to_keep(base.rows.column("path"), vectors.filter)
+                rows = base.rows if kept is None else base.rows.filter(kept)
+                known = [rows, add_columns(_commits(tails), tail.live_adds)]
+        checkpointed = (
+            batches_of_part(part, names, statistics, hidden=hidden, live=mask)
+            for part, mask in zip(base.parts, masks, strict=True)
+        )
+        return begun(
+            chain(
+                chain.from_iterable(checkpointed),
+                chain.from_iterable(batches_of_files(each, names) for each in known),
+            )
+        )
+
+    @_despite_damage
+    def tombstone_batches(self, *, removed_after_ms: int) -> Iterator[Any]:
+        """What `tombstones` gives, in several `pa.Table`s, none of them kept."""
+        with self._lock:
+            base, tails = self._load()
+            if self._tombstones is not None or base.tombstones is not None:
+                return iter([self.tombstones(removed_after_ms=removed_after_ms)])
+            tails = (*base.tombstone_tails, *tails)
+        tail = reconcile_tail(tails)
+        hidden = HiddenFiles(tail.keys)
+        older = chain.from_iterable(batches_of_removes(part, hidden) for part in base.parts)
+        newer = remove_columns(_commits(tails), tail.live_removes)
+        return begun(_unexpired(each, removed_after_ms) for each in chain(older, [newer]))
+
+    @_despite_damage
+    def statistics(self, columns: Sequence[StatisticsColumn]) -> Any:
+        """The statistics table of all live files, row for row with `live_files`."""
+        with self._lock:
+            wanted = tuple(columns)
+            if self._statistics is not None and self._statistics[0] == wanted:
+                return self._statistics[1]
+            older = self._base_statistics(wanted)
+            newer = parse_statistics_json(self._added().column("stats"), columns)
+            table = pa.concat_tables([*older, newer])
+            if table.nbytes <= _MAX_KEPT_STATISTICS_BYTES:
+                self._statistics = wanted, table
+            return table
+
+    def _base_statistics(self, columns: tuple[StatisticsColumn, ...]) -> list[Any]:
+        files = self._reconciled()
+        base, _ = self._load()
+        if base.statistics is not None and base.statistics[0] == columns:
+            table = base.statistics[1]
+            return [table if files.kept is None else table.filter(files.kept)]
+        tables = []
+        for part, mask in zip(base.parts, files.masks, strict=True):
+            with corruption_named(part.path):
+                tables.append(checkpoint_statistics(part, mask, columns))
+        return [*tables, parse_statistics_json(files.rows.column("stats"), columns)]
+
+    @_despite_damage
+    def tombstones(self, *, removed_after_ms: int) -> Any:
+        """A `pa.Table` of TOMBSTONE_SCHEMA: removes that came later than that, oldest first.
+
+        Spec: a remove without a timestamp has expired long ago.
+        """
+        with self._lock:
+            if self._tombstones is None:
+                self._tombstones = self._read_tombstones()
+            # What has expired once needs not be carried on.
+            self._tombstones = _unexpired(self._tombstones, removed_after_ms)
+            return self._tombstones
+
+    def _load(self) -> tuple[_Base, tuple[LogTail, ...]]:
+        base, tails = self._source.load()
+        return base, (*tails, *self._later)
+
+    def _reconciled(self) -> _Files:
+        with self._lock:
+            if self._files is None:
+                self._files = self._reconcile()
+            return self._files
+
+    def _reconcile(self) -> _Files:
+        base, tails = self._load()
+        tail = reconcile_tail(tails)
+        masks, paths = _live_paths(base)
+        kept = HiddenFiles(tail.keys).rows_to_keep(
+            pa.chunked_array(paths, pa.string()), partial(_vectors_of, base, masks)
+        )
+        rows = base.rows
+        if kept is not None:
+            paths = filtered(paths, kept)
+            rows = rows.filter(kept.slice(len(kept) - len(rows)))
+            masks = narrowed(masks, kept)
+        added = chosen([path for each in tails for path in each.add_paths], tail.live_adds)
+        column = extended(pa.chunked_array(paths, pa.string()), string_column(added))
+        self._columns["path"] = column
+        return _Files(tail, masks, kept, rows, len(column))
+
+    def _read_columns(self, names: Sequence[str]) -> None:
+        files = self._reconciled()
+        names = [name for name in names if name not in self._columns]
+        if not names:
+            return
+        base, tails = self._load()
+        held = {name: base.columns[name] for name in names if name in base.columns}
+        if files.kept is not None:
+            held = {
+                name: pa.chunked_array(filtered(column.chunks, files.kept), column.type)
+                for name, column in held.items()
+            }
+        held |= _read_base(base, files, [name for name in names if name not in held])
+        for name in names:
+            if name == "size_bytes":
+                sizes = [size for each in tails for size in each.add_sizes]
+                added = integer_column(chosen(sizes, files.tail.live_adds))
+            else:
+                added = self._added().column(name)
+            self._columns[name] = extended(held[name], added)
+
+    def _added(self) -> Any:
+        if self._added_rows is None:
+            files = self._reconciled()
+            self._added_rows = add_columns(_commits(self._load()[1]), files.tail.live_adds)
+        return self._added_rows
+
+    def _read_tombstones(self) -> Any:
+        base, tails = self._load()
+        tails = (*base.tombstone_tails, *tails)
+        tail = reconcile_tail(tails)
+        older = base.tombstones
+        if older is None:
+            removes = [part.read_removes() for part in base.parts]
+            older = (
+                pa.concat_tables(removes)
+                if removes
+                else pa.Table.from_batches([], TOMBSTONE_SCHEMA)
+            )
+        vectors = older.column("deletion_vector")
+        kept = HiddenFiles(tail.keys).rows_to_keep(older.column("path"), vectors.filter)
+        older = older if kept is None else older.filter(kept)
+        return pa.concat_tables([older, remove_columns(_commits(tails), tail.live_removes)])
+
+    def _settle(self, files: _Files) -> _Base:
+        base, tails = self._load()
+        if self._tombstones is None:
+            tombstones, pending = base.tombstones, (*base.tombstone_tails, *tails)
+        else:
+            tombstones, pending = compacted(self._tombstones), ()
+        return _Base(
+            actions=self.table_actions(),
+            parts=base.parts,
+            masks=files.masks,
+            rows=compacted(pa.concat_tables([files.rows, self._added()])),
+            columns={name: with_merged_chunks(column) for name, column in self._columns.items()},
+            statistics=self._statistics and (self._statistics[0], compacted(self._statistics[1])),
+            tombstones=tombstones,
+            tombstone_tails=pending,
+        )
+
+
+def _read_segment(store: ObjectStore, segment: LogSegment) -> tuple[_Base, tuple[LogTail, ...]]:
+    checkpoint = EMPTY_CHECKPOINT
+    if segment.checkpoint is not None:
+        checkpoint = open_checkpoint(store, segment.checkpoint)
+    commits = read_commits(store, segment.replay)
+    tail = decode_tail((*checkpoint.manifests, *commits))
+    return _Base(checkpoint.actions, checkpoint.parts), (tail,)
+
+
+def _unexpired(tombstones: Any, removed_after_ms: int) -> Any:
+    since = pc.greater(tombstones.column("deletion_timestamp_ms"), integer_scalar(removed_after_ms))
+    return tombstones if pc.all(since, skip_nulls=False).as_py() else tombstones.filter(since)
+
+
+def _commits(tails: Sequence[LogTail]) -> list[RawCommit]:
+    return [commit for tail in tails for commit in tail.commits]
+
+
+def _live_paths(base: _Base) -> tuple[tuple[Any, ...], list[Any]]:
+    """The masks of the parts, and the paths of all live files of the base in chunks."""
+    if base.masks is not None and "path" in base.columns:
+        return base.masks, base.columns["path"].chunks
+    found = [part.add_rows() for part in base.parts]
+    chunks = [chunk for _, paths in found for chunk in paths]
+    chunks += base.rows.column("path").chunks
+    return tuple(mask for mask, _ in found), chunks
+
+
+def _vectors_of(base: _Base, masks: Sequence[Any], touched: Any) -> Any:
+    """Deletion vectors of some live files of the base: a `pa.ChunkedArray`."""
+    touched_masks = narrowed(masks, touched)
+    chunks: list[Any] = []
+    for part, mask in zip(base.parts, touched_masks, strict=True):
+        chunks += part.read_adds(["deletion_vector"], mask)["deletion_vector"].chunks
+    later = touched.slice(len(touched) - len(base.rows))
+    chunks += base.rows.column("deletion_vector").filter(later).chunks
+    return pa.chunked_array(chunks, LIVE_FILE_SCHEMA.field("deletion_vector").type)
+
+
+def _read_base(base: _Base, files: _Files, names: Sequence[str]) -> dict[str, Any]:
+    chunks: dict[str, list[Any]] = {name: [] for name in names}
+    plain = [name for name in names if name != "stats"]
+    for part, mask in zip(base.parts, files.masks, strict=True):
+        columns = part.read_adds(plain, mask) if plain else {}
+        if "stats" in chunks:
+            with corruption_named(part.path):
+                columns["stats"] = checkpoint_statistics_json(part, mask)
+        for name, column in columns.items():
+            chunks[name] += column.chunks
+    for name in names:
+        chunks[name] += files.rows.column(name).chunks
+    return {
+        name: pa.chunked_array(chunks[name], LIVE_FILE_SCHEMA.field(name).type) for name in names
+    }

@@ -1,0 +1,1 @@
+"""What follows a commit: checksums, checkpoints and log clean-up."""

@@ -1,0 +1,267 @@
+"""Checkpoints on their way into the log: whole, or of a large table in several files.
+
+What makes a large checkpoint goes through in batches, so that it takes the memory of some of them.
+Nothing of it is visible before all of it is there: a checkpoint in parts counts when it has every
+part, and sidecars count when a manifest names them.
+
+Spec: Checkpoints; Last Checkpoint File; V2 Spec checkpoints; Sidecar Files.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_delta.errors import DeltaError
+from dagster_delta.protocol.actions import SidecarFile
+from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, encode_last_checkpoint
+from dagster_delta.protocol.checkpoint.parquet_footer import copy_sealed, with_sealed_footer
+from dagster_delta.protocol.checkpoint.parts import ActionFile, ClusteredFiles
+from dagster_delta.protocol.checkpoint.writer import (
+    CheckpointState,
+    encode_actions_file,
+    encode_checkpoint,
+    file_actions,
+    other_actions,
+    stack_actions,
+    statistics_columns,
+)
+from dagster_delta.protocol.log.paths import (
+    LAST_CHECKPOINT_PATH,
+    checkpoint_path,
+    multi_part_checkpoint_paths,
+    sidecar_path,
+    v2_checkpoint_path,
+)
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.storage.scratch_directory import scratch_directory
+from dagster_delta.table.log.reader import read_last_checkpoint
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["MAX_ACTIONS_PER_FILE", "MAX_HELD_ACTIONS", "write_checkpoint"]
+
+MAX_ACTIONS_PER_FILE = 1_000_000
+"""File actions beyond which a checkpoint is split into files."""
+MAX_HELD_ACTIONS = 250_000
+"""File actions up to which a checkpoint is put together in memory, from what a handle may hold
+anyway."""
+
+_NO_FILES = pa.Table.from_batches([], LIVE_FILE_SCHEMA)
+_NO_TOMBSTONES = pa.Table.from_batches([], TOMBSTONE_SCHEMA)
+
+
+def write_checkpoint(
+    snapshot: Snapshot, *, now_ms: int, max_actions_per_file: int = MAX_ACTIONS_PER_FILE
+) -> None:
+    """Store a checkpoint of a version, and point `_last_checkpoint` to it.
+
+    Args:
+        snapshot: the version.
+        now_ms: what the retention of tombstones is measured against, milliseconds since the epoch.
+        max_actions_per_file: file actions beyond which it is split: a classic checkpoint into
+            parts, one of a table with the feature v2Checkpoint into sidecars.
+
+    Raises:
+        InvalidTable, StorageFailure.
+    """
+    configuration, version = snapshot.configuration, snapshot.version
+    knows_v2 = configuration.supports("v2Checkpoint")
+    as_v2 = knows_v2 and configuration.properties.checkpoint_policy == "v2"
+    bound = snapshot.max_file_actions
+    path = checkpoint_path(version)
+    if as_v2:
+        path = v2_checkpoint_path(version, str(uuid.uuid4()), "parquet")
+    if bound <= min(MAX_HELD_ACTIONS, max_actions_per_file):
+        stored = _store_whole(snapshot, now_ms, path, as_v2=as_v2)
+    elif bound <= max_actions_per_file:
+        stored = _store_parts(snapshot, now_ms, (path,), as_v2=as_v2)
+    elif knows_v2:
+        # The feature forbids checkpoints in several parts.
+        stored = _store_sidecars(snapshot, now_ms, max_actions_per_file)
+    else:
+        paths = multi_part_checkpoint_paths(version, -(-bound // max_actions_per_file))
+        stored = _store_parts(snapshot, now_ms, paths, as_v2=False)
+    hint = read_last_checkpoint(snapshot.store)
+    if hint is None or hint.version <= snapshot.version:
+        snapshot.store.put(LAST_CHECKPOINT_PATH, encode_last_checkpoint(stored))
+
+
+def _store_whole(snapshot: Snapshot, now_ms: int, path: str, *, as_v2: bool) -> LastCheckpoint:
+    """A checkpoint in one file that is put together in memory."""
+    live_files = snapshot.live_files()
+    # What stands in a checkpoint outlives the commits that could contradict it.
+    snapshot.check_totals()
+    state = replace(
+        _without_files(snapshot, now_ms),
+        live_files=live_files,
+        statistics=snapshot.statistics(statistics_columns(snapshot.configuration)),
+        tombstones=snapshot.tombstones(now_ms=now_ms),
+    )
+    encoded = encode_checkpoint(state, as_v2=as_v2)
+    # Every attempt at one version has the same contents, so replacing a file is harmless.
+    snapshot.store.put(path, encoded.data)
+    return LastCheckpoint(
+        version=snapshot.version,
+        size=encoded.num_actions,
+        size_bytes=len(encoded.data),
+        num_add_files=encoded.num_add_files,
+    )
+
+
+def _without_files(snapshot: Snapshot, now_ms: int) -> CheckpointState:
+    """The state of the version but for its files and tombstones."""
+    columns = statistics_columns(snapshot.configuration)
+    return CheckpointState(
+        version=snapshot.version,
+        configuration=snapshot.configuration,
+        live_files=_NO_FILES,
+        statistics=parse_statistics_json(_NO_FILES["stats"], columns),
+        tombstones=_NO_TOMBSTONES,
+        transactions=snapshot.transactions(now_ms=now_ms),
+        domain_metadata=tuple(snapshot.domain_metadata().values()),
+    )
+
+
+@dataclass(slots=True)
+class _FileActions:
+    """The file actions of a version, in batches."""
+
+    snapshot: Snapshot
+    empty: CheckpointState
+    now_ms: int
+    num_adds: int = 0
+    """Of the batches so far."""
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Tables of actions, and the paths that their rows are about."""
+        columns = statistics_columns(self.snapshot.configuration)
+        for batch in self.snapshot.file_batches(LIVE_FILE_SCHEMA.names, columns):
+            self.num_adds += batch.files.num_rows
+            adds = replace(self.empty, live_files=batch.files, statistics=batch.statistics(columns))
+            yield file_actions(adds), batch.files["path"]
+        # What stands in a checkpoint outlives the commits that could contradict it.
+        self.snapshot.check_totals()
+        for removed in self.snapshot.tombstone_batches(now_ms=self.now_ms):
+            yield file_actions(replace(self.empty, tombstones=removed)), removed["path"]
+
+
+def _store_parts(
+    snapshot: Snapshot, now_ms: int, paths: Sequence[str], *, as_v2: bool
+) -> LastCheckpoint:
+    """A checkpoint in files that hold all of it, without sidecars."""
+    store, empty = snapshot.store, _without_files(snapshot, now_ms)
+    first = stack_actions([other_actions(empty, as_v2=as_v2), file_actions(empty)])
+    actions = _FileActions(snapshot, empty, now_ms)
+    with scratch_directory("checkpoint-") as directory:
+        # On disk first: a part of which the end is missing must never stand under its name.
+        files = [Path(directory, str(number)) for number in range(len(paths))]
+        with ExitStack() as opened:
+            parts = []
+            for number, file in enumerate(files):
+                parts.append(ActionFile(str(file), file_actions(empty) if number else first))
+                opened.callback(parts[-1].abandon)
+            clustered = ClusteredFiles(parts)
+            for rows, about in actions:
+                clustered.add(rows, about)
+            for part in parts:
+                part.close()
+        size_bytes = 0
+        for path, file in zip(paths, files, strict=True):
+            data = with_sealed_footer(file.read_bytes())
+            size_bytes += len(data)
+            # Every attempt at one version has the same contents: replacing a file is harmless.
+            store.put(path, data)
+    return LastCheckpoint(
+        version=snapshot.version,
+        size=sum(part.num_actions for part in parts),
+        parts=len(paths) if len(paths) > 1 else None,
+        size_bytes=size_bytes,
+        num_add_files=actions.num_adds,
+    )
+
+
+def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) -> LastCheckpoint:
+    """A V2 checkpoint whose file actions stand in sidecars."""
+    store, empty = snapshot.store, _without_files(snapshot, now_ms)
+    actions = _FileActions(snapshot, empty, now_ms)
+    with scratch_directory("checkpoint-") as directory:
+        file = Path(directory, "sidecar")
+        sidecars = _Sidecars(snapshot, file_actions(empty), now_ms, file)
+        try:
+            for rows, _ in actions:
+                for start in range(0, rows.num_rows, max_actions_per_file):
+                    sidecars.add(rows.slice(start, max_actions_per_file), max_actions_per_file)
+            sidecars.finish()
+        except BaseException:
+            sidecars.abandon()
+            raise
+    others = other_actions(empty, as_v2=True, sidecars=sidecars.written)
+    manifest = encode_actions_file(stack_actions([others, file_actions(empty)]))
+    store.put(v2_checkpoint_path(snapshot.version, str(uuid.uuid4()), "parquet"), manifest)
+    return LastCheckpoint(
+        version=snapshot.version,
+        size=others.num_rows + sidecars.num_actions,
+        size_bytes=len(manifest) + sum(each.size_in_bytes for each in sidecars.written),
+        num_add_files=actions.num_adds,
+    )
+
+
+class _Sidecars:
+    """Sidecars that are written one after the other, each on the local disk first."""
+
+    def __init__(self, snapshot: Snapshot, empty: Any, now_ms: int, file: Path) -> None:
+        self._store = snapshot.store
+        self._empty = empty
+        self._now_ms = now_ms
+        self._file = file
+        self._names: list[str] = []
+        self._current: ActionFile | None = None
+        self.written: list[SidecarFile] = []
+        self.num_actions = 0
+
+    def add(self, actions: Any, max_actions: int) -> None:
+        """Take file actions; begin another file where they would be too many for one."""
+        begun = 0 if self._current is None else self._current.num_actions
+        if begun + actions.num_rows > max_actions:
+            self.finish()
+        if self._current is None:
+            self._current = ActionFile(str(self._file), self._empty)
+        self._current.add(actions)
+        self.num_actions += actions.num_rows
+
+    def finish(self) -> None:
+        """Close the file that is under way, and store it."""
+        if self._current is None:
+            return
+        self._current.close()
+        self._current = None
+        self._names.append(f"{uuid.uuid4()}.parquet")
+        with self._store.open_output(sidecar_path(self._names[-1])) as sink:
+            size_bytes = copy_sealed(self._file, sink)
+        self.written.append(
+            SidecarFile(
+                path=self._names[-1],
+                size_in_bytes=size_bytes,
+                modification_time_ms=self._now_ms,
+                tags={},
+            )
+        )
+
+    def abandon(self) -> None:
+        """Delete what nobody will refer to, as far as the store lets it."""
+        try:
+            if self._current is not None:
+                self._current.abandon()
+            self._store.delete(map(sidecar_path, self._names))
+        except (DeltaError, OSError):
+            # Log clean-up finds them later.
+            return

@@ -1,0 +1,330 @@
+"""Deletes the part of the log that is older than the table has to remember.
+
+Spec: Metadata Cleanup; Checkpoint Protection; In-Commit Timestamps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.errors import DeltaError, InvalidArgument, InvalidTable
+from dagster_delta.protocol.log.cleanup import cut_version, expired_log_files, midnight_before
+from dagster_delta.protocol.log.paths import (
+    LOG_DIRECTORY,
+    SIDECAR_DIRECTORY,
+    LogFileKind,
+    parse_log_file_name,
+    sidecar_path,
+    version_prefix,
+)
+from dagster_delta.protocol.log.segment import CheckpointFiles, LogListing
+from dagster_delta.protocol.log.tail import decode_tail
+from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.table.log.reader import list_log, located, open_checkpoint
+from dagster_delta.table.maintenance.file_listing import LISTED_FILE_SCHEMA
+from dagster_delta.table.read.time_travel import newest_version_until
+from dagster_delta.table.write.newest_commit import check_newest_commit
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.engine import Clock
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["LogCleanupResult", "clean_expired_log", "clean_log"]
+
+_LOG = logging.getLogger(__name__)
+
+_HOUR_MS = 60 * 60 * 1000
+_DAY_MS = 24 * _HOUR_MS
+_FILES_PER_DELETE = 1000
+_CHECKPOINT_KINDS = frozenset(
+    {LogFileKind.CHECKPOINT, LogFileKind.CHECKPOINT_PART, LogFileKind.CHECKPOINT_V2}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogCleanupResult:
+    """What a clean-up of the log deleted, or would delete."""
+
+    dry_run: bool
+    files: Any
+    """`pa.Table` of the files: `path` (relative to the root), `size_bytes`, `modified_ms`."""
+    retention_ms: int
+    """How long versions can be read, in milliseconds."""
+    cutoff_ms: int
+    """The midnight (UTC) since which every version stays, in milliseconds since the epoch."""
+    earliest_version: int | None
+    """The oldest version that can be read afterwards."""
+    kept_because: str | None = None
+    """Why older versions stay although they have expired."""
+
+    @property
+    def num_files(self) -> int:
+        """Number of the files."""
+        return int(self.files.num_rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files."""
+        return pc.sum(self.files["size_bytes"], min_count=0).as_py() or 0
+
+
+def clean_log(
+    store: ObjectStore,
+    snapshot: Snapshot,
+    *,
+    clock: Clock,
+    retention_hours: float | None = None,
+    dry_run: bool = True,
+    enforce_retention: bool = True,
+    may_write_checkpoint: bool = True,
+) -> LogCleanupResult:
+    """Delete the log of the versions that have expired, up to a checkpoint.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest version.
+        clock: milliseconds since the epoch.
+        retention_hours: how long versions can be read; by default what the table says.
+        dry_run: only find the files.
+        enforce_retention: refuse what the properties of the table do not allow.
+        may_write_checkpoint: whether the log may get a checkpoint where it is to begin.
+
+    Raises:
+        InvalidArgument: the retention is shorter than the table's, or the table keeps its log.
+        InvalidTable: the version that the log is to begin with cannot be read; nothing was deleted.
+        UnsupportedFeature, UnsupportedWriterVersion: this library cannot write the table.
+        StorageFailure: the store refused or failed; what is left of the log is whole.
+    """
+    configuration = snapshot.configuration
+    configuration.check_writable(table=store.location.uri, version=snapshot.version)
+    retention_ms = _retention_ms(snapshot, retention_hours, enforce_retention=enforce_retention)
+    now_ms = clock()
+    cutoff_ms = midnight_before(now_ms - retention_ms)
+    files = list(_log_files(store))
+    listing = LogListing.sort(files)
+    plan = _plan(snapshot, listing, cutoff_ms, may_write_checkpoint=may_write_checkpoint)
+    cut = plan.cut
+    if cut is None:
+        earliest = listing.earliest_version
+        none = _table_of(())
+        return LogCleanupResult(dry_run, none, retention_ms, cutoff_ms, earliest, plan.kept_because)
+    if not dry_run:
+        check_newest_commit(snapshot)
+        _make_readable(store, cut, listing, now_ms)
+    expired = expired_log_files(files, cut)
+    if configuration.supports("v2Checkpoint"):
+        expired += _unreferenced_sidecars(store, files, cut, now_ms)
+    if not dry_run:
+        _delete(store, [each.path for each in expired])
+    return LogCleanupResult(dry_run, _table_of(expired), retention_ms, cutoff_ms, cut)
+
+
+def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
+    """The version that the log begins with after it was cleaned up; None where that was not due.
+
+    What is not due costs the listing of what has expired, one page of names on most tables.
+
+    Args:
+        snapshot: the latest version, with a checkpoint.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        DeltaError: as `clean_log`.
+    """
+    properties = snapshot.configuration.properties
+    if not properties.enable_expired_log_cleanup:
+        return None
+    cutoff_ms = midnight_before(clock() - properties.log_retention_ms)
+    if not _has_expired(snapshot.store, cutoff_ms):
+        return None
+    result = clean_log(
+        snapshot.store, snapshot, clock=clock, dry_run=False, may_write_checkpoint=False
+    )
+    return result.earliest_version if result.num_files else None
+
+
+def _has_expired(store: ObjectStore, cutoff_ms: int) -> bool:
+    """Whether a checkpoint with older files before it was made in time, by the times of files."""
+    first: int | None = None
+    checkpoint: int | None = None
+    for file in _log_files(store):
+        name = parse_log_file_name(file.path.rpartition("/")[2])
+        if name is None:
+            continue
+        first = name.version if first is None else first
+        if name.kind in _CHECKPOINT_KINDS:
+            checkpoint = name.version
+        elif name.kind is LogFileKind.COMMIT:
+            # Times grow with versions, so that all that follow are younger.
+            if file.modified_ms > cutoff_ms:
+                return False
+            if name.version == checkpoint and checkpoint > first:
+                return True
+    return False
+
+
+def _log_files(store: ObjectStore) -> Iterator[ObjectMeta]:
+    """The files of versions, in the order of their names."""
+    for meta in store.list_from(LOG_DIRECTORY, version_prefix(0)):
+        if not meta.path[len(LOG_DIRECTORY) + 1 :][:1].isdigit():
+            return
+        yield meta
+
+
+def _retention_ms(
+    snapshot: Snapshot, retention_hours: float | None, *, enforce_retention: bool
+) -> int:
+    properties = snapshot.configuration.properties
+    table = snapshot.store.location.uri
+    if enforce_retention and not properties.enable_expired_log_cleanup:
+        raise InvalidArgument(
+            "the table keeps its log (delta.enableExpiredLogCleanup = false); set the property to "
+            "true, or pass enforce_retention=False",
+            table=table,
+        )
+    own = properties.log_retention_ms
+    if retention_hours is None:
+        return own
+    retention_ms = int(retention_hours * _HOUR_MS)
+    if retention_ms < 0:
+        raise InvalidArgument(
+            f"the retention is a number of hours from 0 on, not {retention_hours}", table=table
+        )
+    if retention_ms < own and enforce_retention:
+        raise InvalidArgument(
+            f"a retention of {retention_hours:g} hours is shorter than the {own / _HOUR_MS:g} "
+            "hours of the table (delta.logRetentionDuration): older versions could not be read, "
+            "and consumers that are further behind would lose commits; leave it out, or pass "
+            "enforce_retention=False",
+            table=table,
+        )
+    return retention_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    cut: int | None
+    """Version that the log is to begin with; None where it stays as it is."""
+    kept_because: str | None = None
+
+
+def _plan(
+    snapshot: Snapshot, listing: LogListing, cutoff_ms: int, *, may_write_checkpoint: bool
+) -> _Plan:
+    configuration = snapshot.configuration
+    newest = newest_version_until(snapshot.store, listing, configuration, cutoff_ms)
+    if newest is None:
+        return _Plan(None)
+    interval = configuration.properties.checkpoint_interval if may_write_checkpoint else None
+    cut = cut_version(listing, newest, new_checkpoint_after=interval)
+    if cut is None or not configuration.supports("checkpointProtection"):
+        return _Plan(cut)
+    protected = configuration.properties.checkpoint_protection_before_version
+    if cut < protected:
+        # Spec: all of the log before that version is cleaned up in one go, or nothing.
+        return _Plan(
+            None,
+            f"versions before {protected} go all at once, as a table feature was dropped then, "
+            f"and those from {cut} on have to stay",
+        )
+    return _Plan(cut)
+
+
+def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: int) -> None:
+    """Make sure that the log can begin with a version: that has a checkpoint, and can be read."""
+    from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+    from dagster_delta.table.read.snapshot import Snapshot
+
+    table = store.location.uri
+    if cut not in listing.checkpoints:
+        old = Snapshot.of_segment(store, listing.segment(cut, table=table))
+        # A checkpoint in a protocol that is not understood could leave something out.
+        old.configuration.check_writable(table=table, version=cut)
+        write_checkpoint(old, now_ms=now_ms)
+    segment = list_log(store, start=cut, end=cut).segment(cut, table=table)
+    if segment.checkpoint is not None:
+        _check_checkpoint(store, segment.checkpoint)
+    # With what the checksum of the version counts, so that it is held against that.
+    columns = ["size_bytes", "deletion_vector"]
+    snapshot = Snapshot.of_segment(store, segment)
+    num_files = sum(batch.files.num_rows for batch in snapshot.file_batches(columns))
+    snapshot.check_totals()
+    if segment.checkpoint is None or segment.checkpoint.version != cut:
+        raise InvalidTable(
+            "the checkpoint that the log was to begin with is not there any more; nothing was "
+            "deleted",
+            table=table,
+            version=cut,
+        )
+    _LOG.debug("the log of %s can begin with version %d (%d files)", table, cut, num_files)
+
+
+def _check_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> None:
+    """Read a checkpoint to the last byte: soon nobody can read the version without it."""
+    with located(store, checkpoint.version):
+        opened = open_checkpoint(store, checkpoint)
+        decode_tail(opened.manifests)
+        for part in opened.parts:
+            part.check_pages()
+
+
+def _unreferenced_sidecars(
+    store: ObjectStore, files: Sequence[ObjectMeta], cut: int, now_ms: int
+) -> list[ObjectMeta]:
+    """Sidecars that no kept checkpoint names, and that none which is being written may need."""
+    # Spec: files that are less than a day old, as of midnight, stay.
+    before_ms = midnight_before(now_ms) - _DAY_MS
+    old = [each for each in store.list_from(SIDECAR_DIRECTORY) if each.modified_ms < before_ms]
+    if not old:
+        return []
+    try:
+        named = set(_named_sidecars(store, files, cut))
+    except DeltaError as error:
+        _LOG.warning("no sidecar of %s was deleted: %s", store.location.uri, error)
+        return []
+    return [each for each in old if each.path not in named]
+
+
+def _named_sidecars(store: ObjectStore, files: Sequence[ObjectMeta], cut: int) -> Iterator[str]:
+    # Anew: checkpoints may have come since the log was listed.
+    for file in {each.path: each for each in (*files, *_log_files(store))}.values():
+        name = parse_log_file_name(file.path.rpartition("/")[2])
+        if name is None or name.version < cut:
+            continue
+        # One under a classic name may have sidecars too.
+        if name.kind in (LogFileKind.CHECKPOINT, LogFileKind.CHECKPOINT_V2) and file.size_bytes:
+            opened = open_checkpoint(store, CheckpointFiles(name.version, (file,)))
+            # By name, as a manifest may spell the path as an absolute URI.
+            names = (each.path.rpartition("/")[2] for each in opened.actions.sidecars)
+            yield from (sidecar_path(each) for each in names)
+
+
+def _delete(store: ObjectStore, paths: Sequence[str]) -> None:
+    for first in range(0, len(paths), _FILES_PER_DELETE):
+        chunk = paths[first : first + _FILES_PER_DELETE]
+        store.delete(chunk)
+        if store.local_path("") is not None:
+            # Hadoop keeps a hidden checksum beside every local file that it writes.
+            store.delete(_checksum_path(each) for each in chunk)
+
+
+def _checksum_path(path: str) -> str:
+    directory, slash, name = path.rpartition("/")
+    return f"{directory}{slash}.{name}.crc"
+
+
+def _table_of(files: Iterable[ObjectMeta]) -> Any:
+    found = list(files)
+    columns = [
+        string_column([each.path for each in found]),
+        integer_column([each.size_bytes for each in found]),
+        integer_column([each.modified_ms for each in found]),
+    ]
+    return pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)

@@ -1,0 +1,189 @@
+"""What follows a commit and may fail without harm: the version checksum and the checkpoint, after
+which the log is cleaned up.
+
+Spec: Checkpoints; Last Checkpoint File; Version Checksum File; Metadata Cleanup.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dagster_delta.engines.engine import Clock
+from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.protocol.log.paths import checksum_path
+from dagster_delta.protocol.log.version_checksum import (
+    VersionChecksum,
+    encode_version_checksum,
+    parse_version_checksum,
+    version_checksum_after,
+)
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+from dagster_delta.table.read.file_totals import add_up_files
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["checkpoint_version", "follow_commit"]
+
+_LOG = logging.getLogger(__name__)
+
+
+def follow_commit(
+    store: ObjectStore,
+    base: Snapshot | None,
+    commits: Sequence[tuple[int, bytes]],
+    *,
+    clock: Clock,
+) -> Snapshot:
+    """The table after a commit that has just landed, its checksum and, when due, checkpoint stored.
+
+    The commit stands already, so a failure to store either is logged and not raised.
+
+    Args:
+        store: store of the table.
+        base: what the commit was planned on; None where it created the table.
+        commits: (version, bytes) of every commit since then, the new one last.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        CorruptLog, StorageFailure: the new version cannot be read.
+    """
+    from dagster_delta.table.read.snapshot import Snapshot
+
+    version = commits[-1][0]
+    checksum = version_checksum_after(None if base is None else base.checksum, commits)
+    if base is not None and base.configuration.properties.symlink_manifests:
+        _LOG.warning(
+            "version %d of %s is committed, but its symlink manifests are those of an older "
+            "version: generate them with the engine that reads them, or unset "
+            "delta.compatibility.symlinkFormatManifest.enabled",
+            version,
+            store.location.uri,
+        )
+    _store_checksum(store, version, checksum)
+    if base is None:
+        snapshot = Snapshot.load(store, version=version)
+    else:
+        snapshot = base.advance(commits, checksum=checksum)
+    checkpointed = _checkpointed_when_due(snapshot, clock=clock)
+    return snapshot if checkpointed is None else _with_clean_log(checkpointed, clock=clock)
+
+
+def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum | None) -> None:
+    if checksum is None:
+        return
+    try:
+        store.put_if_absent(checksum_path(version), encode_version_checksum(checksum))
+    except FileExistsError:
+        _replace_checksum_of_lost_commit(store, version, checksum)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
+        _warn("checksum", version, store, error)
+
+
+def _replace_checksum_of_lost_commit(
+    store: ObjectStore, version: int, checksum: VersionChecksum
+) -> None:
+    """Replace what speaks of another commit, that a machine lost with its power.
+
+    Else a checksum is never overwritten: another writer is quicker with the same contents.
+    """
+    try:
+        found = parse_version_checksum(store.read(checksum_path(version)))
+        if found is None or (
+            found.transaction_id is not None and found.transaction_id != checksum.transaction_id
+        ):
+            store.put(checksum_path(version), encode_version_checksum(checksum))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
+        _warn("checksum", version, store, error)
+
+
+def _checkpointed_when_due(snapshot: Snapshot, *, clock: Clock) -> Snapshot | None:
+    """The version with a checkpoint and its checksum; None if no checkpoint was stored."""
+    try:
+        interval = snapshot.configuration.properties.checkpoint_interval
+        if not snapshot.version or snapshot.version % interval:
+            return None
+        write_checkpoint(snapshot, now_ms=clock())
+        if snapshot.checksum is not None:
+            # The checkpoint was only written because the whole version adds up to it.
+            return snapshot.with_checksum(replace(snapshot.checksum, is_own=True))
+        # Writers that store none break the chain. From the state in memory it starts again.
+        checksum = _count(snapshot)
+        _store_checksum(snapshot.store, snapshot.version, checksum)
+        return snapshot.with_checksum(checksum)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the version is committed
+        _warn("checkpoint", snapshot.version, snapshot.store, error)
+        return None
+
+
+def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
+    """The version, once what has expired of the log is deleted where the table wants that."""
+    from dagster_delta.table.log_upkeep.cleanup import clean_expired_log
+    from dagster_delta.table.read.snapshot import Snapshot
+
+    try:
+        if clean_expired_log(snapshot, clock=clock) is not None:
+            # It may still have to read the checkpoint that it began with.
+            return Snapshot.load(snapshot.store, version=snapshot.version)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
+        _LOG.warning("the log of %s was not cleaned up: %s", snapshot.store.location.uri, error)
+    return snapshot
+
+
+def _count(snapshot: Snapshot) -> VersionChecksum:
+    """The checksum of a version from its whole state."""
+    totals = add_up_files(snapshot)
+    keeps_timestamps = snapshot.configuration.in_commit_timestamps_enabled
+    return VersionChecksum(
+        protocol=snapshot.protocol,
+        metadata=snapshot.metadata,
+        num_files=totals.num_files,
+        size_bytes=totals.size_bytes,
+        transactions=snapshot.transactions(),
+        domain_metadata=tuple(snapshot.domain_metadata().values()),
+        in_commit_timestamp_ms=snapshot.timestamp_ms if keeps_timestamps else None,
+        num_deleted_records=totals.num_deleted_records,
+        num_deletion_vectors=totals.num_deletion_vectors,
+        is_own=True,
+    )
+
+
+def _warn(what: str, version: int, store: ObjectStore, error: Exception) -> None:
+    _LOG.warning(
+        "version %d of %s is committed, but its %s was not stored: %s",
+        version,
+        store.location.uri,
+        what,
+        error,
+    )
+
+
+def checkpoint_version(snapshot: Snapshot, *, now_ms: int) -> None:
+    """Store a checkpoint of a version that somebody asks for.
+
+    Args:
+        snapshot: the version.
+        now_ms: as for `write_checkpoint`.
+
+    Raises:
+        UnsupportedFeature, UnsupportedWriterVersion: the version may not get one.
+        InvalidTable, StorageFailure.
+    """
+    table = snapshot.store.location.uri
+    snapshot.configuration.check_writable(table=table, version=snapshot.version)
+    # Spec: Checkpoint Protection. The checkpoints of versions before a feature was dropped hide it
+    # from who does not know it; others could bring it to light.
+    latest = snapshot.update()
+    protected = latest.configuration.properties.checkpoint_protection_before_version
+    if latest.configuration.supports("checkpointProtection") and snapshot.version < protected:
+        raise UnsupportedFeature(
+            f"the checkpoints of versions before {protected} are protected, as a table feature was "
+            "dropped then, so none is added; write one of the latest version",
+            table=table,
+            version=snapshot.version,
+        )
+    write_checkpoint(snapshot, now_ms=now_ms)

@@ -1,0 +1,1 @@
+"""OPTIMIZE, VACUUM, RESTORE, CLONE and the health of a table."""

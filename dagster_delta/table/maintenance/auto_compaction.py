@@ -1,0 +1,75 @@
+"""Compacting small files after a write, on tables that ask for it.
+
+Spec: none; `delta.autoOptimize.autoCompact` is a property of the reference implementation.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.table.read.large_tables import files_where
+from dagster_delta.table.write.planning import write_spec
+from dagster_delta.table.write.transaction import CommitResult
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.engine import Clock
+    from dagster_delta.table.maintenance.optimize import OptimizeResult
+
+__all__ = ["compact_after"]
+
+_LOG = logging.getLogger(__name__)
+
+MIN_FILES = 50
+"""Small files of one partition that are compacted, as the reference implementation has it."""
+_SMALL_SHARE = 0.5
+"""Files below this share of the target size are small."""
+
+
+def compact_after(
+    result: CommitResult, *, engine: Literal["arrow", "spark"], clock: Clock
+) -> OptimizeResult | None:
+    """Compact the small files of a table after a write where that is due; None where it is not.
+
+    The write stands already, so a failure is logged and not raised.
+
+    Args:
+        result: of the write.
+        engine: that compacts.
+        clock: milliseconds since the epoch.
+    """
+    snapshot = result.snapshot
+    try:
+        properties = snapshot.configuration.properties
+        asked = properties.auto_compact != "false" or properties.auto_optimize
+        if result.skipped or not asked:
+            return None
+        spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
+        small_bytes = int(spec.target_file_size_bytes * _SMALL_SHARE)
+        limit = integer_scalar(small_bytes)
+        small = files_where(
+            snapshot, ["size_bytes"], lambda files: pc.less(files["size_bytes"], limit)
+        )
+        if small.num_rows < MIN_FILES:
+            return None
+        from dagster_delta.table.maintenance.optimize import OptimizeOptions, optimize_table
+
+        options = OptimizeOptions(
+            min_file_size_bytes=small_bytes,
+            min_files=MIN_FILES,
+            max_deleted_share=1.0,
+            engine=engine,
+            is_automatic=True,
+        )
+        return optimize_table(snapshot.store, snapshot, options, clock=clock)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the write has landed
+        _LOG.warning(
+            "version %d of %s is committed, but its small files were not compacted: %s",
+            snapshot.version,
+            snapshot.store.location.uri,
+            error,
+        )
+        return None

@@ -1,0 +1,199 @@
+"""How the files of a table are named in its clone: where they stand, or copied under its own root.
+
+Spec: Add File and Remove File (path); Deletion Vectors (descriptor).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.engines.spark.read.file_keys import spark_metadata_path, spark_path
+from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, encode_z85
+from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE
+from dagster_delta.protocol.values.arrow_columns import nested_column, string_column
+from dagster_delta.protocol.values.partition_values import (
+    decode_path,
+    encode_path,
+    partition_directory,
+)
+from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+
+__all__ = ["ClonedFiles", "FileCopy", "Landing", "copied_files", "referenced_files"]
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class FileCopy:
+    """A file that the clone needs a copy of."""
+
+    source: str
+    """Decoded path, as the store of the source takes it."""
+    target: str
+    """Decoded path relative to the root of the clone."""
+    size_bytes: int = 0
+    """Of the file; 0 where the log does not say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClonedFiles:
+    """The files of a version as its clone names them."""
+
+    files: Any
+    """`pa.Table` of LIVE_FILE_SCHEMA, row for row with the source's."""
+    copies: tuple[FileCopy, ...] = ()
+    """The data files that the clone does not have yet."""
+    vectors: tuple[FileCopy, ...] = ()
+    """Copies of the files with deletion vectors, each once."""
+
+
+def referenced_files(files: Any, store: ObjectStore) -> ClonedFiles:
+    """The files where they stand, by absolute URIs.
+
+    Args:
+        files: `pa.Table` of LIVE_FILE_SCHEMA.
+        store: store of the source.
+    """
+    paths = [_absolute_uri(store, decode_path(each)) for each in files["path"].to_pylist()]
+    vectors = []
+    for fields in files["deletion_vector"].to_pylist():
+        if fields is not None and fields["storage_type"] != "i":
+            path = deletion_vector_path(DeletionVectorDescriptor(**fields))
+            uri = _absolute_uri(store, path)
+            fields = {**fields, "storage_type": "p", "path_or_inline_dv": uri}
+        vectors.append(fields)
+    return ClonedFiles(_renamed(files, paths, vectors))
+
+
+def _absolute_uri(store: ObjectStore, path: str) -> str:
+    """The URI of a file, spelled as Spark does: delta-spark finds the file of a row by that text,
+    and takes no other spelling when it deletes rows.
+    """
+    uri = store.resolve_uri(path)
+    if scheme_of(uri) in (None, "file"):
+        uri = spark_path(uri)
+    return spark_metadata_path(uri)
+
+
+@dataclass(slots=True)
+class Landing:
+    """Names in the directory of the clone: what stands there already, and what may be used again.
+
+    Args:
+        present: files below its root, by path.
+        live: size and modification time by path of the files that the clone has as a table.
+        live_vectors: paths of its files with deletion vectors.
+        reused_since_ms: files that are younger, in milliseconds since the epoch, and bear a UUID
+            are taken for what an earlier attempt copied; no VACUUM is about to delete them.
+    """
+
+    present: Mapping[str, ObjectMeta]
+    live: Mapping[str, tuple[int, int]]
+    live_vectors: frozenset[str]
+    reused_since_ms: int
+    _taken: set[str] = field(default_factory=set)
+
+    def place(
+        self, source: str, wanted: str, size_bytes: int, modified_ms: int
+    ) -> tuple[str, FileCopy | None]:
+        """The path of a data file in the clone, and the copy that it takes."""
+        if wanted not in self._taken:
+            self._taken.add(wanted)
+            if wanted in self.live:
+                if self.live[wanted] == (size_bytes, modified_ms):
+                    return wanted, None
+            elif (found := self.present.get(wanted)) is None:
+                return wanted, FileCopy(source, wanted, size_bytes)
+            elif self._is_earlier_copy(found, size_bytes):
+                return wanted, None
+        # Another file has the name, and versions of the clone may need that one.
+        directory, slash, name = wanted.rpartition("/")
+        other = f"{directory}{slash}{uuid.uuid4()}-{name}"
+        return other, FileCopy(source, other, size_bytes)
+
+    def _is_earlier_copy(self, found: ObjectMeta, size_bytes: int) -> bool:
+        return (
+            found.size_bytes == size_bytes
+            and found.modified_ms >= self.reused_since_ms
+            and _UUID.search(found.path) is not None
+        )
+
+
+def copied_files(
+    files: Any, physical_partition_columns: tuple[str, ...], to: Landing
+) -> ClonedFiles:
+    """The files under the root of the clone: by the same relative paths where they are free.
+
+    Args:
+        files: `pa.Table` of LIVE_FILE_SCHEMA.
+        physical_partition_columns: names, in directory order.
+        to: names in the directory of the clone.
+    """
+    copies: list[FileCopy] = []
+    paths: list[str] = []
+    for row in files.select(
+        ["path", "partition_values", "size_bytes", "modification_time_ms"]
+    ).to_pylist():
+        source = decode_path(row["path"])
+        values = dict(row["partition_values"] or ())
+        ordered = {name: values.get(name) for name in physical_partition_columns}
+        wanted = _relative(source, partition_directory(ordered))
+        path, copy = to.place(source, wanted, row["size_bytes"], row["modification_time_ms"])
+        paths.append(encode_path(path))
+        if copy is not None:
+            copies.append(copy)
+    vectors, files_of_vectors = _copied_vectors(files["deletion_vector"], to)
+    return ClonedFiles(
+        _renamed(files, paths, vectors), tuple(copies), tuple(files_of_vectors.values())
+    )
+
+
+def _relative(path: str, partition: str) -> str:
+    """Where a file goes: to its own relative path, or into its partition if it has none."""
+    if not path.startswith("/") and scheme_of(path) is None:
+        return posixpath.normpath(path)
+    name = path.rpartition("/")[2]
+    return f"{partition}/{name}" if partition else name
+
+
+def _copied_vectors(
+    vectors: Any, to: Landing
+) -> tuple[list[dict[str, Any] | None], dict[str, FileCopy]]:
+    named: list[dict[str, Any] | None] = []
+    copies: dict[str, FileCopy] = {}
+    for fields in vectors.to_pylist():
+        if fields is not None and fields["storage_type"] != "i":
+            source = deletion_vector_path(DeletionVectorDescriptor(**fields))
+            if fields["storage_type"] == "p":
+                location = encode_z85(_vector_file_id(source).bytes)
+                fields = {**fields, "storage_type": "u", "path_or_inline_dv": location}
+            target = deletion_vector_path(DeletionVectorDescriptor(**fields))
+            found = to.present.get(target)
+            # No two files of vectors have one UUID, so one that is there is a copy.
+            is_there = found is not None and found.modified_ms >= to.reused_since_ms
+            if not is_there and target not in to.live_vectors:
+                copies[target] = FileCopy(source, target)
+        named.append(fields)
+    return named, copies
+
+
+def _vector_file_id(path: str) -> uuid.UUID:
+    """The UUID in the name of a file with vectors, or one that the same path always gets."""
+    found = _UUID.findall(path.rpartition("/")[2])
+    return uuid.UUID(found[-1]) if found else uuid.uuid5(uuid.NAMESPACE_URL, path)
+
+
+def _renamed(files: Any, paths: list[str], vectors: list[dict[str, Any] | None]) -> Any:
+    columns = dict(zip(files.column_names, files.columns, strict=True))
+    columns["path"] = pa.chunked_array([string_column(paths)])
+    columns["deletion_vector"] = pa.chunked_array([nested_column(vectors, DELETION_VECTOR_TYPE)])
+    return pa.Table.from_arrays(list(columns.values()), schema=files.schema)

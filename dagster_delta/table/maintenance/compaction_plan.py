@@ -1,0 +1,158 @@
+"""Which files a compaction writes anew, and which of them together: decided from the log alone.
+
+Spec: Add File and Remove File.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.values.arrow_columns import boolean_column
+from dagster_delta.protocol.values.arrow_values import FALSE, integer_scalar
+
+__all__ = ["FileGroup", "group_by_partition", "in_batches", "is_purged", "pack_small_files"]
+
+PartitionKey = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """Files of one partition that are written anew together."""
+
+    positions: tuple[int, ...]
+    """Rows of the files in the table they were planned from."""
+    size_bytes: int
+    """Of all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    position: int
+    size_bytes: int
+    is_purged: bool
+    """Whether the file is worth writing anew by itself, for the rows that are deleted in it."""
+
+
+def pack_small_files(
+    files: Any,
+    num_records: Any,
+    *,
+    target_size_bytes: int,
+    min_size_bytes: int,
+    max_deleted_share: float,
+    min_files: int = 1,
+    keep_clustered: bool = False,
+) -> list[FileGroup]:
+    """Groups of about the target size, of files that are small or have many deleted rows.
+
+    A small file that finds no company is left alone, so that a table settles.
+
+    Args:
+        files: `pa.Table` with `size_bytes`, `partition_values`, `deletion_vector` and
+            `clustering_provider`.
+        num_records: rows of each file, deleted ones counted; null where unknown.
+        target_size_bytes: what the files of a group come to.
+        min_size_bytes: smaller files are packed.
+        max_deleted_share: files with a larger share of deleted rows (0 to 1) are written anew too.
+        min_files: partitions with fewer of such files are left alone.
+        keep_clustered: whether files that a clustering wrote stay as they are.
+    """
+    purged = is_purged(files["deletion_vector"], num_records, max_deleted_share)
+    chosen = pc.or_(pc.less(files["size_bytes"], integer_scalar(min_size_bytes)), purged)
+    if keep_clustered:
+        chosen = pc.and_(chosen, pc.is_null(files["clustering_provider"]))
+    groups = []
+    for candidates in _by_partition(files, chosen, purged):
+        if len(candidates) < min_files:
+            continue
+        # From the smallest on, as the reference implementation does: the sort is stable, so files
+        # of a size stay in the order they were written in.
+        ordered = sorted(candidates, key=lambda each: each.size_bytes)
+        groups += list(_pack(ordered, target_size_bytes))
+    return groups
+
+
+def group_by_partition(files: Any) -> list[FileGroup]:
+    """All files, one group per partition.
+
+    Args:
+        files: `pa.Table` with `size_bytes` and `partition_values`.
+    """
+    everything = boolean_column([True] * files.num_rows)
+    return [_group(each) for each in _by_partition(files, everything, everything)]
+
+
+def in_batches(groups: Sequence[FileGroup], max_bytes: int) -> Iterator[list[FileGroup]]:
+    """The groups in runs of no more than `max_bytes`, or of one group."""
+    batch: list[FileGroup] = []
+    total = 0
+    for each in groups:
+        if batch and total + each.size_bytes > max_bytes:
+            yield batch
+            batch, total = [], 0
+        batch.append(each)
+        total += each.size_bytes
+    if batch:
+        yield batch
+
+
+def is_purged(vectors: Any, num_records: Any, max_deleted_share: float) -> Any:
+    """For each file whether its share of deleted rows is too large: a `pa.BooleanArray`.
+
+    Args:
+        vectors: column `deletion_vector` of `LIVE_FILE_SCHEMA`.
+        num_records: rows of each file, deleted ones counted; null where unknown.
+        max_deleted_share: from 0 to 1.
+    """
+    if vectors.null_count == len(vectors):
+        return boolean_column([False] * len(vectors))
+    deleted = pc.cast(pc.struct_field(vectors, "cardinality"), pa.float64())
+    allowed = pc.multiply(pc.cast(num_records, pa.float64()), max_deleted_share)
+    # Where the log does not count the rows, any deletion is too much: nobody can tell better.
+    return pc.fill_null(pc.greater(deleted, pc.fill_null(allowed, 0.0)), FALSE)
+
+
+def _by_partition(files: Any, chosen: Any, purged: Any) -> Iterator[list[_Candidate]]:
+    positions = pc.indices_nonzero(chosen).to_pylist()
+    rows = files.select(["size_bytes", "partition_values"]).filter(chosen)
+    sizes = rows["size_bytes"].to_pylist()
+    keys = [_key(values) for values in rows["partition_values"].to_pylist()]
+    alone = purged.filter(chosen).to_pylist()
+    candidates: dict[PartitionKey, list[_Candidate]] = {}
+    for key, position, size, is_purged in zip(keys, positions, sizes, alone, strict=True):
+        candidates.setdefault(key, []).append(_Candidate(position, size, is_purged))
+    for key in sorted(candidates, key=repr):
+        yield candidates[key]
+
+
+def _key(values: Sequence[tuple[str, str | None]] | None) -> PartitionKey:
+    # Two spellings of one value make two groups, which is no more than a missed chance.
+    return tuple(sorted((name, text or "") for name, text in values or ()))
+
+
+def _pack(candidates: Sequence[_Candidate], target_size_bytes: int) -> Iterator[FileGroup]:
+    together: list[_Candidate] = []
+    total = 0
+    for each in candidates:
+        if together and total + each.size_bytes > target_size_bytes:
+            yield from _worthwhile(together)
+            together, total = [], 0
+        together.append(each)
+        total += each.size_bytes
+    yield from _worthwhile(together)
+
+
+def _worthwhile(candidates: Sequence[_Candidate]) -> Iterator[FileGroup]:
+    if len(candidates) > 1 or any(each.is_purged for each in candidates):
+        yield _group(candidates)
+
+
+def _group(candidates: Sequence[_Candidate]) -> FileGroup:
+    return FileGroup(
+        tuple(each.position for each in candidates), sum(each.size_bytes for each in candidates)
+    )

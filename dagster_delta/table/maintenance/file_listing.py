@@ -1,0 +1,140 @@
+"""The files below a table's root that VACUUM may delete, and what is to be known of them.
+
+A local file system gives names for little and sizes and times for much more, so there only those of
+the files that nothing refers to are looked up.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: PTH116
+import os
+import stat
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.errors import StorageFailure
+from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
+from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["LISTED_FILE_SCHEMA", "ListedFiles"]
+
+LISTED_FILE_SCHEMA = pa.schema(
+    [("path", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())]
+)
+"""Columns of a table of listed files; paths are decoded and relative to the root."""
+
+_FILES_AT_ONCE = 65_536
+
+
+class ListedFiles:
+    """What a store holds beyond what is needed; of the rest there is only the number.
+
+    Args:
+        store: store of the table.
+        is_ours: tells of a path, relative to the root, whether it may be looked at; of none in a
+            directory of which it says no, where `may_enter` does so as well.
+        may_enter: tells of a directory whether anything in it may be looked at.
+        is_needed: tells of a `pa.StringArray` of such paths which of them are needed, as a
+            `pa.BooleanArray`.
+
+    Raises:
+        StorageFailure: the store refused or failed.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        is_ours: Callable[[str], bool],
+        may_enter: Callable[[str], bool],
+        is_needed: Callable[[Any], Any],
+    ) -> None:
+        self._root = store.local_path("")
+        self.num_listed = 0
+        """Number of the files that may be looked at."""
+        self._is_needed = is_needed
+        self._found = [pa.Table.from_batches([], LISTED_FILE_SCHEMA)]
+        if self._root is not None:
+            local = filter(is_ours, _local_paths(self._root, may_enter))
+            while paths := list(islice(local, _FILES_AT_ONCE)):
+                # Their sizes and times are looked up for those that are left in the end.
+                self._keep(paths, [0] * len(paths), [0] * len(paths))
+        else:
+            others = (each for each in store.list_recursive() if is_ours(each.path))
+            while some := list(islice(others, _FILES_AT_ONCE)):
+                self._keep(
+                    [each.path for each in some],
+                    [each.size_bytes for each in some],
+                    [each.modified_ms for each in some],
+                )
+
+    def _keep(self, paths: list[str], sizes: list[int], times: list[int]) -> None:
+        self.num_listed += len(paths)
+        columns = [string_column(paths), integer_column(sizes), integer_column(times)]
+        files = pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)
+        self._found.append(files.filter(pc.invert(self._is_needed(columns[0]))))
+
+    def describe(self, is_needed: Callable[[Any], Any] | None, *, before_ms: int) -> Any:
+        """The files that nobody needs, as far as they are old enough: a `pyarrow.Table` of
+        LISTED_FILE_SCHEMA.
+
+        Args:
+            is_needed: tells of some of the files, as before, that they are needed after all.
+            before_ms: files that were modified at this time or later, in milliseconds since the
+                epoch, are left out: a writer may be about to commit them.
+
+        Raises:
+            StorageFailure: the file system refused or failed.
+        """
+        found = pa.concat_tables(self._found)
+        if is_needed is not None:
+            found = found.filter(pc.invert(is_needed(found["path"])))
+        if self._root is not None:
+            found = self._looked_up(found["path"].to_pylist())
+        return found.filter(pc.less(found["modified_ms"], integer_scalar(before_ms)))
+
+    def _looked_up(self, paths: list[str]) -> Any:
+        names: list[str] = []
+        sizes: list[int] = []
+        times: list[int] = []
+        for path in paths:
+            try:
+                status = os.stat(f"{self._root}/{path}")
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise _failure(error, self._root, path) from error
+            # A link to a directory is no file.
+            if not stat.S_ISDIR(status.st_mode):
+                names.append(path)
+                sizes.append(status.st_size)
+                times.append(status.st_mtime_ns // 1_000_000)
+        columns = [string_column(names), integer_column(sizes), integer_column(times)]
+        return pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)
+
+
+def _local_paths(root: str, may_enter: Callable[[str], bool]) -> Iterator[str]:
+    """Paths of files and links. Links to directories are not followed."""
+    pending = [""]
+    while pending:
+        current = pending.pop()
+        try:
+            with os.scandir(f"{root}/{current}") as found:
+                for entry in found:
+                    path = f"{current}{entry.name}"
+                    if not entry.is_dir(follow_symlinks=False):
+                        yield path
+                    elif may_enter(path):
+                        pending.append(f"{path}/")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise _failure(error, root, current) from error
+
+
+def _failure(error: OSError, root: str | None, path: str) -> StorageFailure:
+    return StorageFailure.of_system(error, "The file system failed", table=root, file=path)

@@ -1,0 +1,414 @@
+"""OPTIMIZE: rows move to fewer, larger or sorted files, in as many commits as it takes.
+
+Every commit has `dataChange` false: sensors, the change data feed and incremental readers pass it
+over. A concurrent append does not disturb it; a concurrent change of one of its files costs the
+commit that this file is in, and no other.
+
+Spec: Add File and Remove File (dataChange); Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import WriteResult, WriteSpec
+from dagster_delta.engines.rows.row_tracking import keep_row_ids
+from dagster_delta.errors import CommitConflict, InvalidArgument
+from dagster_delta.evolution.column_paths import dotted
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, keys_of
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.values.arrow_columns import index_column
+from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.maintenance.compaction_plan import (
+    FileGroup,
+    group_by_partition,
+    in_batches,
+    is_purged,
+    pack_small_files,
+)
+from dagster_delta.table.maintenance.zorder_columns import zorder_columns
+from dagster_delta.table.read.large_tables import files_where
+from dagster_delta.table.read.row_selection import read_plan
+from dagster_delta.table.write.cluster_planning import clustered, plan_cubes, table_clustering
+from dagster_delta.table.write.file_actions import tombstones
+from dagster_delta.table.write.moved_rows import check_no_row_lost
+from dagster_delta.table.write.planning import write_spec
+from dagster_delta.table.write.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.arrow.compaction import RewriteFiles
+    from dagster_delta.engines.engine import Clock
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["OptimizeOptions", "OptimizeProgress", "OptimizeResult", "optimize_table"]
+
+_LOG = logging.getLogger(__name__)
+
+MIN_SIZE_SHARE = 0.75
+"""Files of at least this share of the target are large enough, unless the caller says otherwise."""
+MAX_COMMIT_BYTES = 16 * 1024**3
+"""Bytes of the files that one commit replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeProgress:
+    """How far an OPTIMIZE has come, after each of its commits."""
+
+    num_done_bytes: int
+    """Of the files looked after so far, those of lost commits included."""
+    num_total_bytes: int
+    """Of all files that are to be written anew."""
+    version: int | None
+    """Version of the commit; None where it was lost to another writer."""
+    num_removed_files: int
+    num_added_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeOptions:
+    """What the caller asks for."""
+
+    where: str | None = None
+    target_file_size_bytes: int | None = None
+    min_file_size_bytes: int | None = None
+    max_deleted_share: float = 0.05
+    zorder_by: Sequence[str] = ()
+    full: bool = False
+    """Whether files that were clustered by other columns are clustered anew."""
+    min_files: int = 1
+    """Partitions with fewer small files are left alone."""
+    is_automatic: bool = False
+    """Whether it follows a write, and nobody has called for it."""
+    engine: Literal["arrow", "spark"] | None = None
+    max_commit_bytes: int = MAX_COMMIT_BYTES
+    commit_info: Mapping[str, object] | None = None
+    on_progress: Callable[[OptimizeProgress], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeResult:
+    """What an OPTIMIZE did."""
+
+    versions: tuple[int, ...]
+    """The versions it made, in order; none where there was nothing to do."""
+    metrics: Mapping[str, int]
+    """Over all of its commits, by the names of commitInfo: `numRemovedFiles`, `numAddedBytes`, …"""
+    snapshot: Snapshot
+    """The table after it."""
+    conflicts: tuple[CommitConflict, ...] = ()
+    """The commits that were given up, each because another writer changed one of its files."""
+    num_left_files: int = 0
+    """Files that stay as they are because they, or others of their group, changed meanwhile."""
+
+    @property
+    def version(self) -> int:
+        """Version of the table after it."""
+        return self.snapshot.version
+
+    @property
+    def skipped(self) -> bool:
+        """Whether nothing was committed."""
+        return not self.versions
+
+
+def optimize_table(
+    store: ObjectStore, snapshot: Snapshot, options: OptimizeOptions, *, clock: Clock
+) -> OptimizeResult:
+    """Write the small files of a table together, or sort its rows.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one.
+        options: of the caller.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        InvalidArgument, SchemaMismatch, UnsupportedFeature: nothing was written.
+        CommitStateUnknown, StorageFailure, DataFileMissing, CorruptDeletionVector: what had been
+            committed before stands.
+    """
+    Transaction(store, snapshot, clock=clock)  # refuses tables that this library cannot write
+    target = _target_size(snapshot, options)
+    # To cluster takes all of a small table, which is too much after each write.
+    clustering = () if options.is_automatic else table_clustering(snapshot)
+    if options.full and not clustering:
+        raise InvalidArgument(
+            "full clusters files anew, and the table has no clustering columns: leave it out, or "
+            "choose some with ALTER TABLE … CLUSTER BY"
+        )
+    rewrite = _rewriter(snapshot, options, clustering)
+    everything = bool(clustering or options.zorder_by)
+    files = _candidates(snapshot, options, target, everything=everything)
+    groups = _groups(snapshot, files, options, target, clustering)
+    parameters = _parameters(options, clustering)
+    job = _Optimization(
+        snapshot, options, clock, rewrite, target, parameters, clustering, snapshot.version
+    )
+    job.total_bytes = sum(each.size_bytes for each in groups)
+    # A cube is committed by itself, as its files are told by it.
+    max_bytes = 0 if clustering else options.max_commit_bytes
+    for batch in in_batches(groups, max_bytes):
+        job.run([files.take(index_column(each.positions)) for each in batch])
+    return job.result()
+
+
+def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
+    target = options.target_file_size_bytes
+    if target is None:
+        return write_spec(
+            snapshot.configuration, snapshot.store.location, check_rows=False
+        ).target_file_size_bytes
+    if target < 1:
+        raise InvalidArgument(f"target_file_size is a number of bytes from 1 on, not {target}")
+    return target
+
+
+def _candidates(
+    snapshot: Snapshot, options: OptimizeOptions, target: int, *, everything: bool
+) -> Any:
+    """The files that may have to be written anew, and of a small table all others."""
+    if everything or options.where is not None or not snapshot.is_large_and_unread:
+        return snapshot.scan(where=options.where).files()
+    minimum = integer_scalar(_min_size(options, target))
+
+    def choose(files: Any) -> Any:
+        return pc.or_(pc.less(files["size_bytes"], minimum), pc.is_valid(files["deletion_vector"]))
+
+    return files_where(snapshot, LIVE_FILE_SCHEMA.names, choose)
+
+
+def _min_size(options: OptimizeOptions, target: int) -> int:
+    minimum = options.min_file_size_bytes
+    return int(target * MIN_SIZE_SHARE) if minimum is None else minimum
+
+
+def _groups(
+    snapshot: Snapshot,
+    files: Any,
+    options: OptimizeOptions,
+    target: int,
+    clustering: Sequence[tuple[str, ...]],
+) -> list[FileGroup]:
+    if not 0 <= options.max_deleted_share <= 1:
+        raise InvalidArgument(
+            f"max_deleted_share is a share from 0 to 1, not {options.max_deleted_share}"
+        )
+    if options.zorder_by:
+        return group_by_partition(files)
+    num_records = parse_statistics_json(files["stats"], ())["num_records"]
+    if clustering:
+        purged = is_purged(files["deletion_vector"], num_records, options.max_deleted_share)
+        most = options.max_commit_bytes
+        return plan_cubes(files, clustering, purged, max_bytes=most, full=options.full)
+    return pack_small_files(
+        files,
+        num_records,
+        target_size_bytes=target,
+        min_size_bytes=_min_size(options, target),
+        max_deleted_share=options.max_deleted_share,
+        min_files=options.min_files,
+        keep_clustered=snapshot.configuration.supports("clustering"),
+    )
+
+
+def _rewriter(
+    snapshot: Snapshot, options: OptimizeOptions, clustering: tuple[tuple[str, ...], ...]
+) -> RewriteFiles:
+    if options.engine not in (None, "arrow", "spark"):
+        raise InvalidArgument(f"engine is 'arrow' or 'spark', not {options.engine!r}")
+    columns = zorder_columns(snapshot.configuration, options.zorder_by) or clustering
+    is_hilbert = bool(clustering)
+    if options.engine == "spark":
+        return _rewriter_on_spark(snapshot, columns, is_hilbert=is_hilbert)
+    if columns:
+        from dagster_delta.engines.arrow.sorted_rewrite import sort_files
+
+        return partial(sort_files, columns=columns, is_hilbert=is_hilbert)
+    from dagster_delta.engines.arrow.compaction import compact_files
+
+    return compact_files
+
+
+def _rewriter_on_spark(
+    snapshot: Snapshot, columns: tuple[tuple[str, ...], ...], *, is_hilbert: bool
+) -> RewriteFiles:
+    from dagster_delta.engines.spark.engine import SparkEngine, check_reachable
+    from dagster_delta.engines.spark.write.compaction import compact_on_spark, sort_on_spark
+
+    check_reachable(snapshot.store)
+    session = SparkEngine().session
+    if columns:
+        return partial(sort_on_spark, columns=columns, session=session, is_hilbert=is_hilbert)
+    return partial(compact_on_spark, session=session)
+
+
+def _parameters(
+    options: OptimizeOptions, clustering: Sequence[tuple[str, ...]]
+) -> dict[str, object]:
+    parameters: dict[str, object] = {
+        "predicate": [] if options.where is None else [options.where],
+        "zOrderBy": list(options.zorder_by),
+        "auto": options.is_automatic,
+    }
+    if clustering:
+        parameters["clusterBy"] = [dotted(each) for each in clustering]
+        parameters["isFull"] = options.full
+    return parameters
+
+
+@dataclass(slots=True)
+class _Optimization:
+    """One OPTIMIZE under way."""
+
+    snapshot: Snapshot
+    options: OptimizeOptions
+    clock: Clock
+    rewrite: RewriteFiles
+    target_size_bytes: int
+    parameters: Mapping[str, object]
+    clustering: Sequence[tuple[str, ...]]
+    """The clustering columns."""
+    planned_version: int
+    """The version that the files were live in when they were chosen."""
+    total_bytes: int = 0
+    done_bytes: int = 0
+    versions: list[int] = field(default_factory=list)
+    totals: dict[str, int] = field(default_factory=dict)
+    conflicts: list[CommitConflict] = field(default_factory=list)
+    num_left_files: int = 0
+
+    def run(self, groups: list[Any]) -> None:
+        """Write groups of files anew and commit that; a lost race leaves them as they are.
+
+        Args:
+            groups: `pa.Table`s of LIVE_FILE_SCHEMA.
+        """
+        self.done_bytes += sum(pc.sum(each["size_bytes"]).as_py() for each in groups)
+        planned = sum(each.num_rows for each in groups)
+        groups = self._still_live(groups)
+        self.num_left_files += planned - sum(each.num_rows for each in groups)
+        if not groups:
+            self._report(None, {})
+            return
+        files = pa.concat_tables(groups)
+        try:
+            result = self._commit(groups, files)
+        except CommitConflict as conflict:
+            _LOG.info("%d files are left as they are: %s", files.num_rows, conflict)
+            self.conflicts.append(conflict)
+            self.num_left_files += files.num_rows
+            self.snapshot = self.snapshot.update()
+            self._report(None, {})
+            return
+        self.snapshot = result.snapshot
+        self.versions.append(result.version)
+        metrics = {name: int(value) for name, value in result.metrics.items()}
+        for name in _SUMMED:
+            self.totals[name] = self.totals.get(name, 0) + metrics[name]
+        self._report(result.version, metrics)
+
+    def result(self) -> OptimizeResult:
+        metrics = {name: self.totals.get(name, 0) for name in _SUMMED}
+        return OptimizeResult(
+            tuple(self.versions),
+            metrics,
+            self.snapshot,
+            tuple(self.conflicts),
+            self.num_left_files,
+        )
+
+    def _still_live(self, groups: list[Any]) -> list[Any]:
+        """Without the groups that another commit has taken a file from since they were planned."""
+        if self.snapshot.version == self.planned_version:
+            return groups
+        planned = pa.chunked_array(
+            [chunk for each in groups for chunk in _keys(each).chunks], pa.string()
+        )
+        live = files_where(
+            self.snapshot,
+            ["path", "deletion_vector"],
+            lambda files: pc.is_in(_keys(files), value_set=planned),
+        )
+        live_keys = _keys(live)
+        return [
+            each for each in groups if pc.all(pc.is_in(_keys(each), value_set=live_keys)).as_py()
+        ]
+
+    def _commit(self, groups: list[Any], files: Any) -> CommitResult:
+        snapshot = self.snapshot
+        transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
+        spec = _spec(snapshot, self.target_size_bytes)
+        kept = [keep_row_ids(read_plan(snapshot, each, None), spec) for each in groups]
+        written = self.rewrite([plan for plan, _ in kept], kept[0][1])
+        transaction.declare_row_ids_kept()
+        added = [msgspec.structs.replace(each, data_change=False) for each in written.files]
+        transaction.stage_written(clustered(added, self.clustering) if self.clustering else added)
+        try:
+            check_no_row_lost(snapshot, files, written)
+            transaction.stage_removed(tombstones(files, self.clock(), data_change=False))
+        except BaseException:
+            transaction.abandon()
+            raise
+        return transaction.commit(
+            "OPTIMIZE",
+            parameters=self.parameters,
+            metrics=_metrics(files, written),
+            user_info=self.options.commit_info,
+        )
+
+    def _report(self, version: int | None, metrics: Mapping[str, int]) -> None:
+        if self.options.on_progress is not None:
+            self.options.on_progress(
+                OptimizeProgress(
+                    self.done_bytes,
+                    self.total_bytes,
+                    version,
+                    metrics.get("numRemovedFiles", 0),
+                    metrics.get("numAddedFiles", 0),
+                )
+            )
+
+
+def _keys(files: Any) -> Any:
+    return keys_of(files["path"], files["deletion_vector"])
+
+
+def _spec(snapshot: Snapshot, target_size_bytes: int) -> WriteSpec:
+    # The rows stand in the table, so they have passed its constraints.
+    spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
+    return replace(spec, target_file_size_bytes=target_size_bytes)
+
+
+_SUMMED = (
+    "numAddedFiles",
+    "numAddedBytes",
+    "numRemovedFiles",
+    "numRemovedBytes",
+    "numDeletionVectorsRemoved",
+)
+
+
+def _metrics(files: Any, written: WriteResult) -> dict[str, int]:
+    sizes = sorted(each.size_bytes for each in written.files) or [0]
+    vectors = files["deletion_vector"]
+    return {
+        "numAddedFiles": len(written.files),
+        "numAddedBytes": written.num_bytes,
+        "numRemovedFiles": files.num_rows,
+        "numRemovedBytes": pc.sum(files["size_bytes"]).as_py(),
+        "numDeletionVectorsRemoved": len(vectors) - vectors.null_count,
+        "minFileSize": sizes[0],
+        "p25FileSize": sizes[len(sizes) // 4],
+        "p50FileSize": sizes[len(sizes) // 2],
+        "p75FileSize": sizes[len(sizes) * 3 // 4],
+        "maxFileSize": sizes[-1],
+    }

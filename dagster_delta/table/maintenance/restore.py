@@ -1,0 +1,173 @@
+"""RESTORE: the rows, the schema and the properties of an older version, as a new version.
+
+Spec: Add File and Remove File; Protocol Evolution; Domain Metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow.compute as pc
+
+from dagster_delta.errors import DataFileMissing
+from dagster_delta.evolution.required_protocol import upgrade_protocol
+from dagster_delta.protocol.actions import DomainMetadata, Metadata
+from dagster_delta.protocol.features.column_values import advance_high_water_marks, identity_columns
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.log.replay import keys_of
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.maintenance.vacuum_plan import deletion_vector_paths
+from dagster_delta.table.write.file_actions import added_again, tombstones
+from dagster_delta.table.write.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.engine import Clock
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["restore_table", "restored_configuration"]
+
+_CONCURRENT_LOOKUPS = 32
+_MAX_EXAMPLES = 5
+
+_CLUSTERING = "delta.clustering"
+_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+_KEPT_PREFIXES = ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement")
+
+
+def restore_table(
+    store: ObjectStore,
+    current: Snapshot,
+    target: Snapshot,
+    *,
+    by_timestamp: str | None,
+    clock: Clock,
+    commit_info: Mapping[str, object] | None = None,
+) -> CommitResult:
+    """Commit that the table is again what it was; without one where it already is.
+
+    Args:
+        store: store of the table.
+        current: the latest version.
+        target: the version to go back to.
+        by_timestamp: the time that the version was found by, for the history.
+        clock: milliseconds since the epoch.
+        commit_info: of the caller.
+
+    Raises:
+        DataFileMissing: a file of the version is gone; nothing was changed.
+        UnsupportedFeature: the table is append-only, or cannot be written by this library.
+        CommitConflict: another writer changed the table meanwhile.
+    """
+    transaction = Transaction(store, current, clock=clock)
+    now, then = current.live_files(), target.live_files()
+    now_keys = keys_of(now["path"], now["deletion_vector"])
+    then_keys = keys_of(then["path"], then["deletion_vector"])
+    returning = then.filter(pc.invert(pc.is_in(then_keys, value_set=now_keys)))
+    leaving = now.filter(pc.invert(pc.is_in(now_keys, value_set=then_keys)))
+    configuration = restored_configuration(current.configuration, target.configuration)
+    domains = list(_restored_domains(current, target))
+    is_same = configuration.metadata == current.metadata and not domains
+    if is_same and not returning.num_rows and not leaving.num_rows:
+        return CommitResult(current.version, {}, current, skipped=True)
+    _check_files(store, returning, target)
+    transaction.depend_on(ReadScope(whole_table=True))
+    transaction.stage_configuration(configuration)
+    for each in domains:
+        transaction.stage_domain(each)
+    transaction.stage_removed(tombstones(leaving, clock()))
+    transaction.stage_readded(added_again(returning))
+    return transaction.commit(
+        "RESTORE",
+        parameters={
+            "version": None if by_timestamp is not None else target.version,
+            "timestamp": by_timestamp,
+        },
+        metrics=_metrics(then, returning, leaving),
+        user_info=commit_info,
+    )
+
+
+def restored_configuration(
+    current: TableConfiguration, target: TableConfiguration
+) -> TableConfiguration:
+    """The metadata of an older version under a protocol that is no lower than today's.
+
+    Files and log entries that later features made stay in the log, so their readers must go on
+    knowing them. Counters that must never fall, and the in-commit timestamps of a log that has
+    them, stay as they are now.
+
+    Args:
+        current: of the latest version.
+        target: of the version to go back to.
+    """
+    now = current.metadata.configuration
+    properties = {
+        key: value
+        for key, value in target.metadata.configuration.items()
+        if not key.startswith(_KEPT_PREFIXES)
+    }
+    properties |= {key: value for key, value in now.items() if key.startswith(_KEPT_PREFIXES)}
+    if _MAX_COLUMN_ID in now:
+        # Spec: column ids are never used twice.
+        ids = (each.properties.column_mapping_max_column_id for each in (current, target))
+        properties[_MAX_COLUMN_ID] = str(max(ids))
+    metadata: Metadata = msgspec.structs.replace(
+        target.metadata, configuration=properties, id=current.metadata.id
+    )
+    protocol = upgrade_protocol(current.protocol, target.features)
+    # Spec: Identity Columns. A value that was given out once is never given out again.
+    marks = {
+        each.column: each.high_water_mark
+        for each in identity_columns(current)
+        if each.high_water_mark is not None
+    }
+    return advance_high_water_marks(TableConfiguration(protocol, metadata), marks)
+
+
+def _restored_domains(current: Snapshot, target: Snapshot) -> Iterator[DomainMetadata]:
+    """What the table is clustered by follows its schema; all other domains are of today."""
+    now = current.domain_metadata().get(_CLUSTERING)
+    then = target.domain_metadata().get(_CLUSTERING)
+    if then is not None and then != now:
+        yield then
+    elif then is None and now is not None:
+        yield msgspec.structs.replace(now, removed=True)
+
+
+def _check_files(store: ObjectStore, files: Any, target: Snapshot) -> None:
+    """Make sure that everything the version needs is still there, before anything is changed."""
+    paths = [decode_path(each) for each in files["path"].to_pylist()]
+    paths += sorted(set(deletion_vector_paths(files["deletion_vector"])))
+    with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-restore") as workers:
+        found = list(workers.map(store.head, paths))
+    missing = [path for path, meta in zip(paths, found, strict=True) if meta is None]
+    if missing:
+        raise DataFileMissing(
+            f"{len(missing)} of the {len(paths)} files that version {target.version} needs beside "
+            "today's are gone, probably vacuumed; restore a newer version, or copy them back from "
+            "a backup. Nothing was changed",
+            table=store.location.uri,
+            version=target.version,
+            file=missing[0],
+            examples=tuple(missing[:_MAX_EXAMPLES]),
+        )
+
+
+def _metrics(then: Any, returning: Any, leaving: Any) -> dict[str, int | str]:
+    return {
+        "tableSizeAfterRestore": _bytes(then),
+        "numOfFilesAfterRestore": then.num_rows,
+        "numRemovedFiles": leaving.num_rows,
+        "numRestoredFiles": returning.num_rows,
+        "removedFilesSize": _bytes(leaving),
+        "restoredFilesSize": _bytes(returning),
+    }
+
+
+def _bytes(files: Any) -> int:
+    return pc.sum(files["size_bytes"], min_count=0).as_py() or 0

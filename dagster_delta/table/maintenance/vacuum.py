@@ -1,0 +1,302 @@
+"""VACUUM: deletes the files that no retained version of a table refers to.
+
+Spec: Action Reconciliation (tombstones); Vacuum Protocol Check.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.errors import CommitConflict, InvalidArgument, StorageFailure
+from dagster_delta.protocol.log.commit_file import decode_commit
+from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE
+from dagster_delta.protocol.log.segment import CommitFile
+from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.reader import list_log, read_commits
+from dagster_delta.table.maintenance.empty_directories import EmptiedDirectories
+from dagster_delta.table.maintenance.file_listing import ListedFiles
+from dagster_delta.table.maintenance.vacuum_plan import (
+    ReferencedFiles,
+    is_entered,
+    is_vacuumed,
+)
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.transaction import Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.engine import Clock
+
+__all__ = ["VacuumOptions", "VacuumResult", "vacuum_table"]
+
+_LOG = logging.getLogger(__name__)
+
+_UNIVERSAL_FORMAT = "delta.universalFormat.enabledFormats"
+_HOUR_MS = 60 * 60 * 1000
+_FILES_PER_DELETE = 1000
+_MAX_WORKERS = 8
+_END_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumOptions:
+    """What the caller asks for."""
+
+    retention_hours: float | None = None
+    dry_run: bool = True
+    enforce_retention: bool = True
+    record_in_log: bool = True
+    commit_info: Mapping[str, object] | None = None
+    on_progress: Callable[[int, int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumResult:
+    """What a VACUUM deleted, or would delete."""
+
+    dry_run: bool
+    files: Any
+    """`pa.Table` of the files: `path` (decoded, relative to the root), `size_bytes`,
+    `modified_ms`."""
+    retention_ms: int
+    """How long files were kept after they left the table, in milliseconds."""
+    num_listed_files: int
+    """Files under the root that are not hidden."""
+    snapshot: Snapshot
+    """The table after it; its version is that of `VACUUM END` where one was committed."""
+
+    @property
+    def num_files(self) -> int:
+        """Number of the files."""
+        return int(self.files.num_rows)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files."""
+        return pc.sum(self.files["size_bytes"], min_count=0).as_py() or 0
+
+
+def vacuum_table(
+    store: ObjectStore, snapshot: Snapshot, options: VacuumOptions, *, clock: Clock
+) -> VacuumResult:
+    """Delete the files that neither the latest version nor a retained older one refers to.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one.
+        options: of the caller.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        InvalidArgument: the retention is shorter than the table's, and that is not allowed.
+        UnsupportedFeature, UnsupportedWriterVersion: a file may be in use in a way that this
+            library does not know; nothing was deleted.
+        StorageFailure: the store refused or failed; what was deleted until then was unreferenced.
+    """
+    # Spec: a writer MUST check the writer protocol before it deletes files. Whether the table
+    # lists vacuumProtocolCheck or not: what is not understood may refer to files.
+    snapshot.configuration.check_writable(table=store.location.uri, version=snapshot.version)
+    retention_ms = _retention_ms(snapshot, options)
+    before_ms = clock() - retention_ms
+    configuration = snapshot.configuration
+    # The Iceberg metadata of such a table lie in a directory without an underscore.
+    is_uniform = _UNIVERSAL_FORMAT in configuration.metadata.configuration
+    others = ("metadata",) if is_uniform else ()
+    columns = configuration.physical_partition_columns
+    listed = ListedFiles(
+        store,
+        is_vacuumed(columns, others=others),
+        is_entered(columns, others=others),
+        _referenced(snapshot, before_ms, retention_ms).mask,
+    )
+    # What was committed while the listing ran counts as well.
+    latest = snapshot.update()
+    newer = None
+    if latest.version != snapshot.version:
+        newer = _referenced(latest, before_ms, retention_ms).mask
+    found = listed.describe(newer, before_ms=before_ms)
+    result = VacuumResult(options.dry_run, found, retention_ms, listed.num_listed, latest)
+    if options.dry_run or not found.num_rows:
+        return result
+    return _Vacuum(store, options, clock, before_ms).run(result)
+
+
+def _retention_ms(snapshot: Snapshot, options: VacuumOptions) -> int:
+    own = snapshot.configuration.properties.deleted_file_retention_ms
+    if options.retention_hours is None:
+        return own
+    retention_ms = int(options.retention_hours * _HOUR_MS)
+    if retention_ms < 0:
+        raise InvalidArgument(
+            f"the retention is a number of hours from 0 on, not {options.retention_hours}"
+        )
+    if retention_ms < own and options.enforce_retention:
+        raise InvalidArgument(
+            f"a retention of {options.retention_hours:g} hours is shorter than the "
+            f"{own / _HOUR_MS:g} hours of the table (delta.deletedFileRetentionDuration): readers "
+            "of older versions and writers that have not committed yet would lose their files; "
+            "leave it out, or pass enforce_retention=False where nobody else uses the table",
+            table=snapshot.store.location.uri,
+        )
+    return retention_ms
+
+
+def _referenced(snapshot: Snapshot, before_ms: int, retention_ms: int) -> ReferencedFiles:
+    referenced = ReferencedFiles()
+    columns = ["path", "deletion_vector"]
+    for batch in snapshot.file_batches(columns):
+        referenced.add(batch.files)
+    # A file that the log has lost to damage would be taken for garbage.
+    snapshot.check_totals()
+    own = snapshot.configuration.properties.deleted_file_retention_ms
+    # The state carries tombstones for the table's own retention and must not lose any, so that a
+    # shorter one is applied to what it gives.
+    for removed in snapshot.tombstone_batches(now_ms=before_ms + min(own, retention_ms)):
+        is_retained = pc.greater_equal(removed["deletion_timestamp_ms"], integer_scalar(before_ms))
+        referenced.add(removed.select(columns).filter(is_retained))
+    if retention_ms > own:
+        for each in _removed_since(snapshot, before_ms):
+            referenced.add(each)
+    return referenced
+
+
+def _removed_since(snapshot: Snapshot, since_ms: int) -> Iterator[Any]:
+    """The removed files of all commits since a time, which checkpoints may have forgotten."""
+    listing = list_log(snapshot.store, end=snapshot.version)
+    recent = [
+        CommitFile(version, version, file)
+        for version, file in sorted(listing.commits.items())
+        if file.modified_ms >= since_ms
+    ]
+    for commit in read_commits(snapshot.store, recent):
+        removes = decode_commit(commit.data, version=commit.version).removes
+        vectors = [
+            None
+            if each.deletion_vector is None
+            else {name: getattr(each.deletion_vector, name) for name in DELETION_VECTOR_TYPE.names}
+            for each in removes
+        ]
+        yield pa.table(
+            {
+                "path": string_column([each.path for each in removes]),
+                "deletion_vector": pa.array(vectors, DELETION_VECTOR_TYPE),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Vacuum:
+    """The part of a VACUUM that changes something."""
+
+    store: ObjectStore
+    options: VacuumOptions
+    clock: Clock
+    before_ms: int
+
+    def run(self, planned: VacuumResult) -> VacuumResult:
+        files, snapshot = planned.files, planned.snapshot
+        if self.options.record_in_log:
+            snapshot = self._record_start(planned)
+            # A restore that landed first may have made files live again.
+            referenced = _referenced(snapshot, self.before_ms, planned.retention_ms)
+            files = files.filter(pc.invert(referenced.mask(files["path"])))
+        paths = files["path"].to_pylist()
+        directories = EmptiedDirectories(self.store, paths, before_ms=self.before_ms)
+        deleted, failure = self._delete(paths)
+        num_directories = directories.remove()
+        files = files.filter(pc.is_in(files["path"], value_set=string_column(deleted)))
+        if self.options.record_in_log:
+            snapshot = self._record_end(snapshot, files, num_directories, completed=failure is None)
+        if failure is not None:
+            raise failure
+        return VacuumResult(False, files, planned.retention_ms, planned.num_listed_files, snapshot)
+
+    def _delete(self, paths: Sequence[str]) -> tuple[list[str], StorageFailure | None]:
+        """The paths that were deleted, and the first failure."""
+        chunks = [
+            paths[first : first + _FILES_PER_DELETE]
+            for first in range(0, len(paths), _FILES_PER_DELETE)
+        ]
+        deleted: list[str] = []
+        failure = None
+        with ThreadPoolExecutor(min(_MAX_WORKERS, len(chunks) or 1), "delta-vacuum") as workers:
+            running = {workers.submit(self._delete_chunk, chunk): chunk for chunk in chunks}
+            for future in as_completed(running):
+                try:
+                    future.result()
+                except StorageFailure as error:
+                    failure = failure or error
+                    continue
+                deleted += running[future]
+                if self.options.on_progress is not None:
+                    self.options.on_progress(len(deleted), len(paths))
+        return deleted, failure
+
+    def _delete_chunk(self, paths: Sequence[str]) -> None:
+        self.store.delete(paths)
+        if self.store.local_path("") is not None:
+            # Hadoop keeps a hidden checksum beside every local file that it writes.
+            self.store.delete(_checksum_path(each) for each in paths)
+
+    def _record_start(self, planned: VacuumResult) -> Snapshot:
+        own = planned.snapshot.configuration.properties.deleted_file_retention_ms
+        return self._record(
+            planned.snapshot,
+            "VACUUM START",
+            {
+                "retentionCheckEnabled": self.options.enforce_retention,
+                "specifiedRetentionMillis": planned.retention_ms
+                if self.options.retention_hours is not None
+                else None,
+                "defaultRetentionMillis": own,
+            },
+            {
+                "numFilesToDelete": planned.num_files,
+                "sizeOfDataToDelete": planned.size_bytes,
+            },
+        )
+
+    def _record_end(
+        self, snapshot: Snapshot, deleted: Any, num_directories: int, *, completed: bool
+    ) -> Snapshot:
+        status = {"status": "COMPLETED" if completed else "FAILED"}
+        metrics = {
+            "numDeletedFiles": deleted.num_rows,
+            "numVacuumedDirectories": num_directories,
+        }
+        for _ in range(_END_ATTEMPTS):
+            try:
+                return self._record(snapshot, "VACUUM END", status, metrics)
+            except CommitConflict:
+                # It depends on nothing, so whatever came in between it can follow.
+                snapshot = snapshot.update()
+        _LOG.warning("VACUUM of %s is done, but its end was not recorded", self.store.location.uri)
+        return snapshot
+
+    def _record(
+        self,
+        snapshot: Snapshot,
+        operation: str,
+        parameters: Mapping[str, object],
+        metrics: Mapping[str, int],
+    ) -> Snapshot:
+        transaction = Transaction(self.store, snapshot, clock=self.clock)
+        return transaction.commit(
+            operation,
+            parameters=parameters,
+            metrics=metrics,
+            user_info=self.options.commit_info,
+        ).snapshot
+
+
+def _checksum_path(path: str) -> str:
+    directory, slash, name = path.rpartition("/")
+    return f"{directory}{slash}.{name}.crc"

@@ -1,0 +1,188 @@
+"""Which files under a table's root nothing refers to any more: decided from listing and log.
+
+When in doubt a file stays: garbage costs money, a missing file costs the table.
+
+Spec: Action Reconciliation (tombstones); Add File and Remove File (path); Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.values.arrow_values import every
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.locations import scheme_of
+
+__all__ = [
+    "ReferencedFiles",
+    "deletion_vector_paths",
+    "is_entered",
+    "is_vacuumed",
+]
+
+_CHANGE_DATA = "_change_data"
+_TEMPORARY_NAME_LENGTH = len(".0123456789abcdef.tmp")
+
+
+def is_entered(
+    partition_columns: Sequence[str], *, others: Sequence[str] = ()
+) -> Callable[[str], bool]:
+    """What tells whether a directory, relative to the root, may hold files that VACUUM looks at.
+
+    Args:
+        partition_columns: physical names.
+        others: as for `is_vacuumed`.
+    """
+    is_ours = is_vacuumed(partition_columns, others=others)
+    # It is the directories around a file that matter, and not its own name.
+    return lambda directory: is_ours(f"{directory}/x")
+
+
+def is_vacuumed(
+    partition_columns: Sequence[str], *, others: Sequence[str] = ()
+) -> Callable[[str], bool]:
+    """What tells whether VACUUM may look at a path, relative to the root.
+
+    Names that begin with `_` or `.` belong to others, at any depth: the log, indexes, temporary
+    files of engines. But for change data, directories of partition columns whose name begins so,
+    and what this library itself leaves behind when it dies in the middle of a file.
+
+    Args:
+        partition_columns: physical names.
+        others: directories of the root that belong to another format over the same data files.
+    """
+    foreign = tuple(f"{each}/" for each in others)
+    prefixes = tuple(f"{name}=" for name in partition_columns if name[:1] in ("_", "."))
+
+    def is_ours(path: str) -> bool:
+        if path.startswith(foreign):
+            return False
+        # Nearly every path has no such name in it, and is not taken apart.
+        if path[0] not in "_." and "/_" not in path and "/." not in path:
+            return True
+        *directories, name = path.split("/")
+        for depth, each in enumerate(directories):
+            known = each.startswith(prefixes) or (depth == 0 and each == _CHANGE_DATA)
+            if each[:1] in ("_", ".") and not known:
+                return False
+        return name[:1] not in ("_", ".") or _is_own_temporary_file(name)
+
+    return is_ours
+
+
+def _is_own_temporary_file(name: str) -> bool:
+    return (
+        len(name) == _TEMPORARY_NAME_LENGTH
+        and name.endswith(".tmp")
+        and all(each in "0123456789abcdef" for each in name[1:-4])
+    )
+
+
+class ReferencedFiles:
+    """The files that a table still needs, under every spelling that may reach them.
+
+    A relative path protects the file of that path. An absolute one (`/p`, `file:/p`, `s3://b/k`)
+    may lead into the table through a link, a mount or another name of the bucket, and one that
+    climbs (`../t/p`) through the directory around it, so they protect every file of their name.
+
+    It takes eight bytes a file: of a path its 64-bit hash is known, and a file whose hash is that
+    of another one stays, too.
+    """
+
+    def __init__(self) -> None:
+        self._paths = _HashedTexts()
+        self._names = _HashedTexts()
+
+    def add(self, files: Any) -> None:
+        """Take the data files and deletion vectors of live files or tombstones.
+
+        Args:
+            files: `pa.Table` with `path` and `deletion_vector` as in LIVE_FILE_SCHEMA.
+        """
+        self._take(files["path"].to_pylist())
+        for each in deletion_vector_paths(files["deletion_vector"]):
+            self._take_decoded(each)
+
+    def mask(self, paths: Any) -> Any:
+        """For each listed path whether the table needs it.
+
+        Args:
+            paths: strings, decoded and relative to the root.
+        """
+        found = self._paths.mask(paths)
+        if self._names.is_empty:
+            return found
+        return pc.or_(found, self._names.mask(pc.replace_substring_regex(paths, "^.*/", "")))
+
+    def _take(self, spelled: Iterable[str]) -> None:
+        for each in spelled:
+            if "%" in each:
+                # Read as the protocol says; and as it stands, for writers that do not encode.
+                self._take_decoded(each)
+                self._take_decoded(decode_path(each))
+            else:
+                self._take_decoded(each)
+
+    def _take_decoded(self, path: str) -> None:
+        if path.startswith("/") or scheme_of(path) is not None:
+            self._names.add(path.rpartition("/")[2])
+            return
+        self._paths.add(path)
+        if "./" in path or "//" in path:
+            normal = posixpath.normpath(path)
+            self._paths.add(normal)
+            if normal.startswith("../"):
+                self._names.add(normal.rpartition("/")[2])
+
+
+class _HashedTexts:
+    """A set of texts that may say of one that it is in although it is not."""
+
+    def __init__(self) -> None:
+        self._hashes = array("q")
+        self._sorted: Any = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._hashes
+
+    def add(self, text: str) -> None:
+        self._hashes.append(hash(text))
+        self._sorted = None
+
+    def mask(self, texts: Any) -> Any:
+        """For each text of a `pa.StringArray` whether it is in: a `pa.BooleanArray`."""
+        if self.is_empty:
+            return every(False, len(texts))
+        if self._sorted is None:
+            self._sorted = np.sort(np.frombuffer(self._hashes, np.int64))
+        hashes = np.fromiter(map(hash, texts.to_pylist()), np.int64, len(texts))
+        places = np.searchsorted(self._sorted, hashes)
+        places[places == len(self._sorted)] = 0
+        bits = np.packbits(self._sorted[places] == hashes, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(texts), [None, pa.py_buffer(bits)])
+
+
+def deletion_vector_paths(vectors: Any) -> Iterator[str]:
+    """Paths of the files that hold some deletion vectors, each once.
+
+    Args:
+        vectors: `pa.Array` of DELETION_VECTOR_TYPE.
+    """
+    if vectors.null_count == len(vectors):
+        return
+    seen: set[tuple[str, str]] = set()
+    for fields in vectors.drop_null().to_pylist():
+        key = fields["storage_type"], fields["path_or_inline_dv"]
+        if key[0] != "i" and key not in seen:
+            seen.add(key)
+            yield deletion_vector_path(DeletionVectorDescriptor(**fields))

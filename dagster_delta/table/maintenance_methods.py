@@ -1,0 +1,345 @@
+"""The calls of a table handle that keep a table in shape, copy it or tell how it is."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.storage import open_store
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.committer import now_ms
+from dagster_delta.table.write.transaction import CommitResult
+
+if TYPE_CHECKING:
+    from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult
+    from dagster_delta.table.maintenance.health import TableHealth
+    from dagster_delta.table.maintenance.optimize import OptimizeProgress, OptimizeResult
+    from dagster_delta.table.maintenance.vacuum import VacuumResult
+
+__all__ = ["MaintenanceMethods"]
+
+
+class MaintenanceMethods(ABC):
+    """What maintains a table; part of `DeltaTable`."""
+
+    _store: ObjectStore
+    _snapshot: Snapshot | None
+
+    @abstractmethod
+    def _existing(self) -> Snapshot:
+        """The latest version; raises TableNotFound where there is no table."""
+
+    @abstractmethod
+    def _known(self) -> Snapshot:
+        """The version this handle knows; raises TableNotFound where there is no table."""
+
+    @abstractmethod
+    def snapshot(
+        self, version: int | None = None, timestamp: datetime | str | int | None = None
+    ) -> Snapshot:
+        """One immutable version of the table."""
+
+    @abstractmethod
+    def _adopt(self, result: CommitResult) -> CommitResult:
+        """Move the handle to the version that a commit made."""
+
+    def optimize(
+        self,
+        where: str | None = None,
+        *,
+        target_file_size: int | None = None,
+        min_file_size: int | None = None,
+        max_deleted_share: float = 0.05,
+        zorder_by: Sequence[str] = (),
+        full: bool = False,
+        engine: Literal["arrow", "spark"] | None = None,
+        max_commit_bytes: int | None = None,
+        commit_info: Mapping[str, object] | None = None,
+        on_progress: Callable[[OptimizeProgress], None] | None = None,
+    ) -> OptimizeResult:
+        """Compact small files, and purge rows that deletion vectors mark as deleted. No row
+        changes.
+
+        A large table is worked through in several commits, each of which stands by itself. A
+        concurrent append disturbs none of them; where another writer changes a file meanwhile, the
+        commit with that file is given up and the rest goes on.
+
+        On a table with clustering columns, files that are new since the last call are clustered
+        along a Hilbert curve through these columns, together with what was clustered in small
+        amounts before; larger amounts stay as they are.
+
+        Args:
+            where: Spark SQL; only files that may hold rows for which it is true are looked at.
+            target_file_size: bytes that new files should have; by default `delta.targetFileSize`,
+                else 128 MiB.
+            min_file_size: files below this number of bytes are small; by default three quarters of
+                the target.
+            max_deleted_share: files of which more than this share of rows (0 to 1) is deleted are
+                written anew whatever their size; 0 purges every deleted row.
+            zorder_by: columns to sort the rows of each partition by, along a Z-order curve, so that
+                filters on any of them skip files. Every file is written anew then.
+            full: of a table with clustering columns, whether files that were clustered by other
+                columns than today's are clustered anew too.
+            engine: `arrow` (the default) works in this process, in bounded memory; `spark` on the
+                executors of the active session.
+            max_commit_bytes: bytes of the files that one commit replaces; 16 GiB by default.
+            commit_info: recorded in each commitInfo beside ours.
+            on_progress: called after each commit.
+
+        Raises:
+            InvalidArgument: an option makes no sense; a column to sort by has no statistics, or is
+                a partition column.
+            SchemaMismatch: a column is not in the schema.
+            TableNotFound: there is no table.
+            InvalidTable: a file does not hold the rows that the log counts in it.
+            DataFileMissing, CorruptDeletionVector, StorageFailure: of a file.
+            UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
+            CommitStateUnknown: a commit may not have landed.
+        """
+        from dagster_delta.table.maintenance.optimize import (
+            MAX_COMMIT_BYTES,
+            OptimizeOptions,
+            optimize_table,
+        )
+
+        options = OptimizeOptions(
+            where=where,
+            target_file_size_bytes=target_file_size,
+            min_file_size_bytes=min_file_size,
+            max_deleted_share=max_deleted_share,
+            zorder_by=tuple(zorder_by),
+            full=full,
+            engine=engine,
+            max_commit_bytes=max_commit_bytes or MAX_COMMIT_BYTES,
+            commit_info=commit_info,
+            on_progress=on_progress,
+        )
+        result = optimize_table(self._store, self._existing(), options, clock=now_ms)
+        self._snapshot = result.snapshot
+        return result
+
+    def vacuum(
+        self,
+        retention_hours: float | None = None,
+        *,
+        dry_run: bool = True,
+        enforce_retention: bool = True,
+        record_in_log: bool = True,
+        commit_info: Mapping[str, object] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> VacuumResult:
+        """Delete files that neither the latest version nor a retained older version refers to.
+
+        Only files below the table's root are looked at, and none whose name, or directory, begins
+        with `_` or `.` (change data and partition directories excepted). Files that were modified
+        within the retention stay: somebody may be about to commit them.
+
+        Args:
+            retention_hours: how long files are kept after they left the table; by default
+                `delta.deletedFileRetentionDuration`, else a week.
+            dry_run: only find the files.
+            enforce_retention: refuse a retention shorter than the table's.
+            record_in_log: commit `VACUUM START` and `VACUUM END`, as delta-spark does.
+            commit_info: recorded in both commitInfos beside ours.
+            on_progress: called with the number of files that are deleted, and are to be.
+
+        Raises:
+            InvalidArgument: the retention is too short.
+            TableNotFound: there is no table.
+            UnsupportedFeature, UnsupportedWriterVersion: the table may use files in a way that this
+                library does not know; nothing was deleted.
+            CommitConflict: the table's protocol or metadata changed meanwhile; nothing was deleted.
+            StorageFailure: the store refused or failed.
+        """
+        from dagster_delta.table.maintenance.vacuum import VacuumOptions, vacuum_table
+
+        options = VacuumOptions(
+            retention_hours, dry_run, enforce_retention, record_in_log, commit_info, on_progress
+        )
+        result = vacuum_table(self._store, self._existing(), options, clock=now_ms)
+        self._snapshot = result.snapshot
+        return result
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint of the version this handle has seen.
+
+        Raises:
+            TableNotFound, StorageFailure, UnsupportedWriterVersion.
+            UnsupportedFeature: the table cannot be written, or has its old checkpoints protected.
+        """
+        from dagster_delta.table.log_upkeep.post_commit import checkpoint_version
+
+        checkpoint_version(self._known(), now_ms=now_ms())
+
+    def clean_log(
+        self,
+        retention_hours: float | None = None,
+        *,
+        dry_run: bool = True,
+        enforce_retention: bool = True,
+    ) -> LogCleanupResult:
+        """Delete the log files of versions older than the table's log retention.
+
+        The log is cut at a checkpoint, which is written where none is near: the version that was
+        the latest at midnight (UTC), the retention ago, and all newer ones stay readable. Rows are
+        not touched; files that only older versions need go with the next `vacuum`.
+
+        Who reads commits one after the other and is further behind (a sensor, a stream, a change
+        feed) finds them missing, is told so, and has to start over.
+
+        Writes do the same after each checkpoint that they make, as far as checkpoints are there,
+        unless the table has `delta.enableExpiredLogCleanup = false`.
+
+        Args:
+            retention_hours: how long versions can be read; by default
+                `delta.logRetentionDuration`, else 30 days.
+            dry_run: only find the files.
+            enforce_retention: refuse a retention shorter than the table's, and tables that have
+                `delta.enableExpiredLogCleanup = false`.
+
+        Raises:
+            InvalidArgument: the retention is too short, or the table keeps its log.
+            TableNotFound: there is no table.
+            InvalidTable: the version that the log is to begin with cannot be read; nothing was
+                deleted.
+            UnsupportedFeature, UnsupportedWriterVersion: this library cannot write the table.
+            StorageFailure: the store refused or failed.
+        """
+        from dagster_delta.table.log_upkeep.cleanup import clean_log
+
+        result = clean_log(
+            self._store,
+            self._existing(),
+            clock=now_ms,
+            retention_hours=retention_hours,
+            dry_run=dry_run,
+            enforce_retention=enforce_retention,
+        )
+        if not dry_run and result.num_files:
+            # The snapshot may still have to read what it began with.
+            self._snapshot = Snapshot.load(self._store)
+        return result
+
+    def restore(
+        self,
+        version: int | None = None,
+        timestamp: datetime | str | int | None = None,
+        *,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Restore the table to an older version: rows, schema and properties.
+
+        That is a new version, so nothing is lost and it can be undone alike. The protocol never
+        goes down, and transaction ids stay known. Rows that somebody appends meanwhile count as
+        later and stay. Where the table is the same already, nothing is committed and `skipped` is
+        true.
+
+        Args:
+            version: the version to go back to.
+            timestamp: instead: the latest version committed at or before it, spelled as for
+                `snapshot`.
+            commit_info: recorded in the commitInfo beside ours.
+
+        Raises:
+            InvalidArgument: neither or both are given.
+            VersionNotFound: there is no such version.
+            DataFileMissing: a file of that version is gone; nothing was changed.
+            UnsupportedFeature: the table is append-only, or cannot be written.
+            CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
+        """
+        from dagster_delta.table.maintenance.restore import restore_table
+
+        if (version is None) == (timestamp is None):
+            raise InvalidArgument("say what to restore by a version or by a timestamp")
+        current = self._existing()
+        target = Snapshot.load(self._store, version=version, timestamp=timestamp)
+        return self._adopt(
+            restore_table(
+                self._store,
+                current,
+                target,
+                by_timestamp=None if timestamp is None else str(timestamp),
+                clock=now_ms,
+                commit_info=commit_info,
+            )
+        )
+
+    def clone(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        deep: bool = False,
+        version: int | None = None,
+        timestamp: datetime | str | int | None = None,
+        replace: bool = False,
+        properties: Mapping[str, object] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        store: ObjectStore | None = None,
+        commit_info: Mapping[str, object] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> CommitResult:
+        """Clone one version of the table to another location; the result is the clone's.
+
+        Schema, partitioning, properties, constraints, table features, row ids and clustering come
+        along. Older versions, transaction ids and metadata domains of others do not: the clone has
+        a log and an id of its own, and what is written to either table is not seen in the other.
+
+        A shallow clone refers to the data files of its source where they lie, so it costs one
+        commit whatever the size. VACUUM of the source deletes files that only the clone needs: such
+        clones are for tests and short-lived copies. VACUUM of the clone leaves them alone. A deep
+        clone copies data files and deletion vectors, by the same relative paths.
+
+        With `replace` the location becomes, in a new version, what the source is; what it has
+        already is not copied again. Where it is that already, nothing is committed and `skipped`
+        is true. A deep clone that was interrupted uses, for a day, what it has copied.
+
+        Args:
+            target: path or URI of the clone's root, neither in the source nor around it.
+            deep: copy the files instead of referring to them.
+            version: which version of the source; the one this handle knows by default.
+            timestamp: instead: the latest version committed at or before it, spelled as for
+                `snapshot`.
+            replace: whether a table that is there becomes the clone, as a new version.
+            properties: table properties that the clone has instead of, or beside, the source's.
+            storage_options: of the target's storage; those of the source by default.
+            store: an opened store instead of the target's own.
+            commit_info: recorded in the commitInfo beside ours.
+            on_progress: called with the number of files that are copied, and are to be.
+
+        Raises:
+            TableAlreadyExists: a table is there, and `replace` is false.
+            InvalidArgument: one location lies in the other, the storage of a shallow clone cannot
+                open the files, or an argument makes no sense.
+            TableNotFound, VersionNotFound: there is no such version of the source.
+            DataFileMissing: a file of the version is gone; nothing was committed.
+            UnsupportedFeature, ConditionalPutUnsupported: the clone could not be written.
+            CommitConflict, CommitStateUnknown, StorageFailure: the commit did not, or may not have,
+                landed.
+        """
+        from dagster_delta.table.maintenance.clone import CloneOptions, clone_table
+
+        source = self.snapshot(version, timestamp)
+        if store is None:
+            own = self._store.location.options
+            store = open_store(target, own if storage_options is None else storage_options)
+        options = CloneOptions(deep, replace, properties, commit_info, on_progress)
+        return clone_table(source, store, options, clock=now_ms)
+
+    def health(self, *, small_file_size: int | None = None) -> TableHealth:
+        """Statistics on the table's files, from the log alone.
+
+        Args:
+            small_file_size: files below this number of bytes count as small; by default those that
+                `optimize` would write together.
+
+        Raises:
+            TableNotFound, InvalidTable, StorageFailure.
+        """
+        from dagster_delta.table.maintenance.health import table_health
+
+        return table_health(self._known(), small_file_bytes=small_file_size)

@@ -1,0 +1,1 @@
+"""Snapshots, scans and change feeds: what one version, or a range of them, holds."""

@@ -1,0 +1,311 @@
+"""Row-level changes between two versions of a table.
+
+Spec: Change Data Files; Add CDC File.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
+from dagster_delta.engines.arrow.change_data_reader import (
+    feed_configuration,
+    read_changes,
+    with_plain_vectors,
+)
+from dagster_delta.engines.engine import ReadPlan
+from dagster_delta.errors import DataFileMissing, InvalidArgument, VersionNotFound
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.read.change_feed_plan import ChangedFiles, plan_changes
+from dagster_delta.table.read.row_frames import RowFrames
+from dagster_delta.table.read.scan import is_in_utc, resolve_columns, resolve_filter
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.time_travel import first_version_since, parse_timestamp, version_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dagster_delta.engines.sql.expressions import SqlExpression
+
+__all__ = ["ChangeDataFeed", "find_range"]
+
+Timestamp = dt.datetime | str | int
+
+
+class ChangeDataFeed(RowFrames):
+    """The rows inserted, deleted or updated in a range of versions, one row per changed row and
+    commit.
+
+    Behind the columns of the table stand `_change_type` (`insert`, `delete`, `update_preimage`,
+    `update_postimage`), `_commit_version` and `_commit_timestamp`. Rows are read with the schema of
+    the last version: columns that came inside the range are null in older rows. Commits that only
+    arranged rows anew, such as OPTIMIZE, do not show. Immutable; the log is read once, when rows
+    are asked for first.
+
+    Args:
+        end: the last version of the range.
+        starting_version: the first one; the next after `end` makes a feed without rows.
+        columns: names of the columns to read, in order, the three of the feed among them where they
+            are wanted; all by default.
+        where: Spark SQL over the columns of the feed; only rows for which it is true are read.
+        appends_suffice: whether the feed may be off at versions that only add rows: these are read
+            from the files that they add.
+
+    Raises:
+        SchemaMismatch: a column, or a name in the filter, is not in the schema.
+        InvalidArgument: a column is named twice, or the filter is no condition.
+        InvalidTable: the table has a column with the name of a column of the feed.
+    """
+
+    def __init__(
+        self,
+        end: Snapshot,
+        starting_version: int,
+        columns: Sequence[str] | None = None,
+        where: str | SqlExpression | None = None,
+        *,
+        appends_suffice: bool = False,
+    ) -> None:
+        self._appends_suffice = appends_suffice
+        self.snapshot = end
+        """The table as of the last version, with whose schema the rows are read."""
+        self.starting_version = starting_version
+        """First version whose changes are read."""
+        self._configuration = feed_configuration(end.configuration, has_change_type=True)
+        self.columns = resolve_columns(self._configuration.schema, columns)
+        self.where = resolve_filter(self._configuration.schema, where)
+
+    def __repr__(self) -> str:
+        return (
+            f"ChangeDataFeed({self.snapshot.store.location.uri!r}, "
+            f"versions {self.starting_version} to {self.ending_version})"
+        )
+
+    @property
+    def ending_version(self) -> int:
+        """Last version whose changes are read; the next feed starts after it."""
+        return self.snapshot.version
+
+    @property
+    def schema(self) -> StructType:
+        """The logical schema of the rows."""
+        schema = self._configuration.schema
+        return StructType(tuple(schema.field(name) for name in self.columns))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log alone shows that there are no changes: the versions only rearranged rows,
+        or changed none of the requested ones.
+
+        Raises:
+            As `to_batches` does of the log.
+        """
+        files = self._matching(None if self.where is None else self.where.to_predicate())
+        return not any(each.files.num_rows for each in files.sets)
+
+    def to_batches(self) -> Any:
+        """The rows as a `pa.RecordBatchReader`, by ascending version; files are read while it is
+        consumed.
+
+        Raises:
+            VersionNotFound: the log does not reach back to the start of the range any more.
+            LogGap: a commit inside the range is missing.
+            ChangeDataNotRecorded: the change data feed was off at a version of the range.
+            SchemaMismatch: rows of the range cannot be read with the schema at its end.
+            DataFileMissing: a file with changes is gone, as VACUUM removes them in time.
+            UnsupportedExpression: only Spark can evaluate the filter; use `to_spark`.
+            UnsupportedFeature, CorruptDeletionVector, InvalidTable, StorageFailure: of log or file.
+            InvalidArgument: the filter fails on a value, as it would in Spark's ANSI mode.
+        """
+        if self.where is not None:
+            self.where.check_embeddable()
+        files = self._matching(None if self.where is None else self.where.to_predicate())
+        batches = read_changes(self.snapshot.store, files.sets, self.columns)
+        return pa.RecordBatchReader.from_batches(
+            to_arrow_schema(self.schema), self._explained(batches)
+        )
+
+    def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
+        """The rows as a lazy Spark DataFrame, in no particular order.
+
+        Args:
+            spark: the session, classic or Connect; the active one by default.
+
+        Raises:
+            As `to_batches` does of the log, and of files that are missing.
+        """
+        from dagster_delta.engines.spark.engine import SparkEngine
+
+        predicate = None
+        if self.where is not None:
+            is_utc = not self.where.depends_on_time_zone or is_in_utc(spark)
+            predicate = self.where.to_predicate(session_is_utc=is_utc)
+        engine = SparkEngine(spark)
+        with self._naming_versions():
+            parts = [engine.read(plan) for plan in self._read_plans(self._matching(predicate))]
+        return reduce(lambda left, right: left.union(right), parts)
+
+    def _read_plans(self, files: ChangedFiles) -> Iterator[ReadPlan]:
+        """Plans whose rows together are those of the feed; there is at least one."""
+        store = self.snapshot.store
+        tables = [(files.recorded, files.recorded.files)]
+        if files.derived.files.num_rows:
+            derived = with_plain_vectors(files.derived.files, store)
+            # A file that came and left inside the range stands there twice, and Spark reads no
+            # file twice in one scan.
+            left = _are_deletes(derived)
+            tables += [(files.derived, derived.filter(each)) for each in (left, pc.invert(left))]
+        plans = [
+            ReadPlan(
+                store=store,
+                version=self.ending_version,
+                configuration=changes.configuration,
+                files=table,
+                columns=self.columns,
+                where=changes.where,
+            )
+            for changes, table in tables
+        ]
+        yield from [each for each in plans if each.files.num_rows] or plans[:1]
+
+    def _matching(self, predicate: Any) -> ChangedFiles:
+        if self.where is None:
+            return self._files
+        return self._files.matching(self.where, predicate)
+
+    @cached_property
+    def _files(self) -> ChangedFiles:
+        return plan_changes(
+            self.snapshot.store,
+            self.starting_version,
+            self.snapshot,
+            appends_suffice=self._appends_suffice,
+        )
+
+    def _explained(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with self._naming_versions():
+            yield from batches
+
+    @contextmanager
+    def _naming_versions(self) -> Iterator[None]:
+        """Missing files are named with the version whose changes they hold."""
+        try:
+            yield
+        except DataFileMissing as error:
+            version = self._version_of(error.file)
+            which = "of the range" if version is None else f"of version {version}"
+            raise DataFileMissing(
+                f"a file with changes {which} is not there any more, as VACUUM removes such files "
+                "in time: read the changes of later versions, or take the whole table",
+                table=self.snapshot.store.location.uri,
+                version=version,
+                file=error.file,
+            ) from error
+
+    def _version_of(self, path: str | None) -> int | None:
+        for each in self._files.sets:
+            for row in each.files.select(["path", "commit_version"]).to_pylist():
+                if decode_path(row["path"]) == path:
+                    return int(row["commit_version"])
+        return None
+
+
+def _are_deletes(files: Any) -> Any:
+    """Which of some derived files hold rows that left: a `pa.BooleanArray`."""
+    key = string_column([CHANGE_TYPE_COLUMN])[0]
+    deleted = string_column(["delete"])
+    chunks = files["partition_values"].chunks
+    types = pa.chunked_array([pc.map_lookup(each, key, "last") for each in chunks], pa.string())
+    return pc.is_in(types, value_set=deleted)
+
+
+def find_range(
+    store: ObjectStore,
+    known: Snapshot,
+    *,
+    starting_version: int | None = None,
+    ending_version: int | None = None,
+    starting_timestamp: Timestamp | None = None,
+    ending_timestamp: Timestamp | None = None,
+) -> tuple[int, Snapshot]:
+    """The first version of a range of changes, and the table as of the last one.
+
+    Args:
+        store: store of the table.
+        known: the version that is the last one by default, unless the start lies behind it.
+        starting_version: first version.
+        ending_version: last version; the latest one where there is no such version yet.
+        starting_timestamp: the first version is the oldest one committed at or after it.
+        ending_timestamp: the last version is the newest one committed at or before it.
+
+    Raises:
+        InvalidArgument: there is no start, or two starts or ends, or the end lies before the start.
+        VersionNotFound: nothing was committed since the start, or the end lies outside of the log.
+        InvalidTable, UnsupportedFeature, StorageFailure: of the log.
+    """
+    table = store.location.uri
+    _check_bounds(starting_version, starting_timestamp, ending_version, ending_timestamp)
+    start, last = starting_version, ending_version
+    if starting_timestamp is not None:
+        start = first_version_since(store, starting_timestamp)
+    if ending_timestamp is not None:
+        last = version_at(store, ending_timestamp)
+    assert start is not None  # noqa: S101  one of the two was given
+    is_between = None not in (starting_timestamp, ending_timestamp) and last == start - 1
+    if last is not None and last < start and not is_between:
+        raise InvalidArgument(
+            f"the changes end with version {last}, before they start with version {start}; swap "
+            "the two, or ask for a single version by naming it twice",
+            table=table,
+        )
+    latest = known if max(start, last or 0) <= known.version else known.update()
+    if start > latest.version and not is_between:
+        raise VersionNotFound(
+            f"There are no changes from version {start} on: the latest version is "
+            f"{latest.version}; wait for the next commit",
+            table=table,
+            version=start,
+        )
+    if last is None or last >= latest.version:
+        return start, latest
+    return start, Snapshot.load(store, version=last)
+
+
+def _check_bounds(
+    starting_version: int | None,
+    starting_timestamp: Timestamp | None,
+    ending_version: int | None,
+    ending_timestamp: Timestamp | None,
+) -> None:
+    if (starting_version is None) == (starting_timestamp is None):
+        raise InvalidArgument(
+            "changes start with a version or at a timestamp: pass starting_version or "
+            "starting_timestamp, and not both"
+        )
+    if ending_version is not None and ending_timestamp is not None:
+        raise InvalidArgument(
+            "changes end with a version or at a timestamp: pass ending_version or "
+            "ending_timestamp, not both"
+        )
+    for version in (starting_version, ending_version):
+        if version is not None and (isinstance(version, bool) or version < 0):
+            raise InvalidArgument(f"A version is a number from 0 on, not {version}")
+    if (
+        starting_timestamp is not None
+        and ending_timestamp is not None
+        and parse_timestamp(starting_timestamp) > parse_timestamp(ending_timestamp)
+    ):
+        raise InvalidArgument(
+            f"the changes end at {ending_timestamp}, before they start at {starting_timestamp}"
+        )

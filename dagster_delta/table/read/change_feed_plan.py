@@ -1,0 +1,294 @@
+"""From the commits of a range to the files that hold their row changes.
+
+Spec: Change Data Files; Add CDC File (Reader Requirements for AddCDCFile).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
+from dagster_delta.engines.arrow.change_data_reader import (
+    COMMIT_TIMESTAMP_COLUMN,
+    COMMIT_VERSION_COLUMN,
+    ChangeFileSet,
+    feed_configuration,
+)
+from dagster_delta.errors import ChangeDataNotRecorded, SchemaMismatch
+from dagster_delta.protocol.actions import Metadata, Protocol
+from dagster_delta.protocol.features.existing_defaults import with_existing_defaults_of
+from dagster_delta.protocol.log.change_data import (
+    CHANGE_FILE_SCHEMA,
+    FileChange,
+    change_file_batch,
+    file_changes,
+)
+from dagster_delta.protocol.schema_compatibility import find_incompatibility
+from dagster_delta.protocol.statistics.predicates import Predicate
+from dagster_delta.protocol.statistics.skipping import skip_files
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.commit_range import RangeCommit, read_commit_range
+from dagster_delta.table.log.reader import located
+from dagster_delta.table.read.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.sql.expressions import SqlExpression
+
+__all__ = ["ChangeFileRows", "ChangedFiles", "commit_constants", "plan_changes"]
+
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  spelled without a zone, like partition values
+_ROWS_PER_BATCH = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFiles:
+    """The files with the row changes of a range of versions."""
+
+    recorded: ChangeFileSet
+    """Change data files, which say of each row what became of it."""
+    derived: ChangeFileSet
+    """Files of the table whose rows all came, or all left."""
+
+    @property
+    def sets(self) -> tuple[ChangeFileSet, ChangeFileSet]:
+        """Both kinds."""
+        return self.recorded, self.derived
+
+    def matching(self, where: SqlExpression, predicate: Predicate) -> ChangedFiles:
+        """Without the files that hold no row which satisfies a filter.
+
+        Args:
+            where: the filter, over the columns of the feed.
+            predicate: what it asks of the bounds of columns.
+
+        Raises:
+            InvalidTable: a partition value is no value of its column's type.
+        """
+        return ChangedFiles(*(_skip(each, where, predicate) for each in self.sets))
+
+
+def _skip(changes: ChangeFileSet, where: SqlExpression, predicate: Predicate) -> ChangeFileSet:
+    files = changes.files
+    skipped = skip_files(
+        predicate,
+        changes.configuration,
+        files["partition_values"],
+        lambda columns: parse_statistics_json(files["stats"], columns),
+    )
+    if not pc.all(skipped.may_match, min_count=0).as_py():
+        files = files.filter(skipped.may_match)
+    return replace(changes, files=files, where=None if skipped.is_decided else where)
+
+
+def plan_changes(
+    store: ObjectStore, start: int, end: Snapshot, *, appends_suffice: bool = False
+) -> ChangedFiles:
+    """The files with the row changes of the versions from `start` to `end`, both included.
+
+    Args:
+        store: of the table.
+        start: first version.
+        end: the table as of the last one.
+        appends_suffice: whether the change data feed may be off at versions that only add rows:
+            the files that they add say all there is to say.
+
+    Raises:
+        VersionNotFound: the log does not reach back to `start` any more.
+        LogGap: a commit inside the range is missing.
+        ChangeDataNotRecorded: the change data feed was off at a version of the range.
+        SchemaMismatch: rows of the range cannot be read with the schema at its end.
+        UnsupportedFeature: a version of the range needs what this library does not do.
+        InvalidTable, StorageFailure: of the log.
+    """
+    collected = _Collected(is_partitioned=bool(end.configuration.partition_columns))
+    shown = end.configuration
+    if start <= end.version:
+        for commit in read_commit_range(store, start, end.version):
+            with located(store, commit.actions.version):
+                collected.take(commit)
+        found = _check_configurations(store, start, end, collected, appends_suffice=appends_suffice)
+        shown = reduce(with_existing_defaults_of, found, shown)
+    with located(store, end.version):
+        return ChangedFiles(
+            ChangeFileSet(
+                feed_configuration(shown, has_change_type=True),
+                collected.recorded.to_table(),
+                None,
+            ),
+            ChangeFileSet(
+                feed_configuration(shown, has_change_type=False),
+                collected.derived.to_table(),
+                None,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ConfigurationChange:
+    """What a commit said anew about the table itself."""
+
+    version: int
+    protocol: Protocol | None
+    metadata: Metadata | None
+
+
+class ChangeFileRows:
+    """Grows into a table of CHANGE_FILE_SCHEMA without keeping an object per file."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, FileChange, Mapping[str, str]]] = []
+        self._batches: list[Any] = []
+
+    def add(self, version: int, change: FileChange, constants: Mapping[str, str]) -> None:
+        """Append a file; see `change_file_batch`."""
+        self._waiting.append((version, change, constants))
+        if len(self._waiting) >= _ROWS_PER_BATCH:
+            self._flush()
+
+    def to_table(self) -> Any:
+        """The `pa.Table` so far."""
+        self._flush()
+        return pa.Table.from_batches(self._batches, CHANGE_FILE_SCHEMA)
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._batches.append(change_file_batch(self._waiting))
+            self._waiting = []
+
+
+class _Collected:
+    """What the commits of a range come to."""
+
+    def __init__(self, *, is_partitioned: bool) -> None:
+        self.recorded = ChangeFileRows()
+        self.derived = ChangeFileRows()
+        self.configuration_changes: list[_ConfigurationChange] = []
+        self.removals: list[int] = []
+        """Versions that removed rows, ascending."""
+        self._is_partitioned = is_partitioned
+
+    def removes_older_rows(self, version: int) -> bool:
+        """Whether a commit removed rows that were written under another configuration than its
+        own, as one that replaces the table does.
+        """
+        changes = any(each.version == version for each in self.configuration_changes)
+        return changes and version > 0 and version in self.removals
+
+    def take(self, commit: RangeCommit) -> None:
+        actions = commit.actions
+        if actions.protocol is not None or actions.metadata is not None:
+            self.configuration_changes.append(
+                _ConfigurationChange(actions.version, actions.protocol, actions.metadata)
+            )
+        if any(each.data_change for each in actions.removes):
+            self.removals.append(actions.version)
+        constants = commit_constants(actions.version, commit.timestamp_ms)
+        for change in file_changes(actions, partitioned=self._is_partitioned):
+            if change.change_type is None:
+                self.recorded.add(actions.version, change, constants)
+            else:
+                typed = {**constants, CHANGE_TYPE_COLUMN: change.change_type}
+                self.derived.add(actions.version, change, typed)
+
+
+def commit_constants(version: int, timestamp_ms: int) -> dict[str, str]:
+    """What the columns of the feed say of a commit, serialised like partition values.
+
+    Args:
+        version: of the commit.
+        timestamp_ms: when, in milliseconds since the epoch.
+    """
+    moment = _EPOCH + dt.timedelta(milliseconds=timestamp_ms)
+    return {
+        COMMIT_VERSION_COLUMN: str(version),
+        COMMIT_TIMESTAMP_COLUMN: moment.isoformat(sep=" ", timespec="milliseconds"),
+    }
+
+
+def _check_configurations(
+    store: ObjectStore,
+    start: int,
+    end: Snapshot,
+    collected: _Collected,
+    *,
+    appends_suffice: bool,
+) -> list[TableConfiguration]:
+    """The configurations of the range, whose rows can all be shown with that at its end."""
+    table = store.location.uri
+    found = list(_configurations(store, start, end, collected.configuration_changes))
+    ends = [*(version for version, _ in found[1:]), end.version + 1]
+    for (version, configuration), until in zip(found, ends, strict=True):
+        configuration.check_readable(table=table, version=version)
+        is_recorded = configuration.properties.enable_change_data_feed
+        if not is_recorded and appends_suffice:
+            _refuse_removals(collected.removals, version, until, table=table)
+        elif not is_recorded:
+            raise ChangeDataNotRecorded(
+                f"The change data feed was off at version {version} (delta.enableChangeDataFeed), "
+                f"so that the changes from version {start} to {end.version} are not recorded: "
+                "only the whole table can be read, or the changes of versions at which it was on",
+                table=table,
+                version=version,
+            )
+        problem = find_incompatibility(configuration, end.configuration)
+        if problem is None and version == start and collected.removes_older_rows(start):
+            older = Snapshot.load(store, version=start - 1).configuration
+            problem = find_incompatibility(older, end.configuration)
+        if problem is not None:
+            raise SchemaMismatch(
+                f"The rows of version {version} cannot be shown with the schema of version "
+                f"{end.version}, with which the feed is read: {problem}. The changes up to "
+                "that change of the schema and those after it can only be read apart",
+                table=table,
+                version=version,
+            )
+    return [configuration for _, configuration in found]
+
+
+def _refuse_removals(removals: Sequence[int], start: int, until: int, *, table: str) -> None:
+    removing = next((each for each in removals if start <= each < until), None)
+    if removing is not None:
+        raise ChangeDataNotRecorded(
+            f"Version {removing} removed or rewrote rows while the change data feed was off, so "
+            "that nothing says which: set the table property delta.enableChangeDataFeed to true, "
+            "as ALTER TABLE … SET TBLPROPERTIES (delta.enableChangeDataFeed = true) does, and take "
+            "the whole table once",
+            table=table,
+            version=removing,
+        )
+
+
+def _configurations(
+    store: ObjectStore, start: int, end: Snapshot, changes: list[_ConfigurationChange]
+) -> Iterator[tuple[int, TableConfiguration]]:
+    """Every configuration that was in force in the range, by the version that it began with."""
+    later = [each for each in changes if each.version > start]
+    if not later:
+        # Nothing has changed since: the table need not be looked at as of the start.
+        yield start, end.configuration
+        return
+    configuration = _first_configuration(store, start, changes)
+    yield start, configuration
+    for each in later:
+        configuration = TableConfiguration(
+            each.protocol or configuration.protocol, each.metadata or configuration.metadata
+        )
+        yield each.version, configuration
+
+
+def _first_configuration(
+    store: ObjectStore, start: int, changes: list[_ConfigurationChange]
+) -> TableConfiguration:
+    first = changes[0]
+    if first.version == start and first.protocol is not None and first.metadata is not None:
+        return TableConfiguration(first.protocol, first.metadata)
+    return Snapshot.load(store, version=start).configuration

@@ -1,0 +1,140 @@
+"""Totals over all files of a large table, added up while its log goes by.
+
+Spec: Action Reconciliation; Per-file Statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.errors import CorruptLog
+from dagster_delta.protocol.statistics.predicates import Predicate
+from dagster_delta.protocol.statistics.skipping import skip_files, skipping_columns
+from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.protocol.values.partition_values import decode_path
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["FileTotals", "add_up_files", "count_matching_records", "count_records", "live_records"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileTotals:
+    """What is added up over the live files."""
+
+    num_files: int = 0
+    size_bytes: int = 0
+    """Of all data files, deleted rows included."""
+    num_deletion_vectors: int = 0
+    """Files with a deletion vector."""
+    num_deleted_records: int = 0
+    """Rows that deletion vectors hide."""
+
+
+def add_up_files(snapshot: Snapshot) -> FileTotals:
+    """The totals of a version.
+
+    Raises:
+        InvalidTable, StorageFailure: of the log.
+    """
+    num_files = size_bytes = num_vectors = num_deleted = 0
+    for batch in snapshot.file_batches(["size_bytes", "deletion_vector"]):
+        vectors = batch.files["deletion_vector"]
+        num_files += batch.files.num_rows
+        size_bytes += _sum(batch.files["size_bytes"])
+        num_vectors += len(vectors) - vectors.null_count
+        num_deleted += _sum(_cardinality(vectors))
+    return FileTotals(num_files, size_bytes, num_vectors, num_deleted)
+
+
+def count_records(snapshot: Snapshot) -> int | None:
+    """Rows of a version from statistics alone; None where a file has none.
+
+    Raises:
+        InvalidTable, StorageFailure: of the log.
+    """
+    total = 0
+    for batch in snapshot.file_batches(["path", "deletion_vector"], ()):
+        counts, paths = batch.statistics(())["num_records"], partial(batch.files.column, "path")
+        records = live_records(snapshot, counts, batch.files["deletion_vector"], paths)
+        if records.null_count:
+            return None
+        total += _sum(records)
+    return total
+
+
+def count_matching_records(snapshot: Snapshot, predicate: Predicate) -> int | None:
+    """Rows that satisfy a predicate; None where partition values and statistics do not tell.
+
+    Args:
+        snapshot: the version.
+        predicate: with what follows for generated columns.
+
+    Raises:
+        InvalidTable, StorageFailure: of the log.
+    """
+    configuration = snapshot.configuration
+    columns = list(skipping_columns(predicate, configuration).values())
+    total = 0
+    names = ["path", "partition_values", "deletion_vector"]
+    for batch in snapshot.file_batches(names, columns):
+        values = batch.files["partition_values"]
+        skipped = skip_files(predicate, configuration, values, batch.statistics)
+        if not skipped.is_decided:
+            return None
+        if not pc.any(skipped.may_match).as_py():
+            continue
+        counts, paths = batch.statistics(())["num_records"], partial(batch.files.column, "path")
+        live = live_records(snapshot, counts, batch.files["deletion_vector"], paths)
+        records = live.filter(skipped.may_match)
+        if records.null_count:
+            return None
+        total += _sum(records)
+    return total
+
+
+def live_records(
+    snapshot: Snapshot, num_records: Any, vectors: Any, paths: Callable[[], Any]
+) -> Any:
+    """Rows of files, what their deletion vectors hide subtracted; null where unknown.
+
+    Args:
+        snapshot: the version, for errors.
+        num_records: rows of the data files.
+        vectors: as DELETION_VECTOR_TYPE, row for row.
+        paths: gives the paths of the files, for errors.
+
+    Raises:
+        CorruptLog: a file is said to have less than no rows.
+    """
+    live = num_records
+    if vectors.null_count < len(vectors):
+        hidden = pc.fill_null(_cardinality(vectors), integer_scalar(0))
+        live = pc.subtract(num_records, hidden)
+    if (pc.min(live).as_py() or 0) < 0:
+        place = pc.index_in(pc.min(live), live).as_py()
+        rows, deleted = num_records[place].as_py(), _cardinality(vectors)[place].as_py()
+        raise CorruptLog(
+            f"the log says that a data file has {rows} rows, and that {deleted or 0} of them are "
+            "deleted: its statistics or its deletion vector are wrong; restore the table to an "
+            "older version",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+            file=decode_path(paths()[place].as_py()),
+        )
+    return live
+
+
+def _cardinality(vectors: Any) -> Any:
+    return pc.cast(pc.struct_field(vectors, "cardinality"), pa.int64())
+
+
+def _sum(values: Any) -> int:
+    return int(pc.sum(values, min_count=0).as_py() or 0)

@@ -1,0 +1,135 @@
+"""What was done to a table, commit by commit.
+
+Spec: Commit Provenance Information.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.log.commit_file import decode_commit_info
+from dagster_delta.protocol.log.segment import CommitFile, LogListing
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.reader import list_log, located, read_commits
+from dagster_delta.table.read.time_travel import commit_times
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["HistoryEntry", "history"]
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """One commit. Whatever its writer did not record is None or empty."""
+
+    version: int
+    """Version that the commit made."""
+    timestamp_ms: int
+    """When, in milliseconds since the epoch, by the clock of time travel: as of this time, the
+    table is at this version. What the writer's clock said is the `timestamp` of `commit_info`."""
+    commit_info: Mapping[str, Any]
+    """Everything the writer recorded, as it stands in the log."""
+
+    @property
+    def operation(self) -> str | None:
+        """What was done, such as WRITE or MERGE."""
+        return self._text("operation")
+
+    @property
+    def operation_parameters(self) -> Mapping[str, Any]:
+        """How it was done."""
+        return self._mapping("operationParameters")
+
+    @property
+    def operation_metrics(self) -> Mapping[str, Any]:
+        """What it came to."""
+        return self._mapping("operationMetrics")
+
+    @property
+    def engine_info(self) -> str | None:
+        """Who wrote it."""
+        return self._text("engineInfo")
+
+    @property
+    def user_metadata(self) -> str | None:
+        """What the user wanted to be remembered."""
+        return self._text("userMetadata")
+
+    @property
+    def transaction_id(self) -> str | None:
+        """The unique id of the commit."""
+        return self._text("txnId")
+
+    @property
+    def is_blind_append(self) -> bool | None:
+        """Whether it added files without looking at the table."""
+        value = self.commit_info.get("isBlindAppend")
+        return value if isinstance(value, bool) else None
+
+    @cached_property
+    def read_version(self) -> int | None:
+        """The version it was based on."""
+        value = self.commit_info.get("readVersion")
+        return value if isinstance(value, int) else None
+
+    def _text(self, key: str) -> str | None:
+        value = self.commit_info.get(key)
+        return None if value is None else str(value)
+
+    def _mapping(self, key: str) -> Mapping[str, Any]:
+        value = self.commit_info.get(key)
+        return value if isinstance(value, dict) else {}
+
+
+def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) -> list[HistoryEntry]:
+    """The commits up to a snapshot that the log still holds, newest first.
+
+    Args:
+        store: rooted at the table.
+        snapshot: where the history ends.
+        limit: how many commits at most; all by default.
+
+    Raises:
+        CorruptLog: a commit is damaged.
+        InvalidArgument: the limit is negative.
+    """
+    if limit is not None and limit < 0:
+        raise InvalidArgument(f"A limit is a number of commits, not {limit}")
+    first = 0 if limit is None else max(0, snapshot.version + 1 - limit)
+    properties = snapshot.configuration.properties
+    has_own_times = snapshot.configuration.in_commit_timestamps_enabled
+    own_times_since = properties.in_commit_timestamp_enablement_version or 0
+    # The time of a commit by its file hangs on those of all commits before.
+    start = first if has_own_times and own_times_since <= first else 0
+    listing = list_log(store, start=start, end=snapshot.version)
+    versions = _contiguous_versions(listing, snapshot.version)
+    times = dict(zip(versions[::-1], commit_times(listing, versions[::-1]), strict=True))
+    files = [
+        CommitFile(version, version, listing.commits[version])
+        for version in versions
+        if version >= first
+    ]
+    entries = []
+    for commit in read_commits(store, files):
+        with located(store, commit.version):
+            info = decode_commit_info(commit.data, version=commit.version, path=commit.path)
+        is_own = has_own_times and commit.version >= own_times_since
+        own_time = info.get("inCommitTimestamp") if is_own else None
+        time = own_time if isinstance(own_time, int) else times[commit.version]
+        entries.append(HistoryEntry(commit.version, time, info))
+    return entries
+
+
+def _contiguous_versions(listing: LogListing, last: int) -> list[int]:
+    # Newest first, and no further than the first gap: beyond it lie leftovers of a clean-up.
+    versions = []
+    version = last
+    while version in listing.commits:
+        versions.append(version)
+        version -= 1
+    return versions

@@ -1,0 +1,55 @@
+"""Partitions of many files, told apart without a Python value per file.
+
+Spec: Partition Value Serialization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.protocol.checkpoint.structs import whole_array
+from dagster_delta.protocol.values.arrow_columns import boolean_column, string_column
+
+__all__ = ["files_in_partitions", "partition_texts"]
+
+
+def partition_texts(partition_values: Any, names: Sequence[str]) -> Any:
+    """A text per file, the same for two files only where all their partition values are spelled
+    alike: a `pa.StringArray`.
+
+    Args:
+        partition_values: column of maps from physical name to serialized value.
+        names: physical names of the partition columns.
+    """
+    maps = whole_array(partition_values)
+    if not names:
+        return string_column([""] * len(maps))
+    empty, colon = string_column(["", ":"])
+    texts = [pc.map_lookup(maps, string_column([name])[0], "last") for name in names]
+    # Spec: an empty text is null. The length keeps neighbours apart, whatever stands in them.
+    known = [pc.fill_null(each, empty) for each in texts]
+    lengths = [pc.utf8_length(each).cast(pa.string()) for each in known]
+    return pc.binary_join_element_wise(*lengths, *known, colon)
+
+
+def files_in_partitions(
+    partition_values: Any,
+    names: Sequence[str],
+    is_wanted: Callable[[Mapping[str, str | None]], bool],
+) -> Any:
+    """Which files are in partitions that are wanted, asked once per partition: a boolean column.
+
+    Args:
+        partition_values: column of maps from physical name to serialized value.
+        names: physical names of the partition columns.
+        is_wanted: tells of the partition values of a file.
+    """
+    coded = partition_texts(partition_values, names).dictionary_encode()
+    first = pc.index_in(coded.dictionary, value_set=coded.cast(pa.string()))
+    maps = whole_array(partition_values).take(first).to_pylist()
+    wanted = boolean_column([is_wanted(dict(each or ())) for each in maps])
+    return wanted.take(coded.indices)

@@ -1,0 +1,335 @@
+"""Reading one version of a table: which columns, which rows, and so which files."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import ReadPlan
+from dagster_delta.engines.parquet.read.data_file_reader import ROW_ID_COLUMNS
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.features.row_tracking import materialized_columns, tracked_configuration
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.protocol.statistics.predicates import Constant, Predicate
+from dagster_delta.protocol.statistics.skipping import SkippedFiles, skip_files
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.values.arrow_values import every
+from dagster_delta.table.read.file_totals import count_matching_records
+from dagster_delta.table.read.large_tables import (
+    candidate_files,
+    candidates_in_large_table,
+    large_log,
+)
+from dagster_delta.table.read.row_frames import RowFrames
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dagster_delta.engines.spark.engine import SparkEngine
+    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["ROW_ID_NAMES", "Scan", "is_in_utc", "resolve_columns", "resolve_filter"]
+
+ROW_ID_NAMES = ("_row_id", "_row_commit_version")
+"""Names under which row ids and the versions of rows are read."""
+
+# What the embedded engine looks at; statistics and tags of a million files are not small.
+_EMBEDDED_FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
+
+
+class Scan(RowFrames):
+    """A read of one version of a table, planned when rows are requested. Immutable.
+
+    Args:
+        snapshot: the version.
+        columns: logical names of the columns to read, in the order of the result; all by default.
+        where: Spark SQL, or an expression parsed already; only rows for which it is true are read.
+        row_ids: whether two columns follow: `_row_id`, which a row keeps as long as it is in the
+            table, and `_row_commit_version`, the version that added or last changed it; only the
+            first in the draft of row tracking, `rowIds`.
+        verify_checksums: whether the pages of data files are held against the checksums that they
+            carry: damage is then an error where it might read as other values.
+
+    Raises:
+        SchemaMismatch: a column, or a name in the filter, is not in the schema.
+        InvalidArgument: a column is named twice, the filter is no condition, or the table does not
+            track rows.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        columns: Sequence[str] | None = None,
+        where: str | SqlExpression | None = None,
+        *,
+        row_ids: bool = False,
+        verify_checksums: bool = False,
+    ) -> None:
+        if row_ids:
+            _check_row_ids(snapshot)
+        self.row_ids = row_ids
+        self.verify_checksums = verify_checksums
+        self.snapshot = snapshot
+        self.columns = resolve_columns(snapshot.schema, columns)
+        self.where = resolve_filter(snapshot.schema, where)
+
+    def __repr__(self) -> str:
+        sql = None if self.where is None else self.where.sql
+        row_ids = ", row_ids=True" if self.row_ids else ""
+        return f"Scan({self.snapshot!r}, columns={list(self.columns)}, where={sql!r}{row_ids})"
+
+    @property
+    def schema(self) -> StructType:
+        """The logical schema of the result."""
+        fields = [self.snapshot.schema.field(name) for name in self.columns]
+        if self.row_ids:
+            fields += [StructField(name, PrimitiveType("long")) for name in self._row_id_names]
+        return StructType(tuple(fields))
+
+    @property
+    def _row_id_names(self) -> tuple[str, ...]:
+        carried = materialized_columns(self.snapshot.configuration)
+        # The draft of row tracking keeps no versions of rows.
+        return ROW_ID_NAMES if carried is None else ROW_ID_NAMES[: len(carried.names)]
+
+    @property
+    def num_files(self) -> int:
+        """Number of files that may hold rows of the result. Raises as `files` does."""
+        return int(pc.sum(self._skipped.may_match).as_py() or 0)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files that may hold rows of the result. Raises as `files` does."""
+        sizes = self._files(["size_bytes"], self._skipped)["size_bytes"]
+        return int(pc.sum(sizes).as_py() or 0)
+
+    def files(self) -> Any:
+        """The files that may contain rows of the result: a `pa.Table` of LIVE_FILE_SCHEMA.
+
+        Raises:
+            InvalidTable, StorageFailure: of the log.
+        """
+        return self.plan().files
+
+    def plan(self) -> ReadPlan:
+        """The read plan that is given to an engine, for callers with an engine of their own.
+
+        Row ids are its last two columns, by the names that data files have for them.
+
+        Raises:
+            InvalidTable, StorageFailure: of the log.
+        """
+        return self._planned(LIVE_FILE_SCHEMA.names)
+
+    def to_batches(self) -> Any:
+        """The rows as a `pa.RecordBatchReader`; files are read while it is consumed.
+
+        Raises:
+            UnsupportedExpression: only Spark can evaluate the filter; use `to_spark`.
+            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a data file.
+            InvalidArgument: the filter fails on a value, as it would in Spark's ANSI mode.
+        """
+        from dagster_delta.engines.arrow.engine import ArrowEngine
+
+        if self.where is not None:
+            self.where.check_embeddable()
+        names = _EMBEDDED_FILE_COLUMNS
+        if not self.row_ids:
+            return ArrowEngine().read(self._planned(names))
+        rows = ArrowEngine().read(self._planned((*names, *ROW_ID_COLUMNS)))
+        schema = to_arrow_schema(self.schema)
+        renamed = (pa.RecordBatch.from_arrays(each.columns, schema=schema) for each in rows)
+        return pa.RecordBatchReader.from_batches(schema, renamed)
+
+    def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
+        """The rows as a lazy Spark DataFrame.
+
+        Args:
+            spark: the session, classic or Connect; the active one by default.
+
+        Raises:
+            InvalidTable, StorageFailure: of the log.
+        """
+        from dagster_delta.engines.spark.engine import SparkEngine
+
+        engine = SparkEngine(spark)
+        rows = self._planned_by_spark(engine, self._spark_predicate(spark))
+        if rows is None:
+            names = LIVE_FILE_SCHEMA.names
+            if self._is_zoned_elsewhere(spark):
+                plan = self._plan(names, self._skip(self._spark_predicate(spark)))
+            else:
+                plan = self._planned(names)
+            rows = engine.read(plan)
+        return rows.toDF(*self.schema.names) if self.row_ids else rows
+
+    def _is_zoned_elsewhere(self, spark: SparkSession | None) -> bool:
+        return self.where is not None and self.where.depends_on_time_zone and not is_in_utc(spark)
+
+    def _spark_predicate(self, spark: SparkSession | None) -> Predicate | None:
+        if self.where is None:
+            return None
+        return self.where.to_predicate(session_is_utc=not self._is_zoned_elsewhere(spark))
+
+    def _planned_by_spark(
+        self, engine: SparkEngine, predicate: Predicate | None
+    ) -> DataFrame | None:
+        """The rows of a table whose log Spark reads; None where the log is read here."""
+        planner = engine.log_planner
+        logged = large_log(self.snapshot, planner)
+        if logged is None:
+            return None
+        derived = None if predicate is None else self._derived(predicate)
+        found = candidate_files(logged, planner, derived)
+        if found is not None:
+            files = found.files.filter(found.skipped.may_match)
+            return engine.read(self._plan_of(files, is_decided=found.skipped.is_decided))
+        if self.row_ids:
+            # They are numbered on from the first row of each file, which the driver has to know.
+            return None
+        plan = self._plan_of(logged.added.slice(0, 0), is_decided=predicate is None)
+        return planner.read_files(plan, logged, derived or Constant(value=True))
+
+    def count(self) -> int:
+        """Number of rows, from the log alone if it suffices. Rows marked as deleted are not
+        counted.
+
+        Raises:
+            As `to_batches` does, where files have to be read.
+        """
+        known = self._count_from_log()
+        if known is not None:
+            return known
+        # Without columns there is nothing to decode, unless a filter wants some.
+        return sum(batch.num_rows for batch in Scan(self.snapshot, (), self.where).to_batches())
+
+    def _count_from_log(self) -> int | None:
+        if self.where is None:
+            return self.snapshot.num_records
+        if self.snapshot.is_large_and_unread:
+            return count_matching_records(self.snapshot, self._derived(self.where.to_predicate()))
+        if not self._skipped.is_decided:
+            return None
+        rows = self.snapshot.record_counts().filter(self._skipped.may_match)
+        total = pc.sum(rows, skip_nulls=False, min_count=0).as_py()
+        return None if total is None else int(total)
+
+    @cached_property
+    def _skipped(self) -> SkippedFiles:
+        return self._skip(None if self.where is None else self.where.to_predicate())
+
+    def _skip(self, predicate: Predicate | None) -> SkippedFiles:
+        if predicate is None:
+            all_files = every(True, self.snapshot.num_files)
+            return SkippedFiles(all_files, all_files, is_decided=True)
+        values = self.snapshot.live_files(["partition_values"])["partition_values"]
+        derived, configuration = self._derived(predicate), self.snapshot.configuration
+        return skip_files(derived, configuration, values, self.snapshot.statistics)
+
+    def _derived(self, predicate: Predicate) -> Predicate:
+        from dagster_delta.engines.sql.generated_filters import with_generated_filters
+
+        return with_generated_filters(predicate, self.snapshot.configuration)
+
+    def _planned(self, names: Sequence[str]) -> ReadPlan:
+        """The plan by what the filter says, with these columns of LIVE_FILE_SCHEMA."""
+        if self.where is not None:
+            predicate = self._derived(self.where.to_predicate())
+            found = candidates_in_large_table(self.snapshot, predicate, names=names)
+            if found is not None:
+                return self._plan_of(found.files, is_decided=found.skipped.is_decided)
+        return self._plan(names, self._skipped)
+
+    def _files(self, names: Sequence[str], skipped: SkippedFiles) -> Any:
+        files = self.snapshot.live_files(names)
+        return files if pc.all(skipped.may_match).as_py() else files.filter(skipped.may_match)
+
+    def _plan(self, names: Sequence[str], skipped: SkippedFiles) -> ReadPlan:
+        return self._plan_of(self._files(names, skipped), is_decided=skipped.is_decided)
+
+    def _plan_of(self, files: Any, *, is_decided: bool) -> ReadPlan:
+        configuration, columns = self.snapshot.configuration, self.columns
+        if self.row_ids:
+            configuration = tracked_configuration(configuration)
+            columns += configuration.schema.names[len(self.snapshot.schema) :]
+        return ReadPlan(
+            store=self.snapshot.store,
+            version=self.snapshot.version,
+            configuration=configuration,
+            files=files,
+            columns=columns,
+            where=None if is_decided else self.where,
+            verifies_pages=self.verify_checksums,
+        )
+
+
+def _check_row_ids(snapshot: Snapshot) -> None:
+    if materialized_columns(snapshot.configuration) is None:
+        raise InvalidArgument(
+            "the table does not track rows; set_properties({'delta.enableRowTracking': 'true'}) "
+            "gives ids to the rows that are there",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )
+    taken = [name for name in ROW_ID_NAMES if snapshot.schema.get(name) is not None]
+    if taken:
+        raise InvalidArgument(
+            f"the table has a column {taken[0]}, by which name row ids are read; rename it",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+            column=taken[0],
+        )
+
+
+def resolve_columns(schema: StructType, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The names as the schema spells them; all of them where none are given.
+
+    Raises:
+        SchemaMismatch: a name is not in the schema.
+        InvalidArgument: a name is there twice, or they are no list.
+    """
+    if columns is None:
+        return schema.names
+    if isinstance(columns, str):
+        raise InvalidArgument(f"columns is a list of names, and {columns!r} is one: write it [...]")
+    names = tuple(schema.field(each).name for each in columns)
+    twice = sorted({each for each in names if names.count(each) > 1})
+    if twice:
+        raise InvalidArgument(
+            f"a column can be read once, and {', '.join(twice)} is named twice; "
+            f"the columns are {', '.join(schema.names)}",
+            column=twice[0],
+        )
+    return names
+
+
+def resolve_filter(schema: StructType, where: str | SqlExpression | None) -> SqlExpression | None:
+    """The filter, parsed and found to be a condition.
+
+    Raises:
+        SchemaMismatch: it names a column that is not in the schema.
+        InvalidArgument: it is no condition.
+    """
+    if where is None:
+        return None
+    from dagster_delta.engines.sql.expressions import parse_expression
+    from dagster_delta.engines.sql.moments import at_statement
+
+    if isinstance(where, str):
+        where = parse_expression(at_statement(where, schema, dt.datetime.now(dt.UTC)), schema)
+    where.check_filter()
+    return where
+
+
+def is_in_utc(spark: SparkSession | None) -> bool:
+    """Whether a session is known to read timestamps without a zone in UTC."""
+    from dagster_delta.engines.spark.session.session import is_utc
+
+    return spark is not None and is_utc(spark)

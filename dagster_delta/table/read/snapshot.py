@@ -1,0 +1,500 @@
+"""One immutable version of a table.
+
+Spec: Action Reconciliation; Table Versions.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import LARGE_TABLE_FILES, LoggedFiles
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from dagster_delta.protocol.checkpoint.batches import FileBatch
+from dagster_delta.protocol.log.commit_file import decode_commit_info
+from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.log.segment import LogSegment
+from dagster_delta.protocol.log.tail import RawCommit, decode_tail
+from dagster_delta.protocol.log.version_checksum import VersionChecksum
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.checksum_comparison import ChecksumComparison
+from dagster_delta.table.log.columns import with_logical_keys
+from dagster_delta.table.log.reader import (
+    configuration_of,
+    extended_segment,
+    find_segment,
+    located,
+    read_checksum,
+    read_checksum_after,
+    read_commit,
+    read_last_checkpoint,
+)
+from dagster_delta.table.log.state import LogState
+from dagster_delta.table.read.file_totals import (
+    FileTotals,
+    add_up_files,
+    count_records,
+    live_records,
+)
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.table.read.scan import Scan
+
+__all__ = ["Snapshot"]
+
+# Probing costs a request per commit: a reader that fell far behind does better with a listing.
+_MAX_PROBES = 100
+
+
+class Snapshot:
+    """One immutable version of a table. Its files are listed only when needed.
+
+    Immutable and thread-safe: what is read once is kept, column by column.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        segment: LogSegment,
+        configuration: TableConfiguration,
+        state: LogState,
+        checksum: VersionChecksum | None = None,
+    ) -> None:
+        self.store = store
+        self.log_segment = segment
+        self.version = segment.version
+        self.configuration = configuration
+        self.checksum = checksum
+        """Totals and table state as the version's checksum file tells them, where there is one."""
+        self._state = state
+        self._comparison = (
+            None
+            if checksum is None
+            else ChecksumComparison(checksum, self.version, table=store.location.uri)
+        )
+
+    @classmethod
+    def load(
+        cls,
+        store: ObjectStore,
+        *,
+        version: int | None = None,
+        timestamp: dt.datetime | str | int | None = None,
+    ) -> Snapshot:
+        """The latest version of a table, a given version, or the version at a timestamp.
+
+        Args:
+            store: rooted at the table.
+            version: which version; the latest one by default.
+            timestamp: the newest version that is not younger: a datetime (naive means UTC), an ISO
+                8601 text, or milliseconds since the epoch.
+
+        Raises:
+            TableNotFound: there is no table here.
+            VersionNotFound: there is no such version (any more), or none at that time.
+            InvalidTable: the log is damaged; its subclasses say how.
+            UnsupportedFeature: the table needs something that this library does not do.
+            InvalidArgument: both version and timestamp are given, or one of them is no such thing.
+        """
+        if timestamp is not None:
+            from dagster_delta.table.read.time_travel import version_at
+
+            if version is not None:
+                raise InvalidArgument("Pass a version or a timestamp, not both")
+            version = version_at(store, timestamp)
+        if version is not None and (isinstance(version, bool) or version < 0):
+            raise InvalidArgument(f"A version is a number from 0 on, not {version}")
+        return cls.of_segment(store, find_segment(store, version))
+
+    @classmethod
+    def of_segment(cls, store: ObjectStore, segment: LogSegment) -> Snapshot:
+        """The version that a log segment describes. Raises as `load` does."""
+        checksum = read_checksum(store, segment)
+        state = LogState.of_segment(store, segment)
+        with located(store, segment.version):
+            if checksum is None:
+                actions = state.table_actions()
+                configuration = configuration_of(actions.protocol, actions.metadata)
+            else:
+                configuration = TableConfiguration(checksum.protocol, checksum.metadata)
+            configuration.check_readable(table=store.location.uri, version=segment.version)
+        return cls(store, segment, configuration, state, checksum)
+
+    def with_checksum(self, checksum: VersionChecksum) -> Snapshot:
+        """The same version with a checksum that adds up to its state."""
+        other = Snapshot(self.store, self.log_segment, self.configuration, self._state, checksum)
+        other._comparison = self._comparison or other._comparison
+        return other
+
+    def __repr__(self) -> str:
+        return f"Snapshot({self.store.location.uri!r}, version={self.version})"
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol action: what a client must understand to read and write the table."""
+        return self.configuration.protocol
+
+    @property
+    def metadata(self) -> Metadata:
+        """Identity, schema text, partitioning and properties of the table."""
+        return self.configuration.metadata
+
+    @property
+    def schema(self) -> StructType:
+        """The logical schema, partition columns included."""
+        return self.configuration.schema
+
+    @cached_property
+    def arrow_schema(self) -> Any:
+        """The logical schema as a `pa.Schema`."""
+        return to_arrow_schema(self.schema)
+
+    @cached_property
+    def timestamp_ms(self) -> int:
+        """When the version was committed, in milliseconds since the epoch.
+
+        The commit's own timestamp where the table keeps them, else the time of its file.
+
+        Raises:
+            InvalidTable, StorageFailure.
+        """
+        kept = self.configuration.in_commit_timestamps_enabled
+        if kept and (timestamp := self._in_commit_timestamp()) is not None:
+            return timestamp
+        file = self.log_segment.commit
+        if file is None or not file.modified_ms:
+            file = self.store.head(commit_path(self.version))
+        if file is None and self.log_segment.checkpoint is not None:
+            file = self.log_segment.checkpoint.files[0]
+        return 0 if file is None else file.modified_ms
+
+    def _in_commit_timestamp(self) -> int | None:
+        if self.checksum is not None and self.checksum.in_commit_timestamp_ms is not None:
+            return self.checksum.in_commit_timestamp_ms
+        if self.log_segment.commit is None:
+            return None
+        with located(self.store, self.version):
+            data = read_commit(self.store, self.version)
+            info = decode_commit_info(data, version=self.version, path=commit_path(self.version))
+        timestamp = info.get("inCommitTimestamp")
+        return timestamp if isinstance(timestamp, int) else None
+
+    @property
+    def num_files(self) -> int:
+        """Number of live files."""
+        if self.is_large_and_unread:
+            return self._streamed_totals.num_files
+        with located(self.store, self.version):
+            found = self._state.num_files
+            if self._comparison is not None:
+                self._comparison.compare_number(found)
+            return found
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Bytes of all live files, rows that deletion vectors hide included."""
+        if self.is_large_and_unread:
+            return self._streamed_totals.size_bytes
+        return pc.sum(self.live_files(["size_bytes"])["size_bytes"], min_count=0).as_py() or 0
+
+    @cached_property
+    def num_records(self) -> int | None:
+        """Rows of the table, from statistics alone; None where a file has no statistics."""
+        if self.is_large_and_unread:
+            return count_records(self)
+        total = pc.sum(self.record_counts(), skip_nulls=False, min_count=0).as_py()
+        return None if total is None else int(total)
+
+    @cached_property
+    def _streamed_totals(self) -> FileTotals:
+        return add_up_files(self)
+
+    def record_counts(self) -> Any:
+        """Live rows of each file, row for row with `live_files`; null where it has no statistics.
+        Raises CorruptLog where the log says that a file has less than no rows.
+        """
+        vectors = self.live_files(["deletion_vector"])["deletion_vector"]
+        counts = self.statistics([])["num_records"]
+        return live_records(self, counts, vectors, lambda: self.live_files(["path"])["path"])
+
+    def live_files(self, columns: Sequence[str] | None = None) -> Any:
+        """The live files, a `pa.Table` with the columns of LIVE_FILE_SCHEMA in a stable row order.
+
+        Args:
+            columns: which columns, in which order; all by default. Only these are read.
+
+        Raises:
+            InvalidTable: the log is damaged, or contradicts the version checksum.
+            StorageFailure.
+        """
+        names = LIVE_FILE_SCHEMA.names if columns is None else columns
+        with located(self.store, self.version):
+            found = self._state.live_files(names)
+            if self._comparison is not None:
+                self._comparison.compare(found, self._state.table_actions)
+            return found
+
+    def check_totals(self) -> None:
+        """Before what cannot be undone: raises CorruptLog where the log, as far as it was read,
+        does not add up to the version checksum, whoever stored that.
+        """
+        with located(self.store, self.version):
+            if self._comparison is not None and self._comparison.contradiction is not None:
+                raise self._comparison.contradiction
+
+    @property
+    def damaged_log_files(self) -> tuple[str, ...]:
+        """Files of the log that were found to be damaged so far, and that the version can do
+        without, relative to the root; a version checksum that contradicts the log is among them.
+        """
+        found = self._state.damaged_files
+        if self._comparison is None or self._comparison.contradiction is None:
+            return found
+        return (*found, str(self._comparison.contradiction.file))
+
+    def file_batches(
+        self, columns: Sequence[str], statistics: Sequence[StatisticsColumn] | None = None
+    ) -> Iterator[FileBatch]:
+        """What `live_files` and `statistics` give, a batch at a time: nothing is kept, so that it
+        takes the memory of a batch, however many files there are.
+
+        Args:
+            columns: of LIVE_FILE_SCHEMA.
+            statistics: columns that batches may be asked for statistics on; None where none are.
+
+        Raises:
+            InvalidTable: the log is damaged.
+            StorageFailure.
+        """
+        with located(self.store, self.version):
+            batches = self._state.file_batches(columns, statistics)
+            if self._comparison is not None:
+                batches = self._comparison.observed(batches, self._state.table_actions)
+            yield from batches
+
+    def tombstone_batches(self, *, now_ms: int | None = None) -> Iterator[Any]:
+        """What `tombstones` gives, in several `pa.Table`s, none of them kept.
+
+        Args:
+            now_ms: as for `tombstones`.
+        """
+        with located(self.store, self.version):
+            since = self._retained_since_ms(now_ms)
+            yield from self._state.tombstone_batches(removed_after_ms=since)
+
+    @property
+    def has_read_commits(self) -> bool:
+        """Whether the commits since the checkpoint were read, the newest one among them."""
+        return self._state.has_read_commits
+
+    @property
+    def max_file_actions(self) -> int:
+        """Number of live files and tombstones, or some more."""
+        with located(self.store, self.version):
+            return self._state.max_file_actions
+
+    @property
+    def is_large_and_unread(self) -> bool:
+        """Whether the file list is large and not loaded yet, so that it is better streamed in
+        batches.
+        """
+        with located(self.store, self.version):
+            parts = self._state.unread_parts()
+            return sum(part.num_adds for part in parts) > LARGE_TABLE_FILES
+
+    def logged_files(self, *, more_than: int) -> LoggedFiles | None:
+        """The log of a large table, for an engine that replays it by itself.
+
+        Args:
+            more_than: number of files that makes a table large.
+
+        Returns:
+            None where the table is smaller, or its files are known already.
+
+        Raises:
+            InvalidTable, StorageFailure: of the log.
+        """
+        with located(self.store, self.version):
+            parts = self._state.unread_parts()
+            if sum(part.num_adds for part in parts) <= more_than:
+                return None
+            hidden, added = self._state.replayed_tail()
+        return LoggedFiles(self.store, self.version, self.configuration, parts, hidden, added)
+
+    def statistics(self, columns: Sequence[StatisticsColumn]) -> Any:
+        """The statistics of some columns, row for row with `live_files`.
+
+        Returns:
+            The `pa.Table` that `parse_statistics_json` describes.
+        """
+        with located(self.store, self.version):
+            return self._state.statistics(columns)
+
+    def files(self) -> Any:
+        """The live files for inspection: a `pa.Table` with one row per file.
+
+        Columns: `path` (as in the log, percent-encoded), `size_bytes`, `partition_values` (by
+        logical column name), `num_records` (what deletion vectors hide subtracted; null where
+        unknown), `modification_time_ms`, `has_deletion_vector`, `stats`, `tags`.
+        """
+        found = self.live_files()
+        columns = {
+            "path": found["path"],
+            "size_bytes": found["size_bytes"],
+            "partition_values": with_logical_keys(found["partition_values"], self.configuration),
+            "num_records": self.record_counts(),
+            "modification_time_ms": found["modification_time_ms"],
+            "has_deletion_vector": pc.is_valid(found["deletion_vector"]),
+            "stats": found["stats"],
+            "tags": found["tags"],
+        }
+        return pa.Table.from_arrays(list(columns.values()), names=list(columns))
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """The latest version that an application has committed, or None."""
+        found = self._transactions_by_id().get(app_id)
+        return None if found is None else found.version
+
+    def transactions(self, *, now_ms: int | None = None) -> tuple[SetTransaction, ...]:
+        """The latest transaction of every application, where it has not expired.
+
+        Args:
+            now_ms: the time to measure `delta.setTransactionRetentionDuration` against,
+                milliseconds since the epoch; the clock's by default.
+        """
+        return tuple(self._transactions_by_id(now_ms).values())
+
+    def _transactions_by_id(self, now_ms: int | None = None) -> dict[str, SetTransaction]:
+        retention = self.configuration.properties.set_transaction_retention_ms
+        if self.checksum is not None and self.checksum.transactions is not None:
+            found = {txn.app_id: txn for txn in self.checksum.transactions}
+        else:
+            with located(self.store, self.version):
+                found = self._state.table_actions().txns
+        if retention is None:
+            return found
+        oldest = (time.time_ns() // 1_000_000 if now_ms is None else now_ms) - retention
+        # As in the reference implementation, what does not say when it was made has expired.
+        return {app_id: txn for app_id, txn in found.items() if (txn.last_updated_ms or 0) > oldest}
+
+    def domain_metadata(self) -> dict[str, DomainMetadata]:
+        """The metadata domains that are set, by name."""
+        # No checksum holds the high-water mark of the draft of row tracking.
+        checksum = None if self.configuration.supports("rowIds") else self.checksum
+        if checksum is not None and checksum.domain_metadata is not None:
+            found = {domain.domain: domain for domain in checksum.domain_metadata}
+        else:
+            with located(self.store, self.version):
+                found = self._state.table_actions().domain_metadata
+        return {name: domain for name, domain in found.items() if not domain.removed}
+
+    def tombstones(self, *, now_ms: int | None = None) -> Any:
+        """Removes that have not expired, a `pa.Table` of TOMBSTONE_SCHEMA.
+
+        Args:
+            now_ms: the time to measure the retention against, milliseconds since the epoch; the
+                clock's by default.
+        """
+        with located(self.store, self.version):
+            return self._state.tombstones(removed_after_ms=self._retained_since_ms(now_ms))
+
+    def _retained_since_ms(self, now_ms: int | None) -> int:
+        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        return now - self.configuration.properties.deleted_file_retention_ms
+
+    def advance(
+        self, commits: Sequence[tuple[int, bytes]], *, checksum: VersionChecksum | None = None
+    ) -> Snapshot:
+        """The snapshot after the next commits, from their bytes alone.
+
+        Args:
+            commits: (version, contents of the commit file), in order, from the next version on.
+            checksum: of the last of these versions, where the caller knows it.
+
+        Raises:
+            InvalidArgument: the versions do not follow this one.
+            CorruptLog: a commit is damaged.
+            UnsupportedFeature: the table needs now what this library does not do.
+        """
+        if not commits:
+            return self
+        versions = [version for version, _ in commits]
+        if versions != list(range(self.version + 1, self.version + 1 + len(commits))):
+            raise InvalidArgument(
+                f"Commits {versions} do not follow version {self.version}",
+                table=self.store.location.uri,
+                version=self.version,
+            )
+        with located(self.store, versions[-1]):
+            tail = decode_tail(RawCommit(n, commit_path(n), data) for n, data in commits)
+            configuration = self.configuration
+            if tail.protocol is not None or tail.metadata is not None:
+                configuration = TableConfiguration(
+                    tail.protocol or self.protocol, tail.metadata or self.metadata
+                )
+                configuration.check_readable(table=self.store.location.uri, version=versions[-1])
+            segment = extended_segment(self.log_segment, commits)
+            state = self._state.advance(tail, segment)
+        return Snapshot(self.store, segment, configuration, state, checksum)
+
+    def update(self) -> Snapshot:
+        """The latest version: this snapshot, or a new one updated with the commits since.
+
+        Raises:
+            InvalidTable, UnsupportedFeature, StorageFailure.
+        """
+        commits: list[tuple[int, bytes]] = []
+        while len(commits) < _MAX_PROBES:
+            following = self.version + 1 + len(commits)
+            try:
+                commits.append((following, self.store.read(commit_path(following))))
+            except FileNotFoundError:
+                break
+        else:
+            return Snapshot.load(self.store)
+        if not commits:
+            # A clean-up may have removed the next commit together with others.
+            hint = read_last_checkpoint(self.store)
+            was_overtaken = hint is not None and hint.version > self.version
+            return Snapshot.load(self.store) if was_overtaken else self
+        checksum = read_checksum_after(self.store, self.checksum, commits)
+        return self.advance(commits, checksum=checksum)
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | SqlExpression | None = None,
+        *,
+        row_ids: bool = False,
+        verify_checksums: bool = False,
+    ) -> Scan:
+        """Plan a read of this version. Nothing is read yet.
+
+        Args:
+            columns: logical names of the columns to read, in order; all by default.
+            where: Spark SQL, or an expression parsed already; only rows for which it is true are
+                read.
+            row_ids: whether the columns `_row_id` and `_row_commit_version` follow; the table must
+                have `delta.enableRowTracking`.
+            verify_checksums: whether the pages of data files are held against the checksums that
+                they carry, which takes about a tenth more time of the processor.
+
+        Raises:
+            SchemaMismatch, InvalidArgument, UnsupportedExpression.
+        """
+        from dagster_delta.table.read.scan import Scan
+
+        return Scan(self, columns, where, row_ids=row_ids, verify_checksums=verify_checksums)

@@ -1,0 +1,350 @@
+"""Watches a log from outside: the commits that came since a cursor, whoever made them.
+
+A look costs what is new. An idle table takes two requests, however long its log is: one for the
+commit after the cursor, one to see that the log is still the one that the cursor was taken from.
+
+Spec: Delta Log Entries; Metadata Cleanup.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from dagster_delta.errors import InvalidArgument, LogGap, TableNotFound, VersionNotFound
+from dagster_delta.protocol.actions import Metadata
+from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
+from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
+from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.commit_summary import CommitSummary, summarise_commit
+from dagster_delta.table.log.reader import (
+    list_log,
+    located,
+    read_commit,
+    read_last_checkpoint,
+)
+from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = [
+    "LogCursor",
+    "StartFrom",
+    "last_data_change",
+    "read_new_commits",
+    "start_cursor",
+]
+
+StartFrom: TypeAlias = Literal["earliest", "latest"] | int
+"""Where a watch begins: after all that is there, at the oldest commit, or with a version."""
+
+NOTHING_SEEN = -1
+"""The version of a cursor that stands before the first commit of a table."""
+
+
+class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a log was read, and by what the log is known again.
+
+    Only the version is needed: what is missing is looked up at the cost of opening the table once.
+    """
+
+    version: int
+    """The last version that was read; -1 before the first."""
+    table_id: str | None = None
+    """UUID of the table."""
+    commit_digest: str | None = None
+    """Of the commit file of the version: a log with another such file has another history."""
+    commit_modified_ms: int | None = None
+    """Time of that file. While it stays, the file need not be read to be known again."""
+    partition_columns: dict[str, str] | None = None
+    """Physical to logical name of the partition columns."""
+    change_feed_enabled: bool | None = None
+    """Whether the change data feed is on at the version."""
+
+    @classmethod
+    def from_json_value(cls, value: object) -> LogCursor:
+        """The cursor that `to_json_value` gave, or that somebody wrote by hand.
+
+        Raises:
+            InvalidArgument: it is no cursor.
+        """
+        try:
+            cursor = msgspec.convert(value, cls)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(
+                f"{value!r} is no position in a log ({error}); give at least a version"
+            ) from error
+        if cursor.version < NOTHING_SEEN:
+            raise InvalidArgument(f"A version is a number from 0 on, not {cursor.version}")
+        return cursor
+
+    def to_json_value(self) -> dict[str, Any]:
+        """The cursor as plain values."""
+        value: dict[str, Any] = msgspec.to_builtins(self)
+        return value
+
+
+def start_cursor(store: ObjectStore, start_from: StartFrom = "latest") -> LogCursor:
+    """The cursor to read a log with for the first time.
+
+    Args:
+        store: rooted at the table.
+        start_from: `latest` leaves out every commit that is there; `earliest` begins with the
+            oldest commit that the log holds; a version begins with it.
+
+    Raises:
+        TableNotFound: there is no table.
+        VersionNotFound: the table has not reached the version yet.
+        InvalidTable, UnsupportedFeature, StorageFailure: the table cannot be opened.
+    """
+    snapshot = Snapshot.load(store)
+    version = _version_before(store, snapshot, start_from)
+    if version == NOTHING_SEEN:
+        return LogCursor(version=version, table_id=snapshot.metadata.id)
+    return _identified(store, LogCursor(version=version), _as_of(store, version, snapshot))
+
+
+def _as_of(store: ObjectStore, version: int, latest: Snapshot) -> Snapshot:
+    if version == latest.version:
+        return latest
+    try:
+        return Snapshot.load(store, version=version)
+    except (VersionNotFound, LogGap):
+        # The clean-up that left its successors took what it was made of.
+        return latest
+
+
+def _version_before(store: ObjectStore, snapshot: Snapshot, start_from: StartFrom) -> int:
+    if start_from == "latest":
+        return snapshot.version
+    if start_from == "earliest":
+        commits = list_log(store, end=snapshot.version).commits
+        version = snapshot.version
+        while version in commits:
+            version -= 1
+        return version
+    if isinstance(start_from, bool) or not isinstance(start_from, int) or start_from < 0:
+        raise InvalidArgument(
+            f"A watch starts from 'latest', 'earliest' or a version, not {start_from!r}"
+        )
+    if start_from > snapshot.version + 1:
+        raise VersionNotFound(
+            f"The table has not reached version {start_from} yet: it is at {snapshot.version}; "
+            "start from an older version, or from 'latest'",
+            table=store.location.uri,
+            version=start_from,
+        )
+    return start_from - 1
+
+
+def read_new_commits(
+    store: ObjectStore, cursor: LogCursor, *, limit: int = 100
+) -> tuple[LogCursor, tuple[CommitSummary, ...]]:
+    """The commits after the cursor, in order, and the cursor after them.
+
+    A table that is not there yet has no commits while the cursor stands before its first.
+
+    Args:
+        store: rooted at the table.
+        cursor: how far the log was read.
+        limit: how many commits at most; the others are for the next call.
+
+    Raises:
+        VersionNotFound: the log does not go on from the cursor: the next commit was cleaned up,
+            another table has taken the place, or the log was set back.
+        TableNotFound: the table is gone.
+        CorruptLog: a commit is damaged.
+        StorageFailure: the store cannot be reached.
+    """
+    commits = _read_following(store, cursor.version + 1, limit)
+    cursor = _check_history(store, cursor, has_successor=bool(commits))
+    if not commits:
+        return cursor, ()
+    found = []
+    for version, data in commits:
+        with located(store, version):
+            actions = decode_commit(data, version=version)
+            cursor = _advance(cursor, actions)
+            found.append(
+                summarise_commit(
+                    actions,
+                    table_id=cursor.table_id or "",
+                    partition_columns=cursor.partition_columns or {},
+                    change_feed_enabled=bool(cursor.change_feed_enabled),
+                )
+            )
+    last, data = commits[-1]
+    meta = store.head(commit_path(last))
+    cursor = msgspec.structs.replace(
+        cursor,
+        commit_digest=_digest(data),
+        commit_modified_ms=None if meta is None else meta.modified_ms,
+    )
+    return cursor, tuple(found)
+
+
+def last_data_change(store: ObjectStore, cursor: LogCursor) -> CommitSummary | None:
+    """The newest commit up to the cursor that changed rows; None where the log holds none.
+
+    Args:
+        store: rooted at the table.
+        cursor: where to look from, backwards.
+
+    Raises:
+        CorruptLog: a commit is damaged.
+        StorageFailure.
+    """
+    for version in range(cursor.version, NOTHING_SEEN, -1):
+        try:
+            data = store.read(commit_path(version))
+        except FileNotFoundError:
+            return None
+        with located(store, version):
+            summary = summarise_commit(
+                decode_commit(data, version=version),
+                table_id=cursor.table_id or "",
+                partition_columns=cursor.partition_columns or {},
+                change_feed_enabled=bool(cursor.change_feed_enabled),
+            )
+        if summary.changes_data:
+            return summary
+    return None
+
+
+def _read_following(store: ObjectStore, start: int, limit: int) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    for version in range(start, start + limit):
+        try:
+            found.append((version, store.read(commit_path(version))))
+        except FileNotFoundError:
+            break
+    return found
+
+
+def _advance(cursor: LogCursor, actions: CommitActions) -> LogCursor:
+    if actions.metadata is None:
+        return msgspec.structs.replace(cursor, version=actions.version)
+    # A table that is replaced in its own log may get another id: its history goes on.
+    return msgspec.structs.replace(
+        cursor, version=actions.version, **_told_by_metadata(actions.metadata)
+    )
+
+
+def _told_by_metadata(metadata: Metadata) -> dict[str, Any]:
+    configuration = metadata.configuration
+    return {
+        "table_id": metadata.id,
+        "partition_columns": _partition_columns(metadata),
+        "change_feed_enabled": configuration.get("delta.enableChangeDataFeed", "").lower()
+        == "true",
+    }
+
+
+def _partition_columns(metadata: Metadata) -> dict[str, str]:
+    mapped = metadata.configuration.get("delta.columnMapping.mode", "none").lower() != "none"
+    if not mapped or not metadata.partition_columns:
+        return {name: name for name in metadata.partition_columns}
+    fields: Mapping[str, Any] = {
+        field.name: field for field in StructType.from_json(metadata.schema_string)
+    }
+    physical = {
+        name: str(fields[name].metadata.get(PHYSICAL_NAME_KEY, name)) if name in fields else name
+        for name in metadata.partition_columns
+    }
+    return {physical_name: name for name, physical_name in physical.items()}
+
+
+def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool) -> LogCursor:
+    """The cursor, where the log goes on from it. Raises as `read_new_commits` does."""
+    if cursor.version == NOTHING_SEEN:
+        return cursor if has_successor else _check_absent(store, cursor)
+    meta = store.head(commit_path(cursor.version))
+    if meta is None:
+        # A clean-up may have taken it; with its successor there, nothing is lost.
+        snapshot = _open(store, cursor)
+        if has_successor or snapshot.version == cursor.version:
+            return _identified(store, cursor, snapshot)
+        raise _broken(store, cursor, snapshot)
+    if cursor.commit_digest is None or cursor.partition_columns is None:
+        return _identified(store, cursor, _open(store, cursor))
+    if meta.modified_ms == cursor.commit_modified_ms:
+        return cursor
+    # A copy of the log has other times and the same commits.
+    if _digest(read_commit(store, cursor.version)) != cursor.commit_digest:
+        raise _broken(store, cursor, _open(store, cursor))
+    return msgspec.structs.replace(cursor, commit_modified_ms=meta.modified_ms)
+
+
+def _check_absent(store: ObjectStore, cursor: LogCursor) -> LogCursor:
+    # Tables are cloned and restored with a checkpoint and without their first commits.
+    if read_last_checkpoint(store) is None:
+        return cursor
+    raise _broken(store, cursor, _open(store, cursor))
+
+
+def _open(store: ObjectStore, cursor: LogCursor) -> Snapshot:
+    try:
+        snapshot = Snapshot.load(store)
+    except TableNotFound as error:
+        raise TableNotFound(
+            f"The table is gone; it was read up to version {cursor.version}: restore it, or stop "
+            "watching it",
+            table=store.location.uri,
+        ) from error
+    if cursor.table_id is not None and snapshot.metadata.id != cursor.table_id:
+        raise _broken(store, cursor, snapshot)
+    return snapshot
+
+
+def _identified(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> LogCursor:
+    """The cursor with everything filled in that a snapshot of its table tells."""
+    path = commit_path(cursor.version)
+    meta = store.head(path)
+    told = _told_by_metadata(snapshot.metadata)
+    digest = None
+    if meta is not None:
+        digest = _digest(read_commit(store, cursor.version))
+        if cursor.commit_digest not in {None, digest}:
+            raise _broken(store, cursor, snapshot)
+    return LogCursor(
+        version=cursor.version,
+        table_id=told["table_id"],
+        commit_digest=digest,
+        commit_modified_ms=None if meta is None else meta.modified_ms,
+        # What was read at the cursor's own version counts more than the latest state.
+        partition_columns=cursor.partition_columns or told["partition_columns"],
+        change_feed_enabled=told["change_feed_enabled"]
+        if cursor.change_feed_enabled is None
+        else cursor.change_feed_enabled,
+    )
+
+
+def _broken(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> VersionNotFound:
+    if cursor.table_id is not None and snapshot.metadata.id != cursor.table_id:
+        what = (
+            f"Another table is here now: {snapshot.metadata.id} at version {snapshot.version}, "
+            f"where {cursor.table_id} was read up to version {cursor.version}"
+        )
+    elif snapshot.version > cursor.version and store.head(commit_path(cursor.version)) is None:
+        what = (
+            f"The commits after version {cursor.version} were cleaned up before they were read; "
+            f"the table is at version {snapshot.version}"
+        )
+    else:
+        what = (
+            f"The log was set back and has another history now: it was read up to version "
+            f"{cursor.version}, and the table is at version {snapshot.version}"
+        )
+    return VersionNotFound(
+        f"{what}. Take the whole table anew where you keep what its commits told, then reset the "
+        "cursor of this table to start over",
+        table=store.location.uri,
+        version=cursor.version + 1,
+    )
+
+
+def _digest(commit: bytes) -> str:
+    return hashlib.sha256(commit).hexdigest()[:32]

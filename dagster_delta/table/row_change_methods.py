@@ -1,0 +1,227 @@
+"""The calls of a table handle that change rows: delete, update and merge."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dagster_delta.errors import TableNotFound
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.committer import now_ms
+from dagster_delta.table.write.transaction import ApplicationProgress, CommitResult
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.statements.merge_clauses import ClauseText
+    from dagster_delta.table.write.merge.builder import MergeBuilder
+    from dagster_delta.table.write.merge.statement import MergeSchemaMode
+
+__all__ = ["RowChangeMethods"]
+
+
+_AUTO = "delta.autoOptimize"
+
+
+class RowChangeMethods(ABC):
+    """What changes rows of a table; part of `DeltaTable`."""
+
+    _store: ObjectStore
+    _snapshot: Snapshot | None
+
+    @abstractmethod
+    def _latest(self) -> Snapshot | None:
+        """The latest version; None where there is no table."""
+
+    @abstractmethod
+    def _adopt(self, result: CommitResult) -> CommitResult:
+        """Move the handle to the version that a commit made."""
+
+    def _settle(self, result: CommitResult, engine: str | None, data: object) -> CommitResult:
+        """Move the handle to the version that a write made, or to the one that its small files are
+        compacted in where the table asks for that.
+
+        Args:
+            result: of the write.
+            engine: of the caller.
+            data: that was written; None where there was none.
+        """
+        self._adopt(result)
+        if any(key.startswith(_AUTO) for key in result.snapshot.metadata.configuration):
+            from dagster_delta.engines import is_spark_frame
+            from dagster_delta.table.maintenance.auto_compaction import compact_after
+
+            is_frame = is_spark_frame(data)
+            on_spark = engine == "spark" or (engine is None and is_frame)
+            compacted = compact_after(result, engine="spark" if on_spark else "arrow", clock=now_ms)
+            if compacted is not None and compacted.versions:
+                self._snapshot = compacted.snapshot
+                return replace(result, compacted_version=compacted.versions[-1])
+        return result
+
+    def delete(
+        self,
+        where: str | None = None,
+        *,
+        engine: str | None = None,
+        idempotency: tuple[str, int] | None = None,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Delete rows as one commit. If no row matches, nothing is committed and `skipped` is true.
+
+        Only the columns of the predicate are read, in files that may hold a match. With deletion
+        vectors (`delta.enableDeletionVectors`) no row is written; else the files with matches are
+        written again without them. Files that lose all rows are dropped.
+
+        Args:
+            where: Spark SQL; rows for which it is true are removed. None removes every row, by the
+                log alone.
+            engine: `arrow` or `spark`; by default Arrow, but Spark where it alone evaluates the SQL
+                exactly and a session is active.
+            idempotency: application id and version; a version that was committed before does
+                nothing, and is recorded even where no row matches.
+            commit_info: recorded in the commitInfo beside ours.
+
+        Raises:
+            TableNotFound: there is no table.
+            SchemaMismatch: the predicate names a column that is not there.
+            InvalidArgument: the predicate is none, or fails on a value.
+            UnsupportedExpression: the embedded engine cannot evaluate it exactly as Spark would,
+                and there is no Spark session.
+            UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written, or is
+                append-only.
+            CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
+        """
+        from dagster_delta.engines import change_engine
+        from dagster_delta.table.write.application_record import ApplicationRecord
+        from dagster_delta.table.write.row_operations import delete_rows
+
+        deleted = delete_rows(
+            self._store,
+            self._existing(),
+            where,
+            change_engine(engine),
+            clock=now_ms,
+            commit_info=commit_info,
+            record=ApplicationRecord(idempotency),
+        )
+        return self._settle(deleted, engine, None)
+
+    def update(
+        self,
+        set: Mapping[str, str],  # noqa: A002  as SQL calls it
+        where: str | None = None,
+        *,
+        engine: str | None = None,
+        idempotency: tuple[str, int] | None = None,
+        commit_info: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """Update rows as one commit. If no row matches, nothing is committed and `skipped` is true.
+
+        Args:
+            set: Spark SQL by column: `{"price": "price * 1.1"}`. All of it is computed from the row
+                as it was and cast to the column's type; `a.b` is a field of a struct. Text needs
+                quotes of its own: `{"state": "'open'"}`. `DEFAULT` is the column's default, or
+                null.
+            where: Spark SQL; rows for which it is true are changed. None changes every row.
+            engine: as for `delete`.
+            idempotency: as for `delete`.
+            commit_info: recorded in the commitInfo beside ours.
+
+        Raises:
+            InvalidCast: a new value does not fit the type of its column.
+            ConstraintViolation: a new row breaks NOT NULL, an invariant or a CHECK.
+            InvalidArgument: nothing is set, or a column twice; an expression fails on a value.
+            TableNotFound, SchemaMismatch, UnsupportedExpression, UnsupportedFeature,
+            ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for `delete`.
+        """
+        from dagster_delta.engines import change_engine
+        from dagster_delta.table.write.application_record import ApplicationRecord
+        from dagster_delta.table.write.row_operations import update_rows
+
+        updated = update_rows(
+            self._store,
+            self._existing(),
+            set,
+            where,
+            change_engine(engine),
+            clock=now_ms,
+            commit_info=commit_info,
+            record=ApplicationRecord(idempotency),
+        )
+        return self._settle(updated, engine, None)
+
+    def merge(
+        self,
+        source: object,
+        on: str,
+        *,
+        source_alias: str = "s",
+        target_alias: str = "t",
+        commit_info: Mapping[str, object] | None = None,
+        idempotency: tuple[str, int] | None = None,
+        check: str | None = None,
+        progress: Sequence[ApplicationProgress] = (),
+        engine: str | None = None,
+        schema_mode: MergeSchemaMode = "strict",
+    ) -> MergeBuilder:
+        """Merge a source into the table: add clauses, then call `execute`.
+
+        Only files that may hold a match are read, by partition values and statistics, and of them
+        only the columns of the conditions; rows that do not change are written again only where
+        the table has no deletion vectors.
+
+        Args:
+            source: pyarrow Table, RecordBatchReader or Dataset, pandas or polars frame, Spark
+                DataFrame.
+            on: Spark SQL: when a row of the table and one of the source match, as in
+                `"t.id = s.id"`. A null equals nothing, but `<=>` takes it for equal to itself.
+            source_alias: what expressions call the source.
+            target_alias: what expressions call the table.
+            commit_info: recorded in the commitInfo beside ours.
+            idempotency: application id and version; a version that was committed before is not
+                merged again.
+            check: Spark SQL over the table that every new row, inserted or updated, has to satisfy.
+            progress: applications that the commit moves on, each only from where it stood; with
+                any of them there is a commit even where no row changes.
+            engine: `arrow` or `spark`; by default Spark for its own frames, and where it alone
+                evaluates the SQL exactly and a session is active.
+            schema_mode: `strict`: the table's columns and no others, those of the source that it
+                lacks are left alone; `merge`: columns that are taken from the source, by name or
+                all of them, are added to the table.
+
+        Raises:
+            Nothing yet; see `MergeBuilder.execute`.
+        """
+        from dagster_delta.table.write.merge.builder import MergeBuilder
+
+        def execute(clauses: tuple[ClauseText, ...]) -> CommitResult:
+            from dagster_delta.table.write.merge.operation import MergeStatement, merge_rows
+
+            statement = MergeStatement(
+                source,
+                on,
+                target_alias,
+                source_alias,
+                clauses,
+                commit_info,
+                idempotency,
+                check,
+                tuple(progress),
+                engine,
+                schema_mode,
+            )
+            merged = merge_rows(self._store, self._existing(), statement, clock=now_ms)
+            return self._settle(merged, engine, source)
+
+        return MergeBuilder(execute)
+
+    def _existing(self) -> Snapshot:
+        latest = self._latest()
+        if latest is None:
+            raise TableNotFound(
+                "there is no Delta table here to change: create it, or append to it first",
+                table=self._store.location.uri,
+            )
+        return latest

@@ -1,0 +1,1 @@
+"""Changes of the schema, and online changes of a column."""

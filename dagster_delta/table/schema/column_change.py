@@ -1,0 +1,500 @@
+"""Changing a column to any type while reads and writes go on, as a series of commits.
+
+Everything that has to be known to go on stands in the log: the mark in the metadata, the state in a
+metadata domain, a tag on every file that is done. Whoever opens the table can resume or cancel.
+
+The states and their commits are in `evolution.column_change_states`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from zlib import crc32
+
+import msgspec
+import pyarrow.compute as pc
+
+from dagster_delta.engines.arrow.column_backfill import Backfilled, Problems
+from dagster_delta.engines.engine import Clock
+from dagster_delta.engines.rows.row_tracking import keep_row_ids
+from dagster_delta.engines.sql.types import sql_type_name
+from dagster_delta.errors import (
+    ColumnChangeFailed,
+    CommitConflict,
+    CommitRetriesExhausted,
+    InvalidArgument,
+)
+from dagster_delta.evolution.column_change_plan import (
+    ColumnChangePlan,
+    ColumnChangeRequest,
+    plan_column_change,
+)
+from dagster_delta.evolution.column_change_states import (
+    cancelled_configuration,
+    check_unaltered,
+    published_clustering,
+    published_configuration,
+)
+from dagster_delta.evolution.column_paths import dotted
+from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
+from dagster_delta.protocol.actions import AddFile, DomainMetadata
+from dagster_delta.protocol.features.column_change import (
+    COLUMN_CHANGE_DOMAIN,
+    COLUMN_CHANGE_TAG,
+    ColumnChange,
+    field_at,
+    is_filled,
+)
+from dagster_delta.protocol.features.column_mapping import ID_KEY
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.values.arrow_columns import boolean_column
+from dagster_delta.protocol.wire_values import DECODING_ERRORS
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.read.row_selection import read_plan
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.committer import Refused
+from dagster_delta.table.write.file_actions import tombstones
+from dagster_delta.table.write.planning import new_column_name, write_spec
+from dagster_delta.table.write.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.engine import ReadPlan, WriteSpec
+
+__all__ = [
+    "BATCH_BYTES",
+    "Backfill",
+    "ColumnChangeJob",
+    "ColumnChangeProgress",
+    "ColumnChangeState",
+    "begin_column_change",
+    "plan_for",
+    "state_of",
+]
+
+BATCH_BYTES = 1024 * 1024 * 1024
+"""Bytes of data files that are written again in one commit."""
+
+OPERATION = "CHANGE COLUMN"
+_MAX_LOST_RACES = 20
+"""Batches in a row that may be lost to other writers before the backfill gives up."""
+
+State = Literal["prepared", "reorganising"]
+Backfill = Callable[["ReadPlan", "WriteSpec"], Backfilled]
+"""Writes files again with the shadow: in this process, or on Spark's executors."""
+Progress = Callable[["ColumnChangeProgress"], None]
+
+
+class _DomainState(msgspec.Struct, frozen=True, rename="camel"):
+    """What the metadata domain holds."""
+
+    id: str
+    state: State
+    column: str
+    to_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChangeState:
+    """A change in progress, as the log of one version tells it."""
+
+    id: str
+    column: str
+    from_type: str
+    to_type: str
+    state: State
+    version: int
+    """Version of the table that this was read from."""
+    num_files: int
+    """Live files of the table."""
+    num_files_left: int
+    """Those that do not hold the converted column yet."""
+    bytes_left: int
+    """Size of those."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChangeProgress:
+    """One step of a change that has just been committed."""
+
+    state: ColumnChangeState | None
+    """What is left; None once the change is public."""
+    version: int
+    num_rows: int
+    """Rows written again so far."""
+    num_nulled: int
+    """Values so far that became null, as they could not be converted."""
+    bytes_written: int
+
+
+def plan_for(
+    snapshot: Snapshot, request: ColumnChangeRequest, *, change_id: str | None = None
+) -> ColumnChangePlan:
+    """What a change would do to a table. Raises as `plan_column_change` does."""
+    return plan_column_change(
+        snapshot.configuration,
+        request,
+        change_id=change_id or uuid.uuid4().hex,
+        new_name=new_column_name,
+    )
+
+
+def state_of(snapshot: Snapshot) -> ColumnChangeState | None:
+    """The change that is in progress, or None.
+
+    Raises:
+        InvalidTable: the mark is damaged.
+    """
+    change = ColumnChange.of(snapshot.configuration)
+    if change is None:
+        return None
+    files = snapshot.live_files(("size_bytes", "tags"))
+    left = files.filter(_unfilled(files, change.id))
+    known = _domain_state(snapshot, change)
+    return ColumnChangeState(
+        id=change.id,
+        column=dotted(change.path),
+        from_type=_present_type(change, snapshot),
+        to_type=sql_type_name(change.target_type()),
+        state="prepared" if known is None else known.state,
+        version=snapshot.version,
+        num_files=files.num_rows,
+        num_files_left=left.num_rows,
+        bytes_left=pc.sum(left["size_bytes"]).as_py() or 0,
+    )
+
+
+def _present_type(change: ColumnChange, snapshot: Snapshot) -> str:
+    source = change.source(snapshot.schema)
+    if source is None:
+        return "(dropped)"
+    # Writers that know nothing of the change may have renamed the column.
+    try:
+        return sql_type_name(field_at(source, change.path[1:]))
+    except KeyError:
+        return "(altered)"
+
+
+def begin_column_change(
+    store: ObjectStore,
+    snapshot: Snapshot,
+    request: ColumnChangeRequest,
+    *,
+    clock: Clock,
+    commit_info: Mapping[str, object] | None = None,
+) -> CommitResult:
+    """Set the mark: the state `prepared`.
+
+    Raises:
+        As `plan_column_change` does; CommitConflict: another writer changed the metadata.
+    """
+    plan = plan_for(snapshot, request)
+    transaction = Transaction(store, snapshot, clock=clock)
+    transaction.stage_configuration(plan.prepared)
+    _stage_state(transaction, plan.change, "prepared")
+    return transaction.commit(
+        OPERATION, parameters=_parameters(plan.change, "prepared"), user_info=commit_info
+    )
+
+
+class ColumnChangeJob:
+    """Takes a change that was begun to its end.
+
+    Args:
+        store: store of the table.
+        backfill: writes files again.
+        batch_bytes: size of the data files that are written again in one commit.
+        worker: number of this worker and how many there are; each takes its share of the files.
+        clock: milliseconds since the epoch.
+        commit_info: recorded in every commit.
+        on_progress: told of every commit.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        backfill: Backfill,
+        *,
+        clock: Clock,
+        batch_bytes: int = BATCH_BYTES,
+        worker: tuple[int, int] = (0, 1),
+        commit_info: Mapping[str, object] | None = None,
+        on_progress: Progress | None = None,
+    ) -> None:
+        number, of = worker
+        if not 0 <= number < of:
+            raise InvalidArgument(f"worker is a number and how many there are, not {worker!r}")
+        if batch_bytes <= 0:
+            raise InvalidArgument(f"batch_bytes is a positive number of bytes, not {batch_bytes!r}")
+        self._store = store
+        self._backfill = backfill
+        self._clock = clock
+        self._batch_bytes = batch_bytes
+        self._worker = worker
+        self._commit_info = commit_info
+        self._on_progress = on_progress
+        self._num_rows = self._num_nulled = self._bytes_written = 0
+
+    def run(self, snapshot: Snapshot) -> CommitResult:
+        """Write every file again that has to be, and make the change public.
+
+        Args:
+            snapshot: a version at which the change is in progress.
+
+        Raises:
+            ColumnChangeFailed: values cannot be converted, or rows break a check under the new
+                type; the change was cancelled, and the table is as it was.
+            SchemaChangeRefused: somebody altered the column meanwhile; nothing was published.
+            CommitConflict: others change the table faster than its files can be written again.
+            InvalidArgument: no change is in progress, and this is the only worker.
+        """
+        if self._worker[1] > 1 and ColumnChange.of(snapshot.configuration) is None:
+            # The others were done before this one began.
+            return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+        change = self._require(snapshot)
+        check_unaltered(snapshot.configuration, change)
+        snapshot = self._reorganise(snapshot, change)
+        for _ in range(_MAX_LOST_RACES):
+            snapshot = self._fill(snapshot, change)
+            if _is_over(snapshot, change):
+                return self._finished_by_another(snapshot, change)
+            if self._is_left_to_others(snapshot, change):
+                return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+            check_unaltered(snapshot.configuration, change)
+            outcome = self._publish(snapshot, change)
+            if isinstance(outcome, CommitResult):
+                self._tell(outcome.snapshot)
+                return outcome
+            # Somebody wrote files without the shadow: they are caught up with first.
+            snapshot = snapshot.update()
+        raise CommitRetriesExhausted(
+            f"{_MAX_LOST_RACES} attempts to make the change of column {dotted(change.path)} public "
+            "found files without the converted column, which others had just written; resume the "
+            "change when fewer of them are at work",
+            table=self._store.location.uri,
+            version=snapshot.version,
+        )
+
+    def cancel(self, snapshot: Snapshot) -> CommitResult:
+        """Take the mark off: no reader ever saw the change.
+
+        Raises:
+            InvalidArgument: no change is in progress.
+            CommitConflict: another writer changed the metadata at the same time.
+        """
+        change = self._require(snapshot)
+        transaction = Transaction(self._store, snapshot, clock=self._clock)
+        transaction.stage_configuration(cancelled_configuration(snapshot.configuration))
+        _stage_removed_state(transaction, snapshot)
+        return transaction.commit(
+            OPERATION, parameters=_parameters(change, "cancelled"), user_info=self._commit_info
+        )
+
+    def _require(self, snapshot: Snapshot) -> ColumnChange:
+        change = ColumnChange.of(snapshot.configuration)
+        if change is None:
+            raise InvalidArgument(
+                "no column of the table is being changed", table=self._store.location.uri
+            )
+        return change
+
+    def _reorganise(self, snapshot: Snapshot, change: ColumnChange) -> Snapshot:
+        """Make it `reorganising`, if it is not."""
+        known = _domain_state(snapshot, change)
+        if known is not None and known.state == "reorganising":
+            return snapshot
+        transaction = Transaction(self._store, snapshot, clock=self._clock)
+        _stage_state(transaction, change, "reorganising")
+        outcome = transaction.try_commit(
+            OPERATION, parameters=_parameters(change, "reorganising"), user_info=self._commit_info
+        )
+        if isinstance(outcome, Refused):
+            # Another worker was first, or somebody cancelled: what follows tells which.
+            return snapshot.update()
+        self._tell(outcome.snapshot)
+        return outcome.snapshot
+
+    def _fill(self, snapshot: Snapshot, change: ColumnChange) -> Snapshot:
+        """The first version at which no file of this worker's share is left."""
+        lost, size = 0, self._batch_bytes
+        while not _is_over(snapshot, change):
+            files = self._next_files(snapshot, change, size)
+            if not files.num_rows:
+                return snapshot
+            check_unaltered(snapshot.configuration, change)
+            outcome = self._fill_batch(snapshot, files, change)
+            if isinstance(outcome, CommitResult):
+                lost, size, snapshot = 0, self._batch_bytes, outcome.snapshot
+                self._tell(snapshot)
+                continue
+            lost += 1
+            if lost == _MAX_LOST_RACES:
+                raise outcome.conflict.to_error(table=self._store.location.uri)
+            # Smaller batches take less time, in which less happens to their files.
+            size, snapshot = max(1, size // 2), snapshot.update()
+        return snapshot
+
+    def _next_files(self, snapshot: Snapshot, change: ColumnChange, size: int) -> Any:
+        """Files to write again in one commit: at least one while any is left."""
+        files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
+        left = files.filter(_unfilled(files, change.id))
+        number, of = self._worker
+        if of > 1:
+            paths = left["path"].to_pylist()
+            left = left.filter(
+                boolean_column([crc32(each.encode()) % of == number for each in paths])
+            )
+        before = pc.subtract(pc.cumulative_sum(left["size_bytes"]), left["size_bytes"])
+        return left.filter(pc.less(before, size))
+
+    def _is_left_to_others(self, snapshot: Snapshot, change: ColumnChange) -> bool:
+        if self._worker[1] == 1:
+            return False
+        files = snapshot.live_files(("tags",))
+        return bool(pc.any(_unfilled(files, change.id)).as_py())
+
+    def _fill_batch(
+        self, snapshot: Snapshot, files: Any, change: ColumnChange
+    ) -> CommitResult | Refused:
+        spec = write_spec(snapshot.configuration, self._store.location, check_rows=False)
+        plan, spec = keep_row_ids(read_plan(snapshot, files, None), spec)
+        done = self._backfill(plan, spec)
+        if done.problems.num_rows:
+            self._give_up(change, done.problems)
+        transaction = Transaction(self._store, snapshot, clock=self._clock)
+        transaction.stage_written(done.files)
+        transaction.declare_row_ids_kept()
+        transaction.stage_removed(tombstones(files, self._clock(), data_change=False))
+        transaction.depend_on(ReadScope(paths=frozenset(files["path"].to_pylist())))
+        outcome = transaction.try_commit(
+            OPERATION,
+            parameters=_parameters(change, "reorganising"),
+            metrics={
+                "numRemovedFiles": files.num_rows,
+                "numAddedFiles": len(done.files),
+                "numCopiedRows": done.num_rows,
+                "numNulledValues": done.num_nulled,
+            },
+            user_info=self._commit_info,
+        )
+        if isinstance(outcome, Refused):
+            transaction.abandon()
+            return outcome
+        self._num_rows += done.num_rows
+        self._num_nulled += done.num_nulled
+        self._bytes_written += sum(each.size_bytes for each in done.files)
+        return outcome
+
+    def _publish(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult | Refused:
+        configuration = snapshot.configuration
+        transaction = Transaction(self._store, snapshot, clock=self._clock)
+        transaction.stage_configuration(published_configuration(configuration, change))
+        _stage_removed_state(transaction, snapshot)
+        domains = snapshot.domain_metadata()
+        clustering = published_clustering(
+            configuration, change, {name: each.configuration for name, each in domains.items()}
+        )
+        if clustering is not None:
+            transaction.stage_domain(
+                DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=clustering, removed=False)
+            )
+
+        def lacks_shadow(add: AddFile) -> bool:
+            return not is_filled(add.tags, change.id)
+
+        transaction.depend_on(ReadScope(may_hold=lacks_shadow))
+        return transaction.try_commit(
+            OPERATION, parameters=_parameters(change, "public"), user_info=self._commit_info
+        )
+
+    def _give_up(self, change: ColumnChange, problems: Problems) -> None:
+        """Roll back, and say why.
+
+        Raises:
+            ColumnChangeFailed: always.
+        """
+        column, target = dotted(change.path), sql_type_name(change.target_type())
+        rolled_back = "another process ended the change meanwhile"
+        latest = Snapshot.load(self._store)
+        # Another change may have begun since, which is not ours to cancel.
+        if not _is_over(latest, change):
+            with contextlib.suppress(CommitConflict):
+                self.cancel(latest)
+                rolled_back = "the change was cancelled, and the table is as it was"
+        raise ColumnChangeFailed(
+            f"at least {problems.num_rows} row(s) do not go with column {column} as {target}; "
+            f"{rolled_back}; correct the rows, say in `cast` how they are converted, or let what "
+            'cannot be become null by on_error="null"',
+            table=self._store.location.uri,
+            column=column,
+            examples=tuple(problems.examples),
+        )
+
+    def _finished_by_another(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult:
+        shadow_id = change.shadow.metadata[ID_KEY]
+        if any(each.metadata.get(ID_KEY) == shadow_id for each in snapshot.schema):
+            return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+        raise ColumnChangeFailed(
+            f"the change of column {dotted(change.path)} was cancelled by somebody else",
+            table=self._store.location.uri,
+            version=snapshot.version,
+            column=dotted(change.path),
+        )
+
+    def _tell(self, snapshot: Snapshot) -> None:
+        if self._on_progress is not None:
+            progress = ColumnChangeProgress(
+                state_of(snapshot),
+                snapshot.version,
+                self._num_rows,
+                self._num_nulled,
+                self._bytes_written,
+            )
+            self._on_progress(progress)
+
+
+def _is_over(snapshot: Snapshot, change: ColumnChange) -> bool:
+    running = ColumnChange.of(snapshot.configuration)
+    return running is None or running.id != change.id
+
+
+def _unfilled(files: Any, change_id: str) -> Any:
+    """Which files do not hold the shadow: a boolean `pa.Array`."""
+    filled = pc.equal(pc.map_lookup(files["tags"], COLUMN_CHANGE_TAG, "first"), change_id)
+    return pc.invert(pc.fill_null(filled, False))
+
+
+def _domain_state(snapshot: Snapshot, change: ColumnChange) -> _DomainState | None:
+    domain = snapshot.domain_metadata().get(COLUMN_CHANGE_DOMAIN)
+    if domain is None:
+        return None
+    try:
+        found = msgspec.json.decode(domain.configuration, type=_DomainState)
+    except DECODING_ERRORS:
+        # The mark is what counts; the state is written anew by whoever goes on.
+        return None
+    return found if found.id == change.id else None
+
+
+def _stage_state(transaction: Transaction, change: ColumnChange, state: State) -> None:
+    known = _DomainState(change.id, state, dotted(change.path), sql_type_name(change.target_type()))
+    transaction.set_domain_metadata(COLUMN_CHANGE_DOMAIN, msgspec.json.encode(known).decode())
+
+
+def _stage_removed_state(transaction: Transaction, snapshot: Snapshot) -> None:
+    domain = snapshot.domain_metadata().get(COLUMN_CHANGE_DOMAIN)
+    if domain is not None:
+        transaction.stage_domain(msgspec.structs.replace(domain, removed=True))
+
+
+def _parameters(change: ColumnChange, state: str) -> dict[str, object]:
+    return {
+        "column": dotted(change.path),
+        "newType": sql_type_name(change.target_type()),
+        "state": state,
+        "changeId": change.id,
+    }

@@ -1,0 +1,148 @@
+"""Committing a new configuration of a table that exists, with what the table itself needs for it.
+
+Spec: Change Metadata; Protocol Evolution; Row Tracking (enablement); In-Commit Timestamps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import Clock
+from dagster_delta.engines.parquet.read.source import count_file_rows
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.file_actions import added_again
+from dagster_delta.table.write.transaction import CommitResult, Transaction
+
+__all__ = ["commit_configuration", "stage_configuration_change"]
+
+
+def commit_configuration(
+    store: ObjectStore,
+    snapshot: Snapshot,
+    configuration: TableConfiguration,
+    operation: str,
+    parameters: Mapping[str, object],
+    *,
+    clock: Clock,
+    commit_info: Mapping[str, object] | None = None,
+) -> CommitResult:
+    """Make a planned configuration the table's own; nothing is committed where it is that already.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one.
+        configuration: planned on it.
+        operation: what was done, by the name other engines know.
+        parameters: of the operation.
+        clock: milliseconds since the epoch.
+        commit_info: of the caller.
+
+    Raises:
+        InvalidArgument: files of the table are not what the configuration asks for.
+        UnsupportedFeature: the table would need what this library does not write.
+        CommitConflict, CommitStateUnknown, StorageFailure: see `Transaction.commit`.
+    """
+    transaction = Transaction(store, snapshot, clock=clock)
+    if configuration == snapshot.configuration:
+        return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+    stage_configuration_change(transaction, configuration)
+    return transaction.commit(operation, parameters=parameters, user_info=commit_info)
+
+
+def stage_configuration_change(transaction: Transaction, configuration: TableConfiguration) -> None:
+    """Stage a configuration on a table that exists, and what its files need for it.
+
+    Files get row ids where row tracking begins with it. The transaction then depends on every file.
+
+    Args:
+        transaction: on the snapshot that the configuration was planned on.
+        configuration: protocol and metadata after the commit.
+
+    Raises:
+        InvalidArgument: files of the table are not what the configuration asks for.
+        UnsupportedFeature, UnsupportedWriterVersion: this library cannot write such a table.
+        DataFileMissing, InvalidTable, StorageFailure: of a file that has to be looked at.
+    """
+    snapshot = transaction.snapshot
+    assert snapshot is not None  # noqa: S101  the configuration was planned on one
+    old = snapshot.configuration
+    transaction.stage_configuration(configuration)
+    if iceberg_compat_version(configuration) not in (None, iceberg_compat_version(old)):
+        _check_files_for_iceberg(snapshot, configuration)
+        transaction.depend_on(ReadScope(whole_table=True))
+    if configuration.row_tracking_enabled and not old.row_tracking_enabled:
+        # A file that another writer adds meanwhile would have no ids.
+        transaction.depend_on(ReadScope(whole_table=True))
+        transaction.stage_readded(_without_row_ids(snapshot))
+
+
+def _without_row_ids(snapshot: Snapshot) -> list[AddFile]:
+    """The files whose rows have no ids yet, as they are added again to get some."""
+    files = snapshot.live_files()
+    lacking = pc.or_(
+        pc.is_null(files["base_row_id"]), pc.is_null(files["default_row_commit_version"])
+    )
+    files = files.filter(lacking)
+    counts = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()
+    adds = added_again(files, data_change=False)
+    return [
+        each if count is not None else _counted(each, snapshot.store)
+        for each, count in zip(adds, counts, strict=True)
+    ]
+
+
+def _counted(add: AddFile, store: ObjectStore) -> AddFile:
+    count = count_file_rows(store, decode_path(add.path))
+    return msgspec.structs.replace(add, stats=with_record_count(add.stats, count))
+
+
+def _check_files_for_iceberg(snapshot: Snapshot, configuration: TableConfiguration) -> None:
+    files = snapshot.live_files(["path", "deletion_vector", "stats"])
+    version = iceberg_compat_version(configuration)
+    what = f"delta.enableIcebergCompatV{version}"
+    if not files.num_rows:
+        return
+    if files["deletion_vector"].null_count < files.num_rows:
+        raise InvalidArgument(
+            f"{what} allows no deletion vectors, and files of the table have some; "
+            'drop_feature("deletionVectors") first',
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )
+    if version == 2 or configuration.partition_columns:
+        raise InvalidArgument(
+            f"{what} asks for files that hold "
+            + ("the ids of array elements and map entries" if version == 2 else "")
+            + (" and " if version == 2 and configuration.partition_columns else "")
+            + ("their partition values" if configuration.partition_columns else "")
+            + ", and those of the table do not; create a new table with the property and copy the "
+            "rows",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )
+    _check_counted(files, snapshot, what)
+
+
+def _check_counted(files: Any, snapshot: Snapshot, what: str) -> None:
+    counts = parse_statistics_json(files["stats"], ())["num_records"]
+    if counts.null_count:
+        path = files["path"].filter(pc.is_null(counts))[0].as_py()
+        raise InvalidArgument(
+            f"{what} asks for the number of rows of every file, and {counts.null_count} files of "
+            "the table do not have it; write them anew",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+            file=path,
+        )

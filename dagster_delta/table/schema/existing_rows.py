@@ -1,0 +1,272 @@
+"""What a change of the schema asks of the rows that are there: a look at them, or new files.
+
+Spec: Add File and Remove File (dataChange); Column Invariants; CHECK Constraints; Default Columns.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import Constraint, Engine, ReadPlan
+from dagster_delta.engines.rows.row_tracking import keep_row_ids
+from dagster_delta.engines.sql.moments import at_moment
+from dagster_delta.errors import ConstraintViolation
+from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues
+from dagster_delta.protocol.log.replay import keys_of
+from dagster_delta.protocol.statistics.skipping import skip_files
+from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.table.schema.rewrite_journal import JournalEntry, RewriteJournal
+from dagster_delta.table.write.file_actions import tombstones
+from dagster_delta.table.write.planning import write_spec
+from dagster_delta.table.write.transaction import Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.evolution.schema_changes import SchemaChangePlan
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["ExistingFiles", "RowValidation"]
+
+_REUSED_FOR_MS = 24 * 60 * 60 * 1000
+"""How long after it was written a file may still be committed by another run of the change."""
+_MAX_EXAMPLES = 5
+_MAX_EXAMPLE_LENGTH = 300
+
+
+@dataclass(slots=True)
+class RowValidation:
+    """Looks for existing rows that a change would not allow; keeps what it found out.
+
+    Args:
+        engine: evaluates the constraints.
+    """
+
+    engine: Engine
+    _seen: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """Keys of the files whose rows satisfy a constraint, by the constraint."""
+
+    def run(self, snapshot: Snapshot, plan: SchemaChangePlan) -> None:
+        """Make sure that every row of a version satisfies every constraint of a plan.
+
+        Files whose statistics say so already are not read.
+
+        Raises:
+            ConstraintViolation: a row does not; with a few of them as examples.
+            UnsupportedExpression: the engine cannot evaluate a constraint exactly.
+        """
+        files = snapshot.live_files()
+        keys = keys_of(files["path"], files["deletion_vector"])
+        for check in plan.checks:
+            seen = self._seen.setdefault((check.name, check.sql), set())
+            is_new = pc.invert(pc.is_in(keys, value_set=string_column(sorted(seen))))
+            self._look(snapshot, plan, check, files, is_new)
+            seen.update(keys.to_pylist())
+
+    def _look(
+        self,
+        snapshot: Snapshot,
+        plan: SchemaChangePlan,
+        check: Constraint,
+        files: Any,
+        is_new: Any,
+    ) -> None:
+        from dagster_delta.engines.sql.expressions import parse_expression
+
+        # The line end closes a comment that the text may end with.
+        broken = parse_expression(f"({check.sql}\n) IS NOT TRUE", plan.after.schema)
+        skipped = skip_files(
+            broken.to_predicate(),
+            plan.after,
+            files["partition_values"],
+            snapshot.statistics,
+        )
+        suspicious = files.filter(pc.and_(skipped.may_match, is_new))
+        if suspicious.num_rows:
+            self._refuse_broken_rows(snapshot, plan, check, suspicious, broken)
+
+    def _refuse_broken_rows(
+        self,
+        snapshot: Snapshot,
+        plan: SchemaChangePlan,
+        check: Constraint,
+        files: Any,
+        broken: SqlExpression,
+    ) -> None:
+        read = ReadPlan(
+            store=snapshot.store,
+            version=snapshot.version,
+            configuration=plan.after,
+            files=files,
+            columns=plan.after.schema.names,
+            where=broken,
+        )
+        examples = list(_first_rows(self.engine.read(read), table=snapshot.store.location.uri))
+        if examples:
+            raise ConstraintViolation(
+                f"the table holds rows that break {check.name} ({check.sql}): correct or delete "
+                "them first",
+                table=snapshot.store.location.uri,
+                version=snapshot.version,
+                examples=tuple(repr(row)[:_MAX_EXAMPLE_LENGTH] for row in examples),
+            )
+
+
+def _first_rows(rows: Any, *, table: str) -> Iterator[dict[str, Any]]:
+    """The first few rows of what an engine reads: a `pyarrow.RecordBatchReader` or a DataFrame."""
+    if hasattr(rows, "limit"):
+        from dagster_delta.engines.spark.session.errors import spark_failures
+
+        with spark_failures(table=table):
+            found = rows.limit(_MAX_EXAMPLES).collect()
+        yield from (row.asDict(recursive=True) for row in found)
+        return
+    for batch in rows:
+        if batch.num_rows:
+            yield from batch.slice(0, _MAX_EXAMPLES).to_pylist()
+            return
+
+
+@dataclass(slots=True)
+class ExistingFiles:
+    """Writes files of a table again, so that their rows hold the defaults of new columns.
+
+    What one attempt has written serves the next one, and other runs of the same change: files that
+    no other commit has touched meanwhile are not written twice. As those runs may commit them at
+    any time, no file is deleted here (see `RewriteJournal`).
+
+    Args:
+        engine: reads and writes rows.
+        max_batch_bytes: size of the files that are written again between two notes in the journal.
+        on_progress: told how many files are written again, and how many have to be.
+    """
+
+    engine: Engine
+    max_batch_bytes: int
+    on_progress: Callable[[int, int], None] | None = None
+    _journal: RewriteJournal | None = field(default=None, init=False)
+    _done: list[JournalEntry] = field(default_factory=list, init=False)
+    _moment_ms: int = field(default=0, init=False)
+
+    def stage(
+        self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan, files: Any
+    ) -> None:
+        """Write what has not been written yet, and stage that the new files replace the old ones.
+
+        Args:
+            transaction: of the change.
+            snapshot: that it is planned on.
+            plan: of the change.
+            files: what is replaced, a `pyarrow.Table` of LIVE_FILE_SCHEMA.
+
+        Raises:
+            InvalidCast, ConstraintViolation: a default is no value of its column, or a row with it
+                is not allowed.
+            UnsupportedExpression: the engine cannot compute a default exactly.
+            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+        """
+        self._open_journal(snapshot, plan, transaction.clock())
+        keys = keys_of(files["path"], files["deletion_vector"])
+        self._keep_current(set(keys.to_pylist()))
+        done = frozenset(key for each in self._done for key in each.sources)
+        left = pc.invert(pc.is_in(keys, value_set=string_column(sorted(done))))
+        for batch in _in_batches(files.filter(left), self.max_batch_bytes):
+            self._write_again(snapshot, plan, batch)
+            if self.on_progress is not None:
+                written = sum(len(each.sources) for each in self._done)
+                self.on_progress(written, files.num_rows)
+        transaction.stage_readded(
+            msgspec.structs.replace(add, data_change=False)
+            for each in self._done
+            for add in each.adds
+        )
+        transaction.stage_removed(tombstones(files, transaction.clock(), data_change=False))
+        transaction.declare_row_ids_kept()
+
+    def _open_journal(self, snapshot: Snapshot, plan: SchemaChangePlan, now_ms: int) -> None:
+        change = msgspec.json.encode(
+            [
+                plan.after.metadata,
+                dict(plan.fills),
+                [(each.name, each.sql) for each in plan.checks],
+                plan.materializes_defaults,
+            ],
+            order="deterministic",
+        ).decode()
+        if self._journal is not None and self._journal.change == change:
+            return
+        self.forget()
+        self._journal = RewriteJournal(snapshot.store, change)
+        retention_ms = snapshot.configuration.properties.deleted_file_retention_ms
+        reused_ms = min(_REUSED_FOR_MS, retention_ms // 2)
+        self._done = self._journal.load(since_ms=now_ms - reused_ms)
+        # A default that asks for the time is the same in all rows, whoever wrote them when.
+        self._moment_ms = self._done[0].moment_ms if self._done else now_ms
+
+    def _keep_current(self, live: set[str]) -> None:
+        """Forget entries from which another commit has removed a file."""
+        self._done = [entry for entry in self._done if entry.sources <= live]
+
+    def _write_again(self, snapshot: Snapshot, plan: SchemaChangePlan, files: Any) -> None:
+        after = plan.after
+        read = ReadPlan(
+            store=snapshot.store,
+            version=snapshot.version,
+            # What files lack is read as long as the log says what it is.
+            configuration=plan.before if plan.materializes_defaults else after,
+            files=files,
+            columns=tuple(name for name in after.schema.names if name not in plan.fills),
+        )
+        spec = write_spec(
+            after,
+            snapshot.store.location,
+            constraints=plan.checks,
+            # Rows that stand in the table have passed what held so far.
+            check_rows=False,
+            values=ColumnValues(defaults=tuple(self._defaults(plan))),
+        )
+        read, spec = keep_row_ids(read, spec)
+        written = self.engine.write(self.engine.read(read), spec, store=snapshot.store)
+        entry = JournalEntry(
+            sources=frozenset(keys_of(files["path"], files["deletion_vector"]).to_pylist()),
+            adds=written.files,
+            num_rows=written.num_rows,
+            moment_ms=self._moment_ms,
+        )
+        self._done.append(entry)
+        assert self._journal is not None  # noqa: S101  opened before
+        self._journal.record(entry)
+
+    def _defaults(self, plan: SchemaChangePlan) -> Iterator[ColumnExpression]:
+        moment = dt.datetime.fromtimestamp(self._moment_ms / 1000, dt.UTC)
+        for column, sql in plan.fills.items():
+            yield ColumnExpression(column, at_moment(sql, moment))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the files written for the latest attempt."""
+        return sum(each.num_rows for each in self._done)
+
+    def forget(self) -> None:
+        """Start over, and have no other run find what was written."""
+        if self._journal is not None:
+            self._journal.clear()
+        self._done = []
+
+
+def _in_batches(files: Any, max_bytes: int) -> Iterator[Any]:
+    """The files in runs of up to `max_bytes`, or of one file."""
+    start, total = 0, 0
+    sizes: Sequence[int] = files["size_bytes"].to_pylist()
+    for index, size in enumerate(sizes):
+        if index > start and total + size > max_bytes:
+            yield files.slice(start, index - start)
+            start, total = index, 0
+        total += size
+    if start < len(sizes):
+        yield files.slice(start)

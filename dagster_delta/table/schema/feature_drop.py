@@ -1,0 +1,219 @@
+"""Dropping a table feature: the table is freed of its use, then the protocol of its name.
+
+Spec: Table Features; Checkpoint Protection; Deletion Vectors; Row Tracking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import Clock
+from dagster_delta.engines.parquet.read.source import read_arrow_schema
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.evolution.feature_drop import FeatureDrop, plan_feature_drop
+from dagster_delta.protocol.actions import DeletionVectorDescriptor, RemoveFile
+from dagster_delta.protocol.features.column_mapping import physical_arrow_schema
+from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.features.type_widening import type_changes
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
+from dagster_delta.protocol.schema import StructField, StructType, walk_fields
+from dagster_delta.protocol.values.arrow_columns import boolean_column
+from dagster_delta.protocol.values.partition_values import decode_path, encode_path
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.schema.file_columns import OlderFiles
+from dagster_delta.table.write.file_actions import added_again
+from dagster_delta.table.write.moved_rows import stage_moved_rows
+from dagster_delta.table.write.transaction import CommitResult, Transaction
+
+__all__ = ["drop_feature"]
+
+_NUM_BARRIERS = 3
+"""Empty commits with a checkpoint each before a reader feature goes: a client that does not know it
+finds one of them wherever it starts reading close to the drop."""
+_FOOTER_READERS = 8
+
+
+def drop_feature(
+    store: ObjectStore,
+    snapshot: Snapshot,
+    name: str,
+    *,
+    truncate_history: bool,
+    clock: Clock,
+    commit_info: Mapping[str, object] | None = None,
+) -> CommitResult:
+    """Take a feature out of the protocol, in as many commits as that needs.
+
+    Should a later commit be lost to another writer, the table has the feature still and no longer
+    uses it; the call can be repeated.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one.
+        name: of the feature.
+        truncate_history: see `SettingMethods.drop_feature`.
+        clock: milliseconds since the epoch.
+        commit_info: of the caller.
+
+    Raises:
+        InvalidArgument: the feature cannot be dropped, or not yet; the message says what to do.
+        CommitConflict: another writer was faster.
+        UnsupportedFeature, InvalidTable, CommitStateUnknown, StorageFailure.
+    """
+    drop = plan_feature_drop(snapshot.configuration, name)
+    if drop.feature.name == "checkpointProtection":
+        _check_history_is_gone(
+            snapshot, snapshot.configuration.properties.checkpoint_protection_before_version
+        )
+    parameters = {"featureName": drop.feature.name, "truncateHistory": truncate_history}
+    if drop.needs_protected_history:
+        snapshot = _prepare(snapshot, drop, parameters, clock)
+        if truncate_history:
+            _check_history_is_gone(snapshot, snapshot.version)
+        else:
+            snapshot = _put_barriers(snapshot, clock)
+        # Others may have changed the table since: what is dropped is the feature of this version.
+        drop = plan_feature_drop(snapshot.configuration, name)
+    transaction = Transaction(store, snapshot, clock=clock)
+    transaction.depend_on(ReadScope(whole_table=True))
+    protects = drop.needs_protected_history and not truncate_history
+    transaction.stage_configuration(drop.with_protected_checkpoints() if protects else drop.final)
+    if protects:
+        transaction.protect_earlier_checkpoints()
+    _stage_forgetting(transaction, drop)
+    result = transaction.commit("DROP FEATURE", parameters=parameters, user_info=commit_info)
+    if drop.needs_protected_history:
+        write_checkpoint(result.snapshot, now_ms=clock())
+    return result
+
+
+def _prepare(
+    snapshot: Snapshot, drop: FeatureDrop, parameters: Mapping[str, object], clock: Clock
+) -> Snapshot:
+    """The version in which nothing uses the feature any more."""
+    files = _files_to_rewrite(snapshot, drop)
+    if drop.prepared.metadata == snapshot.metadata and not files.num_rows:
+        return snapshot
+    transaction = Transaction(snapshot.store, snapshot, clock=clock)
+    transaction.depend_on(ReadScope(whole_table=True))
+    transaction.stage_configuration(drop.prepared)
+    if files.num_rows:
+        stage_moved_rows(transaction, files, drop.prepared)
+        transaction.stage_removed(_vector_files(files, clock()))
+    return transaction.commit("DROP FEATURE", parameters=parameters).snapshot
+
+
+def _files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> Any:
+    files = snapshot.live_files()
+    match drop.files:
+        case "all":
+            return files
+        case "with_vectors":
+            return files.filter(pc.is_valid(files["deletion_vector"]))
+        case "of_old_types":
+            return files.filter(boolean_column(_are_of_old_types(snapshot, files)))
+        case "without_defaults":
+            return OlderFiles().of(snapshot)
+        case "none":
+            return files.slice(0, 0)
+
+
+def _are_of_old_types(snapshot: Snapshot, files: Any) -> list[bool]:
+    """Whether each file has a column in a type from before a widening: footers are looked at."""
+    configuration = snapshot.configuration
+    widened = StructType(tuple(each for each in configuration.data_schema if _was_widened(each)))
+    if not widened.fields:
+        return [False] * int(files.num_rows)
+    expected = {
+        each.name: list(_leaf_types(each.type))
+        for each in physical_arrow_schema(widened, configuration.column_mapping_mode)
+    }
+
+    def is_old(path: str) -> bool:
+        schema = read_arrow_schema(snapshot.store, decode_path(path))
+        found = {each.name: each.type for each in schema}
+        return any(
+            name in found and list(_leaf_types(found[name])) != types
+            for name, types in expected.items()
+        )
+
+    with ThreadPoolExecutor(_FOOTER_READERS, "delta-footer") as readers:
+        return list(readers.map(is_old, files["path"].to_pylist()))
+
+
+def _was_widened(field: StructField) -> bool:
+    return any(type_changes(each) for _, each in walk_fields(StructType((field,))))
+
+
+def _leaf_types(arrow_type: Any) -> Iterator[Any]:
+    if arrow_type.num_fields:
+        for index in range(arrow_type.num_fields):
+            yield from _leaf_types(arrow_type.field(index).type)
+    else:
+        yield arrow_type
+
+
+def _vector_files(files: Any, now_ms: int) -> Iterator[RemoveFile]:
+    """Tombstones of files with deletion vectors, as of data files.
+
+    A client that does not know the feature would take them for rubbish when it vacuums the table,
+    and older versions would lose them.
+    """
+    vectors = files["deletion_vector"].drop_null().to_pylist()
+    descriptors = (DeletionVectorDescriptor(**each) for each in vectors)
+    paths = {deletion_vector_path(each) for each in descriptors if each.storage_type == "u"}
+    for path in sorted(paths):
+        yield RemoveFile(path=encode_path(path), deletion_timestamp_ms=now_ms, data_change=False)
+
+
+def _put_barriers(snapshot: Snapshot, clock: Clock) -> Snapshot:
+    for _ in range(_NUM_BARRIERS):
+        transaction = Transaction(snapshot.store, snapshot, clock=clock)
+        snapshot = transaction.commit("Empty Commit").snapshot
+        write_checkpoint(snapshot, now_ms=clock())
+    return snapshot
+
+
+def _stage_forgetting(transaction: Transaction, drop: FeatureDrop) -> None:
+    """Stage what leaves the log together with the feature."""
+    snapshot = transaction.snapshot
+    assert snapshot is not None  # noqa: S101  the drop was planned on one
+    for domain, found in snapshot.domain_metadata().items():
+        if drop.removed_domains is None or domain in drop.removed_domains:
+            transaction.stage_domain(msgspec.structs.replace(found, removed=True))
+    if drop.forgets_row_ids:
+        files = snapshot.live_files()
+        has_ids = pc.or_(
+            pc.is_valid(files["base_row_id"]), pc.is_valid(files["default_row_commit_version"])
+        )
+        transaction.stage_readded(
+            msgspec.structs.replace(each, base_row_id=None, default_row_commit_version=None)
+            for each in added_again(files.filter(has_ids), data_change=False)
+        )
+
+
+def _check_history_is_gone(snapshot: Snapshot, before_version: int) -> None:
+    """Make sure that the log reaches no further back than a version.
+
+    Raises:
+        InvalidArgument: it does.
+    """
+    entries = snapshot.store.list_from(LOG_DIRECTORY, "0")
+    names = (parse_log_file_name(each.path.rpartition("/")[2]) for each in entries)
+    versions = [each.version for each in names if each is not None]
+    if versions and min(versions) < before_version:
+        raise InvalidArgument(
+            f"the log still holds versions from {min(versions)} on, and those before "
+            f"{before_version} use the feature; clean the log up to that version first, or leave "
+            "truncate_history out: then the history stays, under the feature checkpointProtection",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )

@@ -1,0 +1,328 @@
+"""A change of the schema, carried out: planned on the latest version, and committed as one.
+
+Spec: Change Metadata; Protocol Evolution.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow.compute as pc
+
+from dagster_delta.engines import engine_for
+from dagster_delta.errors import (
+    CommitStateUnknown,
+    DeltaError,
+    InvalidArgument,
+    StorageFailure,
+)
+from dagster_delta.evolution.schema_actions import (
+    AddColumn,
+    AddConstraint,
+    ChangeType,
+    ClusterBy,
+    DropColumn,
+    DropConstraint,
+    DropFeature,
+    MaterializeDefaults,
+    RenameColumn,
+    SchemaAction,
+    SetProperties,
+    UnsetProperties,
+)
+from dagster_delta.evolution.schema_changes import (
+    ExistingRows,
+    SchemaChangePlan,
+    plan_dropped_feature,
+    plan_schema_changes,
+)
+from dagster_delta.protocol.actions import DomainMetadata
+from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.schema.configuration_change import stage_configuration_change
+from dagster_delta.table.schema.existing_rows import ExistingFiles, RowValidation
+from dagster_delta.table.schema.feature_drop import drop_feature
+from dagster_delta.table.schema.file_columns import OlderFiles, check_unknown_to_files
+from dagster_delta.table.write.committer import Refused
+from dagster_delta.table.write.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.engine import Clock
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["SchemaChangeOptions", "SchemaChangeResult", "change_schema"]
+
+_MAX_ATTEMPTS = 10
+"""A change that meets another writer's commit is planned again this often."""
+
+_BATCH_BYTES = {"arrow": 512 * 1024**2, "spark": 64 * 1024**3}
+"""Size of the files that are written again at once: a cluster wants more than one process."""
+
+_OPERATIONS: Mapping[type[object], str] = {
+    AddColumn: "ADD COLUMNS",
+    DropColumn: "DROP COLUMNS",
+    RenameColumn: "RENAME COLUMN",
+    ChangeType: "CHANGE COLUMN",
+    MaterializeDefaults: "MATERIALIZE DEFAULTS",
+    AddConstraint: "ADD CONSTRAINT",
+    DropConstraint: "DROP CONSTRAINT",
+    SetProperties: "SET TBLPROPERTIES",
+    UnsetProperties: "UNSET TBLPROPERTIES",
+    ClusterBy: "CLUSTER BY",
+}
+"""Names by which other engines know what was done; everything else is a CHANGE COLUMN."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChangeOptions:
+    """How a caller wants a schema to be changed."""
+
+    existing_rows: ExistingRows = "rewrite"
+    enable_features: bool = False
+    engine: Literal["arrow", "spark"] | None = None
+    dry_run: bool = False
+    commit_info: Mapping[str, object] | None = None
+    on_progress: Callable[[int, int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChangeResult(CommitResult):
+    """What a change of the schema did; `skipped` where it was a dry run, or nothing changed."""
+
+    plan: SchemaChangePlan
+    """What was done, or would be."""
+
+    def __str__(self) -> str:
+        return self.to_markdown()
+
+    def to_markdown(self) -> str:
+        """The plan for people: steps, what they cost, the protocol and the schema diff."""
+        return self.plan.to_markdown()
+
+
+def change_schema(
+    store: ObjectStore,
+    snapshot: Snapshot,
+    actions: Sequence[SchemaAction],
+    options: SchemaChangeOptions,
+    *,
+    clock: Clock,
+) -> SchemaChangeResult:
+    """Change the schema as one commit, planned anew where another writer was faster.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one.
+        actions: at least one.
+        options: of the caller.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        SchemaChangeRefused, SchemaMismatch, InvalidArgument: the change makes no sense here.
+        ConstraintViolation, InvalidCast: existing rows do not allow it.
+        UnsupportedExpression: only Spark evaluates a constraint or a default exactly.
+        UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
+        CommitConflict: other writers were faster every time.
+        CommitStateUnknown, StorageFailure: the store would not say, or failed; files that were
+            written again are found by the same call later.
+    """
+    if len(actions) == 1 and isinstance(actions[0], DropFeature):
+        return _drop_feature(store, snapshot, actions[0], options, clock)
+    engine = engine_for(None, options.engine)
+    batch_bytes = _BATCH_BYTES[options.engine or "arrow"]
+    files = ExistingFiles(engine, batch_bytes, options.on_progress)
+    change = _SchemaChange(store, actions, options, clock, RowValidation(engine), files)
+    try:
+        return change.run(snapshot)
+    except (StorageFailure, CommitStateUnknown):
+        # A retry may succeed, and continues with the files that are written.
+        raise
+    except DeltaError:
+        files.forget()
+        raise
+
+
+def _drop_feature(
+    store: ObjectStore,
+    snapshot: Snapshot,
+    action: DropFeature,
+    options: SchemaChangeOptions,
+    clock: Clock,
+) -> SchemaChangeResult:
+    plan = plan_dropped_feature(snapshot.configuration, action)
+    if action.name == EXISTING_DEFAULTS_FEATURE:
+        # The files come first, in a commit that goes on where a crash ended it.
+        freed = change_schema(store, snapshot, [MaterializeDefaults()], options, clock=clock)
+        snapshot = freed.snapshot
+        plan = _with_cost_of(plan, freed.plan)
+    if options.dry_run:
+        return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
+    done = drop_feature(
+        store,
+        snapshot,
+        action.name,
+        truncate_history=action.truncate_history,
+        clock=clock,
+        commit_info=options.commit_info,
+    )
+    return SchemaChangeResult(done.version, done.metrics, done.snapshot, plan=plan)
+
+
+def _with_cost_of(plan: SchemaChangePlan, freed: SchemaChangePlan) -> SchemaChangePlan:
+    """The plan of a dropped feature with what it takes to free the files of it."""
+    if not freed.affected_files:
+        steps = tuple(replace(each, effect="metadata") for each in plan.steps)
+        return replace(plan, steps=steps, frees_files_of_feature=False)
+    return replace(
+        plan,
+        affected_files=freed.affected_files,
+        affected_bytes=freed.affected_bytes,
+    )
+
+
+@dataclass(slots=True)
+class _SchemaChange:
+    """One change on its way to a commit."""
+
+    store: ObjectStore
+    actions: Sequence[SchemaAction]
+    options: SchemaChangeOptions
+    clock: Clock
+    validation: RowValidation
+    files: ExistingFiles
+    started: float = field(default_factory=time.perf_counter)
+    older_files: OlderFiles = field(default_factory=OlderFiles, init=False)
+    rewritten: Any = field(default=None, init=False)
+    """`pa.Table` of the files that the plan writes again."""
+    looked_at_files: bool = field(default=False, init=False)
+    """Whether the plan holds for the files that there are, and perhaps for no others."""
+
+    def run(self, snapshot: Snapshot) -> SchemaChangeResult:
+        """Plan and commit until no other writer comes in between."""
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            transaction = Transaction(self.store, snapshot, clock=self.clock)
+            plan = self._plan(snapshot)
+            if self.options.dry_run or not plan.changes_anything:
+                return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
+            outcome = self._try(transaction, snapshot, plan)
+            if isinstance(outcome, CommitResult):
+                self.files.forget()
+                return SchemaChangeResult(
+                    outcome.version, outcome.metrics, outcome.snapshot, plan=plan
+                )
+            if attempt == _MAX_ATTEMPTS:
+                raise outcome.conflict.to_error(table=self.store.location.uri)
+            snapshot = snapshot.update()
+        raise AssertionError("unreachable")
+
+    def _plan(self, snapshot: Snapshot) -> SchemaChangePlan:
+        configuration = snapshot.configuration
+        plan = plan_schema_changes(
+            configuration,
+            self.actions,
+            new_name=_derived_names(snapshot),
+            existing_rows=self.options.existing_rows,
+            enable_features=self.options.enable_features,
+            domains={
+                name: domain.configuration for name, domain in snapshot.domain_metadata().items()
+            },
+            table_version=snapshot.version + 1,
+            has_rows=snapshot.num_files > 0,
+            moment=dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC),
+        )
+        # What was decided for a table without rows is wrong once it has some.
+        self.looked_at_files = not snapshot.num_files and any(map(_adds_default, self.actions))
+        if plan.existing_defaults and configuration.column_mapping_mode == "none":
+            check_unknown_to_files(snapshot, plan.after, tuple(plan.existing_defaults))
+            self.looked_at_files = True
+        if not plan.rewrites_data:
+            return plan
+        if not snapshot.num_files:
+            # A table without files has no rows to write again.
+            steps = tuple(each for each in plan.steps if each.effect != "rewrites")
+            return replace(plan, fills={}, materializes_defaults=False, steps=steps)
+        self.rewritten = (
+            self.older_files.of(snapshot) if plan.materializes_defaults else snapshot.live_files()
+        )
+        sizes = self.rewritten["size_bytes"]
+        return replace(plan, affected_files=len(sizes), affected_bytes=pc.sum(sizes).as_py() or 0)
+
+    def _try(
+        self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan
+    ) -> CommitResult | Refused:
+        self._refuse_two_rewrites(plan)
+        stage_configuration_change(transaction, plan.after)
+        for name, text in plan.domains.items():
+            transaction.stage_domain(DomainMetadata(domain=name, configuration=text, removed=False))
+        metrics: dict[str, int | str] = {}
+        if plan.rewrites_data:
+            self.files.stage(transaction, snapshot, plan, self.rewritten)
+            metrics |= {
+                "numRemovedFiles": plan.affected_files,
+                "numRemovedBytes": plan.affected_bytes,
+                "numOutputRows": self.files.num_rows,
+            }
+        elif plan.validates_rows:
+            self.validation.run(snapshot, plan)
+        if (
+            plan.rewrites_data
+            or plan.validates_rows
+            or self.looked_at_files
+            or _names_version(plan)
+        ):
+            # Rows that others add meanwhile have not been looked at.
+            transaction.depend_on(ReadScope(whole_table=True))
+        metrics["executionTimeMs"] = round((time.perf_counter() - self.started) * 1000)
+        return transaction.try_commit(
+            _operation(self.actions),
+            parameters={"changes": [each.what for each in plan.steps]},
+            metrics=metrics,
+            user_info=self.options.commit_info,
+        )
+
+    def _refuse_two_rewrites(self, plan: SchemaChangePlan) -> None:
+        tracks = plan.after.row_tracking_enabled and not plan.before.row_tracking_enabled
+        if plan.rewrites_data and tracks:
+            raise InvalidArgument(
+                "existing files cannot get row ids and the default of a new column in one commit; "
+                "set delta.enableRowTracking in a statement of its own",
+                table=self.store.location.uri,
+            )
+
+
+def _names_version(plan: SchemaChangePlan) -> bool:
+    """Whether the metadata says which version made the change, as the preview of widening does."""
+    return "tableVersion" in plan.after.metadata.schema_string
+
+
+def _adds_default(action: SchemaAction) -> bool:
+    return isinstance(action, AddColumn) and action.default is not None
+
+
+def _operation(actions: Sequence[SchemaAction]) -> str:
+    names = {_OPERATIONS.get(type(each), "CHANGE COLUMN") for each in actions}
+    return names.pop() if len(names) == 1 else "ALTER TABLE"
+
+
+def _derived_names(snapshot: Snapshot) -> Callable[[], str]:
+    """Makes physical names that follow from the table and its largest column id.
+
+    Ids are never used again, so that the names are no other column's; and the same change planned
+    again has the same names, which lets it find the files it has written.
+    """
+    metadata = snapshot.metadata
+    start = snapshot.configuration.properties.column_mapping_max_column_id
+    count = 0
+
+    def next_name() -> str:
+        nonlocal count
+        count += 1
+        return f"col-{uuid.uuid5(uuid.NAMESPACE_OID, f'{metadata.id}/{start}/{count}')}"
+
+    return next_name

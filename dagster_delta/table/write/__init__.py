@@ -1,0 +1,1 @@
+"""Transactions and commits, and the writes that are made of them."""

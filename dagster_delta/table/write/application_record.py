@@ -1,0 +1,60 @@
+"""What a commit says of the applications whose work it does, and whether it was done before.
+
+Spec: Transaction Identifiers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.table.write.transaction import ApplicationProgress, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["ApplicationRecord"]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationRecord:
+    """Applications that get on with an operation."""
+
+    idempotency: tuple[str, int] | None = None
+    """Application id and version under which the operation is done at most once."""
+    progress: tuple[ApplicationProgress, ...] = ()
+    """Applications that get on with it, and only from where they stood."""
+
+    def __post_init__(self) -> None:
+        match self.idempotency:
+            case None | (str(), int()):
+                return
+        raise InvalidArgument(
+            "idempotency is an application id and its version, as in ('nightly', 7), not "
+            f"{self.idempotency!r}"
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to record, so that what changes no row needs no commit."""
+        return self.idempotency is None and not self.progress
+
+    def is_done(self, snapshot: Snapshot) -> bool:
+        """Whether the table says that the operation was done before."""
+        if self.idempotency is None:
+            return False
+        app_id, version = self.idempotency
+        committed = snapshot.transaction_version(app_id)
+        return committed is not None and committed >= version
+
+    def stage(self, transaction: Transaction) -> None:
+        """Make it part of the commit.
+
+        Raises:
+            ConcurrentTransaction: an application is not where it should go on from.
+        """
+        if self.idempotency is not None:
+            transaction.record_application(*self.idempotency)
+        for each in self.progress:
+            transaction.advance_application(each)

@@ -1,0 +1,270 @@
+"""Landing one commit: put if absent, and when the version is taken, rebase or refuse.
+
+Spec: Delta Log Entries (writers must never overwrite an entry).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from dagster_delta._version import __version__
+from dagster_delta.engines.engine import Clock
+from dagster_delta.errors import (
+    CommitRetriesExhausted,
+    CommitStateUnknown,
+    ConditionalPutUnsupported,
+    StorageFailure,
+)
+from dagster_delta.protocol.features.row_tracking import parse_high_water_mark
+from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
+from dagster_delta.protocol.log.commit_writer import build_commit_info, encode_commit
+from dagster_delta.protocol.log.conflict_checker import Conflict, TransactionFacts, check_conflicts
+from dagster_delta.protocol.log.paths import commit_path
+from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingActions
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["CommitRequest", "Landed", "Refused", "land_commit", "now_ms"]
+
+ENGINE_INFO = f"dagster-delta-protocol/{__version__}"
+
+MAX_ATTEMPTS = 200
+"""Versions that may be found taken before a commit gives up."""
+_MAX_PUTS_PER_VERSION = 3
+_FREE_ATTEMPTS = 4
+_MAX_PAUSE_SECONDS = 0.1
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch, by the wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """One commit that is to land, whatever its version will be."""
+
+    read_version: int | None
+    """Version it was planned on; None where the table did not exist."""
+    actions: PendingActions
+    """What it holds, without commitInfo."""
+    facts: TransactionFacts
+    """What it read and changes, for the conflict checker."""
+    transaction_id: str
+    """Unique; how the commit is known again after a lost reply."""
+    operation: str
+    parameters: Mapping[str, object]
+    metrics: Mapping[str, int | str]
+    user_info: Mapping[str, object]
+    is_blind_append: bool
+    in_commit_timestamps: bool
+    """Whether the table keeps in-commit timestamps from this commit on."""
+    read_timestamp_ms: int
+    """Timestamp of `read_version`: what an in-commit timestamp has to exceed."""
+    read_highest_row_id: int = -1
+    """Highest row id that was assigned at `read_version`; -1 where there is none."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """What the protocol has a commit say about itself."""
+
+    def encode(
+        self,
+        *,
+        timestamp_ms: int,
+        base_version: int | None,
+        previous_ms: int,
+        highest_row_id: int = -1,
+    ) -> bytes:
+        """The commit's bytes as the successor of `base_version`.
+
+        Raises:
+            InvalidTable: rows of a file that does not say how many it has need ids.
+        """
+        # Spec: in-commit timestamps MUST be strictly greater than that of the previous commit.
+        in_commit_ms = max(timestamp_ms, previous_ms + 1) if self.in_commit_timestamps else None
+        info = build_commit_info(
+            timestamp_ms=timestamp_ms,
+            in_commit_timestamp_ms=in_commit_ms,
+            operation=self.operation,
+            parameters=self.parameters,
+            metrics=self.metrics,
+            engine_info=ENGINE_INFO,
+            transaction_id=self.transaction_id,
+            is_blind_append=self.is_blind_append,
+            isolation_level=self.facts.isolation_level,
+            read_version=base_version,
+            user_info=self.user_info,
+            tags=self.tags,
+        )
+        version = 0 if base_version is None else base_version + 1
+        slot = CommitSlot(version, in_commit_ms, highest_row_id)
+        return encode_commit(info, self.actions.encode(slot))
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """The commit stands in the log."""
+
+    version: int
+    commits: tuple[tuple[int, bytes], ...]
+    """Every commit after `read_version` up to and including this one: version and bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The commit surely does not stand in the log: a winner conflicts with it."""
+
+    conflict: Conflict
+    winner: CommitActions
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far the log was followed."""
+
+    base_version: int | None
+    previous_ms: int
+    highest_row_id: int
+    commits: list[tuple[int, bytes]]
+
+    @property
+    def next_version(self) -> int:
+        return 0 if self.base_version is None else self.base_version + 1
+
+
+def land_commit(
+    store: ObjectStore,
+    request: CommitRequest,
+    *,
+    clock: Clock = now_ms,
+    sleep: Callable[[float], None] = time.sleep,
+    max_attempts: int = MAX_ATTEMPTS,
+) -> Landed | Refused:
+    """The commit in the log, or the conflict that keeps it out.
+
+    Args:
+        store: store of the table.
+        request: what to commit.
+        clock: gives the commit's timestamp.
+        sleep: waits between attempts, in seconds.
+        max_attempts: versions that may be found taken.
+
+    Raises:
+        CommitRetriesExhausted: every attempt found its version taken; the commit did not land.
+        ConditionalPutUnsupported: the store cannot commit safely; the commit did not land.
+        CommitStateUnknown: the store would not say whether the commit landed.
+        InvalidTable: row ids cannot be assigned; the commit did not land.
+        StorageFailure: the store refused the commit, which has not shown up so far.
+    """
+    progress = _Progress(
+        request.read_version, request.read_timestamp_ms, request.read_highest_row_id, []
+    )
+    for attempt in range(max_attempts):
+        version = progress.next_version
+        data = request.encode(
+            timestamp_ms=clock(),
+            base_version=progress.base_version,
+            previous_ms=progress.previous_ms,
+            highest_row_id=progress.highest_row_id,
+        )
+        if _put(store, version, data, request.transaction_id):
+            return Landed(version, (*progress.commits, (version, data)))
+        outcome = _follow_winners(store, request, progress)
+        if outcome is not None:
+            return outcome
+        _pause(attempt, sleep)
+    raise CommitRetriesExhausted(
+        f"{max_attempts} attempts found their version taken by other writers; repeat the write "
+        "when fewer of them are at work",
+        table=store.location.uri,
+        version=progress.next_version,
+    )
+
+
+def _pause(attempt: int, sleep: Callable[[float], None]) -> None:
+    # Every lost attempt is another writer's gain, so the first ones need no rest; beyond them,
+    # writers in lockstep are spread.
+    if attempt >= _FREE_ATTEMPTS:
+        longest = min(_MAX_PAUSE_SECONDS, 0.001 * 2 ** (attempt - _FREE_ATTEMPTS))
+        sleep(random.uniform(0, longest))  # noqa: S311 - no secret depends on it
+
+
+def _put(store: ObjectStore, version: int, data: bytes, transaction_id: str) -> bool:
+    """Whether the commit stands as `version`; False where another file may be in its place."""
+    path = commit_path(version)
+    attempts_left = _MAX_PUTS_PER_VERSION
+    while True:
+        attempts_left -= 1
+        try:
+            store.put_if_absent(path, data)
+        except FileExistsError:
+            return False
+        except ConditionalPutUnsupported:
+            raise
+        except StorageFailure as failure:
+            # A request may fail after it took effect: only the log knows. Where nothing is there,
+            # the same bytes may be put again; the late arrival of either is the same commit.
+            if _stands(store, path, version, transaction_id, failure):
+                return False
+            if not attempts_left:
+                raise
+        else:
+            return True
+
+
+def _stands(
+    store: ObjectStore, path: str, version: int, transaction_id: str, failure: StorageFailure
+) -> bool:
+    """Whether any file is there, as which a commit was to land."""
+    try:
+        return store.head(path) is not None
+    except StorageFailure as error:
+        raise _unknown(store, version, transaction_id, error) from failure
+
+
+def _unknown(
+    store: ObjectStore, version: int, transaction_id: str, error: Exception
+) -> CommitStateUnknown:
+    return CommitStateUnknown(
+        f"the store did not say whether the commit landed ({error}); look for txnId "
+        f"{transaction_id} in the log from this version on before the write is repeated; its data "
+        "files were kept",
+        table=store.location.uri,
+        version=version,
+    )
+
+
+def _follow_winners(
+    store: ObjectStore, request: CommitRequest, progress: _Progress
+) -> Landed | Refused | None:
+    """Read what landed instead; None when the commit may be tried again on top of it."""
+    contested = progress.next_version
+    while True:
+        version = progress.next_version
+        try:
+            data = store.read(commit_path(version))
+        except FileNotFoundError:
+            return None
+        except StorageFailure as error:
+            if version > contested:
+                raise
+            # The store's own retries may have put our bytes there without our knowing.
+            raise _unknown(store, version, request.transaction_id, error) from error
+        winner = decode_commit(data, version=version)
+        progress.commits.append((version, data))
+        info = winner.commit_info or {}
+        if info.get("txnId") == request.transaction_id:
+            return Landed(version, tuple(progress.commits))
+        conflict = check_conflicts(request.facts, [winner])
+        if conflict is not None:
+            return Refused(conflict, winner)
+        progress.base_version = version
+        progress.previous_ms = max(progress.previous_ms, _in_commit_ms(info))
+        assigned = parse_high_water_mark(winner.domain_metadata)
+        progress.highest_row_id = max(progress.highest_row_id, assigned)
+
+
+def _in_commit_ms(info: Mapping[str, object]) -> int:
+    value = info.get("inCommitTimestamp")
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,110 @@
+"""Storing new deletion vectors: small ones in the log itself, the others together in few files.
+
+Spec: Deletion Vectors; Deletion Vector File Storage Format.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pyroaring import BitMap64
+
+from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.features.deletion_vectors import (
+    deletion_vector_path,
+    encode_deletion_vector,
+    encode_deletion_vector_file,
+    encode_inline,
+)
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = ["StoredVectors", "store_deletion_vectors"]
+
+INLINE_BYTES = 128
+"""Vectors of up to this size stand in the log: every reader of the table reads them there, so they
+must be hardly longer than what it takes to name a file."""
+FILE_BYTES = 32 * 1024 * 1024
+"""A file of vectors is closed when it has grown to this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVectors:
+    """Deletion vectors that the log may name."""
+
+    descriptors: tuple[DeletionVectorDescriptor, ...]
+    """One per vector, in order."""
+    paths: tuple[str, ...]
+    """The files that were made for them, relative to the table root."""
+
+
+def store_deletion_vectors(
+    store: ObjectStore,
+    configuration: TableConfiguration,
+    vectors: Sequence[BitMap64],
+    *,
+    new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
+) -> StoredVectors:
+    """Descriptors of new deletion vectors, stored where they are too long for the log.
+
+    Args:
+        store: store of the table.
+        configuration: of the table.
+        vectors: row indexes, of one data file each.
+        new_uuid: names the files.
+
+    Raises:
+        StorageFailure: the store refused or failed; files that were made are deleted as far as it
+            lets us.
+    """
+    sizes = [len(encode_deletion_vector(each)) for each in vectors]
+    descriptors = {
+        position: encode_inline(vector)
+        for position, (vector, size) in enumerate(zip(vectors, sizes, strict=True))
+        if size <= INLINE_BYTES
+    }
+    paths: list[str] = []
+    try:
+        for positions in _share_out(sizes):
+            data, made = encode_deletion_vector_file(
+                [vectors[each] for each in positions],
+                file_id=new_uuid(),
+                prefix=_prefix(configuration),
+            )
+            paths.append(deletion_vector_path(made[0]))
+            store.put(paths[-1], data)
+            descriptors.update(zip(positions, made, strict=True))
+    except BaseException:
+        store.delete(paths)
+        raise
+    return StoredVectors(tuple(descriptors[each] for each in range(len(vectors))), tuple(paths))
+
+
+def _share_out(sizes: Sequence[int]) -> Iterator[list[int]]:
+    """The positions of the vectors that go to files, file by file."""
+    together: list[int] = []
+    total = 0
+    for position, size in enumerate(sizes):
+        if size <= INLINE_BYTES:
+            continue
+        together.append(position)
+        total += size
+        if total >= FILE_BYTES:
+            yield together
+            together, total = [], 0
+    if together:
+        yield together
+
+
+def _prefix(configuration: TableConfiguration) -> str:
+    properties = configuration.properties
+    if not properties.randomize_file_prefixes:
+        return ""
+    letters = random.choices(  # noqa: S311 - no secret depends on it
+        string.ascii_letters + string.digits, k=properties.random_prefix_length
+    )
+    return "".join(letters)

@@ -1,0 +1,99 @@
+"""Live files as the actions that take them out of a table, or put them back.
+
+Spec: Add File and Remove File.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+
+__all__ = ["REMOVED_COLUMNS", "added_again", "file_table", "tombstones"]
+
+REMOVED_COLUMNS = (
+    "path",
+    "partition_values",
+    "size_bytes",
+    "deletion_vector",
+    "base_row_id",
+    "default_row_commit_version",
+    "tags",
+)
+"""Columns of LIVE_FILE_SCHEMA that a tombstone is made of."""
+
+
+def tombstones(files: Any, now_ms: int, *, data_change: bool = True) -> tuple[RemoveFile, ...]:
+    """Removes of live files.
+
+    Args:
+        files: `pa.Table` with at least REMOVED_COLUMNS.
+        now_ms: time of the removal in milliseconds since the epoch.
+        data_change: False where the rows stay in the table under other files.
+    """
+    return tuple(
+        RemoveFile(
+            path=row["path"],
+            deletion_timestamp_ms=now_ms,
+            data_change=data_change,
+            extended_file_metadata=True,
+            partition_values=dict(row["partition_values"] or ()),
+            size_bytes=row["size_bytes"],
+            tags=_tags(row),
+            deletion_vector=_descriptor(row),
+            base_row_id=row["base_row_id"],
+            default_row_commit_version=row["default_row_commit_version"],
+        )
+        for row in files.select(REMOVED_COLUMNS).to_pylist()
+    )
+
+
+def added_again(files: Any, *, data_change: bool = True) -> Iterator[AddFile]:
+    """Adds of files that were live before.
+
+    Args:
+        files: `pa.Table` of LIVE_FILE_SCHEMA.
+        data_change: False where the rows are in the table already under other files.
+    """
+    for row in files.select(LIVE_FILE_SCHEMA.names).to_pylist():
+        yield AddFile(
+            path=row["path"],
+            partition_values=dict(row["partition_values"] or ()),
+            size_bytes=row["size_bytes"],
+            modification_time_ms=row["modification_time_ms"],
+            data_change=data_change,
+            stats=row["stats"],
+            tags=_tags(row),
+            deletion_vector=_descriptor(row),
+            base_row_id=row["base_row_id"],
+            default_row_commit_version=row["default_row_commit_version"],
+            clustering_provider=row["clustering_provider"],
+        )
+
+
+def file_table(files: Iterable[AddFile]) -> Any:
+    """New files without deletion vectors, as a `pa.Table` of LIVE_FILE_SCHEMA."""
+    rows = [
+        {
+            "path": each.path,
+            "partition_values": list(each.partition_values.items()),
+            "size_bytes": each.size_bytes,
+            "modification_time_ms": each.modification_time_ms,
+            "stats": each.stats,
+        }
+        for each in files
+    ]
+    return pa.Table.from_pylist(rows, LIVE_FILE_SCHEMA)
+
+
+def _tags(row: Mapping[str, Any]) -> dict[str, str | None] | None:
+    return None if row["tags"] is None else dict(row["tags"])
+
+
+def _descriptor(row: Mapping[str, Any]) -> DeletionVectorDescriptor | None:
+    fields = row["deletion_vector"]
+    return None if fields is None else DeletionVectorDescriptor(**fields)

@@ -1,0 +1,1 @@
+"""MERGE: its statement, its plan and its commit."""

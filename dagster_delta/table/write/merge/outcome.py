@@ -1,0 +1,157 @@
+"""What a MERGE came to, whichever engine did it, and its commit.
+
+Spec: Add File and Remove File; Add CDC File; Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dagster_delta.engines.engine import RowChangeEngine
+from dagster_delta.engines.statements.merge_clauses import MergeClause
+from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.table.read.row_selection import SelectedRows
+from dagster_delta.table.write.merge.statement import MergeStatement
+from dagster_delta.table.write.row_changes import RowChangeCounts, change_rows
+from dagster_delta.table.write.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["MergeOutcome", "MergeTimes", "land_merge"]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOutcome:
+    """The rows that a MERGE changes, and what was written instead of them."""
+
+    clauses: Sequence[MergeClause]
+    num_source_rows: int
+    num_inserted_rows: int
+    num_changed_rows: Mapping[int, int]
+    """Rows of the table by the index of the clause that changes them."""
+    selected: SelectedRows
+    """The rows of the table that leave or change."""
+    files: tuple[AddFile, ...] = ()
+    """New rows, and rows with new values."""
+    change_files: tuple[AddCDCFile, ...] = ()
+    high_water_marks: Mapping[str, int] = field(default_factory=dict)
+    """The last value given out, by logical name of each identity column that was numbered."""
+    keeps_row_ids: bool = False
+    """Whether rows with new values carry their ids along."""
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the table stays as it is."""
+        return not self.num_inserted_rows and not any(self.num_changed_rows.values())
+
+    def count(self, kind: str, action: str) -> int:
+        """Rows of the table that clauses of a kind change by an action."""
+        return sum(
+            self.num_changed_rows.get(index, 0)
+            for index, each in enumerate(self.clauses)
+            if each.text.kind == kind and each.text.action == action
+        )
+
+
+@dataclass(slots=True)
+class MergeTimes:
+    """When the phases of a MERGE began, in seconds of one clock."""
+
+    started: float
+    materialised: float | None = None
+    """When the source stood still."""
+    scanned: float | None = None
+    """When it was known what becomes of each row."""
+
+    def metrics(self) -> dict[str, int]:
+        """The times by the names of commitInfo."""
+        now = time.perf_counter()
+        materialised = now if self.materialised is None else self.materialised
+        scanned = now if self.scanned is None else self.scanned
+        seconds = {
+            "materializeSourceTimeMs": materialised - self.started,
+            "scanTimeMs": scanned - materialised,
+            "rewriteTimeMs": now - scanned,
+            "executionTimeMs": now - self.started,
+        }
+        return {name: round(value * 1000) for name, value in seconds.items()}
+
+
+def stage_merge(
+    transaction: Transaction, outcome: MergeOutcome, engine: RowChangeEngine
+) -> RowChangeCounts:
+    """Stage what was written, and that rows leave.
+
+    Raises:
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+    """
+    transaction.stage_written(outcome.files)
+    transaction.stage_change_files(outcome.change_files)
+    transaction.stage_high_water_marks(outcome.high_water_marks)
+    transaction.depend_on(outcome.selected.reads)
+    if outcome.keeps_row_ids:
+        transaction.declare_row_ids_kept()
+    if not outcome.selected.files.num_rows:
+        return RowChangeCounts()
+    return change_rows(transaction, outcome.selected, engine, records_changes=False)
+
+
+def land_merge(
+    transaction: Transaction,
+    snapshot: Snapshot,
+    statement: MergeStatement,
+    outcome: MergeOutcome,
+    engine: RowChangeEngine,
+    times: MergeTimes,
+) -> CommitResult:
+    """Commit a MERGE; as in the reference implementation, what changes nothing makes no version.
+
+    Raises:
+        CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+    """
+    try:
+        counts = stage_merge(transaction, outcome, engine)
+    except BaseException:
+        transaction.abandon()
+        raise
+    metrics = {**_metrics(outcome, counts), **times.metrics()}
+    if outcome.changes_nothing and statement.record.is_empty:
+        return CommitResult(snapshot.version, metrics, snapshot, skipped=True)
+    return transaction.commit(
+        "MERGE",
+        parameters=statement.parameters,
+        metrics=metrics,
+        user_info=statement.commit_info,
+    )
+
+
+def _metrics(outcome: MergeOutcome, counts: RowChangeCounts) -> dict[str, int | str]:
+    kinds = ("matched", "not_matched_by_source")
+    updated = sum(outcome.count(kind, "update") for kind in kinds)
+    files, change_files = outcome.files, outcome.change_files
+    return {
+        "numSourceRows": outcome.num_source_rows,
+        "numTargetRowsInserted": outcome.num_inserted_rows,
+        "numTargetRowsUpdated": updated,
+        "numTargetRowsDeleted": sum(outcome.count(kind, "delete") for kind in kinds),
+        "numTargetRowsMatchedUpdated": outcome.count("matched", "update"),
+        "numTargetRowsMatchedDeleted": outcome.count("matched", "delete"),
+        "numTargetRowsNotMatchedBySourceUpdated": outcome.count("not_matched_by_source", "update"),
+        "numTargetRowsNotMatchedBySourceDeleted": outcome.count("not_matched_by_source", "delete"),
+        "numTargetRowsCopied": counts.num_copied_rows,
+        "numOutputRows": outcome.num_inserted_rows + updated + counts.num_copied_rows,
+        "numTargetFilesAdded": counts.num_added_files + len(files),
+        "numTargetBytesAdded": counts.num_added_bytes + sum(each.size_bytes for each in files),
+        "numTargetFilesRemoved": counts.num_removed_files,
+        "numTargetBytesRemoved": counts.num_removed_bytes,
+        "numTargetChangeFilesAdded": len(change_files),
+        "numTargetChangeFileBytes": sum(each.size_bytes for each in change_files),
+        "numTargetDeletionVectorsAdded": counts.num_vectors_added,
+        "numTargetDeletionVectorsUpdated": counts.num_vectors_updated,
+        "numTargetDeletionVectorsRemoved": counts.num_vectors_removed,
+    }

@@ -1,0 +1,90 @@
+"""Rows that move to other files and are to be the same rows after.
+
+Spec: Add File and Remove File (dataChange).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow.compute as pc
+
+from dagster_delta.engines.arrow.engine import ArrowEngine
+from dagster_delta.engines.engine import WriteResult
+from dagster_delta.engines.rows.row_tracking import keep_row_ids
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.table.read.row_selection import read_plan
+from dagster_delta.table.write.file_actions import tombstones
+from dagster_delta.table.write.planning import write_spec
+from dagster_delta.table.write.transaction import Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["check_no_row_lost", "stage_moved_rows"]
+
+
+def stage_moved_rows(
+    transaction: Transaction, files: Any, configuration: TableConfiguration
+) -> WriteResult:
+    """Stage that the rows of some files are in new ones, as another configuration has them written.
+
+    Rows keep their ids. Where this fails, nothing is left behind as far as the store lets it.
+
+    Args:
+        transaction: on the snapshot that the files are of.
+        files: `pa.Table` of LIVE_FILE_SCHEMA.
+        configuration: that the new files are written by; columns have the names of the old one.
+
+    Raises:
+        InvalidTable: the files do not hold the rows that the log counts.
+        DataFileMissing, CorruptDeletionVector, UnsupportedFeature, StorageFailure.
+    """
+    snapshot = transaction.snapshot
+    assert snapshot is not None  # noqa: S101  the files are of one
+    # The rows stand in the table, so they have passed its constraints.
+    spec = write_spec(configuration, snapshot.store.location, check_rows=False)
+    plan, spec = keep_row_ids(read_plan(snapshot, files, None), spec)
+    engine = ArrowEngine()
+    written = engine.write(engine.read(plan), spec, store=snapshot.store)
+    transaction.stage_written(
+        msgspec.structs.replace(each, data_change=False) for each in written.files
+    )
+    transaction.declare_row_ids_kept()
+    try:
+        check_no_row_lost(snapshot, files, written)
+    except BaseException:
+        transaction.abandon()
+        raise
+    transaction.stage_removed(tombstones(files, transaction.clock(), data_change=False))
+    return written
+
+
+def check_no_row_lost(snapshot: Snapshot, files: Any, written: WriteResult) -> None:
+    """Compare what was written with what the log says was there, before the old files leave.
+
+    Args:
+        snapshot: that the files are of.
+        files: `pa.Table` of LIVE_FILE_SCHEMA.
+        written: the new files.
+
+    Raises:
+        InvalidTable: they hold another number of rows.
+    """
+    counts = parse_statistics_json(files["stats"], ())["num_records"]
+    deleted = pc.fill_null(
+        pc.struct_field(files["deletion_vector"], "cardinality"), integer_scalar(0)
+    )
+    expected = pc.sum(pc.subtract(counts, deleted), skip_nulls=False).as_py()
+    if expected is not None and expected != written.num_rows:
+        raise InvalidTable(
+            f"the log counts {expected} rows in {files.num_rows} files, which hold "
+            f"{written.num_rows}: statistics or a deletion vector are wrong. Nothing was changed; "
+            "find the file with a full scan, and write it anew from its source",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )

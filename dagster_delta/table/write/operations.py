@@ -1,0 +1,162 @@
+"""Appending and overwriting rows, each as one commit.
+
+Spec: Add File and Remove File; Transaction Identifiers; Append-only Tables.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dagster_delta.engines.engine import WriteResult
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.planning import (
+    WriteOptions,
+)
+from dagster_delta.table.write.row_write import DYNAMIC, PlannedWrite, RowWrite, overwrite_check
+from dagster_delta.table.write.transaction import CommitResult
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.engine import Clock
+
+__all__ = [
+    "append_rows",
+    "commit_written",
+    "overwrite_rows",
+    "plan_write",
+]
+
+
+def append_rows(
+    store: ObjectStore,
+    snapshot: Snapshot | None,
+    data: object,
+    options: WriteOptions,
+    *,
+    clock: Clock,
+) -> CommitResult:
+    """Add rows, creating the table in the same commit where there is none.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one; None where there is no table.
+        data: the rows.
+        options: of the caller.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        InvalidArgument, SchemaMismatch, ConstraintViolation, UnsupportedFeature, CommitConflict:
+            nothing was committed, and no data file is left behind where the store allows.
+        CommitStateUnknown: the store would not say.
+    """
+    _check_append(options)
+    return RowWrite.begin(store, snapshot, data, options, clock).append()
+
+
+def overwrite_rows(
+    store: ObjectStore,
+    snapshot: Snapshot | None,
+    data: object,
+    options: WriteOptions,
+    *,
+    where: str | None,
+    clock: Clock,
+) -> CommitResult:
+    """Replace all rows, those that a predicate matches, or those of the partitions written.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one; None where there is no table.
+        data: the rows.
+        options: of the caller.
+        where: Spark SQL that every new row satisfies; `dynamic` for the partitions written; None
+            for the whole table.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        PartitionMismatch: a new row does not satisfy `where`.
+        InvalidArgument, SchemaMismatch, ConstraintViolation, UnsupportedFeature, CommitConflict,
+        CommitStateUnknown: see `append_rows`.
+    """
+    _check_overwrite(options, where)
+    return RowWrite.begin(store, snapshot, data, options, clock).overwrite(where)
+
+
+def plan_write(
+    store: ObjectStore,
+    snapshot: Snapshot | None,
+    schema: StructType,
+    options: WriteOptions,
+    *,
+    where: str | None,
+    clock: Clock,
+) -> PlannedWrite:
+    """How rows are to be written for `commit_written`; nothing is written yet.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one; None where there is no table.
+        schema: logical schema of the rows.
+        options: of the caller.
+        where: what an overwrite replaces, as `overwrite_rows` has it.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        InvalidArgument, SchemaMismatch, SchemaChangeRefused, UnsupportedFeature.
+    """
+    write = RowWrite.begin(store, snapshot, None, options, clock)
+    configuration = write.plan_configuration(schema)
+    check = [] if where in (None, DYNAMIC) else [overwrite_check(str(where))]
+    return PlannedWrite(schema, write.spec(configuration, schema, check))
+
+
+def commit_written(
+    store: ObjectStore,
+    snapshot: Snapshot | None,
+    planned: PlannedWrite,
+    written: WriteResult,
+    options: WriteOptions,
+    *,
+    where: str | None,
+    overwrite: bool,
+    clock: Clock,
+) -> CommitResult:
+    """Commit files that were written as planned.
+
+    Args:
+        store: store of the table.
+        snapshot: the one that the write was planned on.
+        planned: the plan.
+        written: all files of the write.
+        options: those it was planned with.
+        where: see `overwrite_rows`.
+        overwrite: whether rows are replaced.
+        clock: milliseconds since the epoch.
+
+    Raises:
+        InvalidArgument, UnsupportedFeature, CommitConflict, CommitStateUnknown: see `append_rows`.
+    """
+    if overwrite:
+        _check_overwrite(options, where)
+    else:
+        _check_append(options)
+    write = RowWrite.begin(store, snapshot, None, options, clock)
+    write.planned, write.written = planned, written
+    return write.overwrite(where) if overwrite else write.append()
+
+
+def _check_append(options: WriteOptions) -> None:
+    if options.schema_mode == "overwrite":
+        raise InvalidArgument(
+            'an append cannot replace the schema; use schema_mode="merge", or overwrite'
+        )
+
+
+def _check_overwrite(options: WriteOptions, where: str | None) -> None:
+    if options.schema_mode == "overwrite" and where is not None:
+        raise InvalidArgument(
+            "the schema can only be replaced together with all rows; leave out where, or use "
+            'schema_mode="merge"'
+        )

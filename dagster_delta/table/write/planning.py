@@ -1,0 +1,406 @@
+"""What a write does to the schema, and what its rows have to satisfy: decided before any I/O.
+
+Spec: Column Invariants; CHECK Constraints; Consistency Between Table Metadata and Data Files.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from dagster_delta.engines.engine import Constraint, WriteSpec
+from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
+from dagster_delta.evolution.column_paths import dotted, not_null_sql, quote_path
+from dagster_delta.evolution.column_rules import check_fields_of_structs, check_nesting
+from dagster_delta.evolution.merge_schema import (
+    check_strict,
+    merge_schemas,
+    widenable_columns,
+)
+from dagster_delta.evolution.table_definition import TableDefinition, define_table, with_schema
+from dagster_delta.evolution.type_promotion import records_versions
+from dagster_delta.protocol.features.column_values import (
+    NO_VALUES,
+    ColumnValues,
+    column_defaults,
+    filled_columns,
+    generated_columns,
+)
+from dagster_delta.protocol.features.text_limits import text_limits
+from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage.object_store import StoreLocation
+from dagster_delta.table.write.transaction import ApplicationProgress
+
+__all__ = [
+    "SchemaMode",
+    "WriteOptions",
+    "cast_remedy",
+    "grown_configuration",
+    "new_column_name",
+    "plan_configuration",
+    "write_spec",
+]
+
+SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
+
+_DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
+
+_SORTABLE = (PrimitiveType, DecimalType)
+_VARIANT = PrimitiveType("variant")
+_STRING = PrimitiveType("string")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How a caller wants rows to be written."""
+
+    schema_mode: SchemaMode = "strict"
+    """What may happen to the table's schema."""
+    partition_by: Sequence[str] | None = None
+    """Partition columns of a new table; on an existing one they must be its own."""
+    idempotency: tuple[str, int] | None = None
+    """Application id and version under which the write is done at most once."""
+    commit_info: Mapping[str, object] | None = None
+    """Recorded in the commitInfo."""
+    engine: str | None = None
+    """`arrow` or `spark`; None lets the data decide."""
+    check: str | None = None
+    """Spark SQL that every new row has to satisfy."""
+    properties: Mapping[str, object] | None = None
+    """Table properties, where the write creates the table."""
+    progress: Sequence[ApplicationProgress] = ()
+    """Applications that get on with the write, and only from where they stood."""
+    description: str | None = None
+    """What catalogs and tools say about the table, where the write creates it."""
+    sort_by: Sequence[str] = ()
+    """Columns that the rows of each file are sorted by."""
+    cluster_by: Sequence[str] | None = None
+    """Clustering columns of a new table; on an existing one they must be its own."""
+    merge_option: str = 'schema_mode="merge"'
+    """How the caller lets a write add columns, for messages."""
+
+    def __post_init__(self) -> None:
+        if self.schema_mode not in get_args(SchemaMode):
+            raise InvalidArgument(
+                "schema_mode is 'strict', 'widen', 'merge' or 'overwrite', not "
+                f"{self.schema_mode!r}"
+            )
+        if isinstance(self.partition_by, str):
+            raise InvalidArgument(
+                f"partition_by is a list of columns; write [{self.partition_by!r}]"
+            )
+        if isinstance(self.sort_by, str):
+            raise InvalidArgument(f"sort_by is a list of columns; write [{self.sort_by!r}]")
+        if isinstance(self.cluster_by, str):
+            raise InvalidArgument(f"cluster_by is a list of columns; write [{self.cluster_by!r}]")
+        match self.idempotency:
+            case None | (str(), int()):
+                return
+            case _:
+                raise InvalidArgument(
+                    "idempotency is an application id and its version, as in ('nightly', 7), not "
+                    f"{self.idempotency!r}"
+                )
+
+
+def new_column_name() -> str:
+    """A physical column name that no other column ever had."""
+    return f"col-{uuid.uuid4()}"
+
+
+def plan_configuration(
+    current: TableConfiguration | None,
+    data_schema: StructType,
+    options: WriteOptions,
+    *,
+    now_ms: int,
+    next_version: int | None = None,
+) -> TableConfiguration:
+    """Protocol and metadata after the write: the current ones where the write changes neither.
+
+    Args:
+        current: of the table; None where the write creates it.
+        data_schema: logical schema of the rows.
+        options: of the caller.
+        now_ms: creation time of a new table, in milliseconds since the epoch.
+        next_version: version that the write will make.
+
+    Raises:
+        SchemaMismatch: the rows have other columns, and the options do not allow the change.
+        SchemaChangeRefused: types shall be widened where the table does not allow it, or a
+            constraint needs a column that the new schema lacks.
+        InvalidArgument: the partitioning or a column name makes no sense.
+    """
+    if current is None:
+        return define_table(
+            TableDefinition(
+                data_schema,
+                options.partition_by or (),
+                options.properties,
+                description=options.description,
+            ),
+            table_id=str(uuid.uuid4()),
+            created_time_ms=now_ms,
+            new_name=new_column_name,
+        )
+    if options.schema_mode == "overwrite":
+        return _overwritten(current, data_schema, options)
+    _check_partitioning(current, options.partition_by)
+    filled = filled_columns(current)
+    if options.schema_mode == "strict":
+        check_strict(current.schema, data_schema, option=options.merge_option, filled=filled)
+        return current
+    if options.schema_mode == "widen":
+        check_strict(current.schema, data_schema, option=options.merge_option, filled=filled)
+        _check_widening(current, data_schema)
+    return grown_configuration(current, data_schema, filled=filled, next_version=next_version)
+
+
+def _overwritten(
+    current: TableConfiguration, data_schema: StructType, options: WriteOptions
+) -> TableConfiguration:
+    planned = with_schema(
+        current,
+        data_schema,
+        partition_columns=options.partition_by,
+        new_name=new_column_name,
+    )
+    if planned is not current and current.supports("checkConstraints"):
+        from dagster_delta.evolution.dependants import check_expressions
+
+        check_expressions(planned)
+    return planned
+
+
+def _check_widening(current: TableConfiguration, data_schema: StructType) -> None:
+    wider = widenable_columns(current.schema, data_schema)
+    if wider and not current.type_widening_enabled:
+        raise SchemaChangeRefused(
+            'schema_mode="widen" changes types only where the table allows it: set the property '
+            "delta.enableTypeWidening = true first. The data are wider in\n"
+            + "\n".join(map(str, wider)),
+            column=wider[0].column,
+        )
+
+
+def cast_remedy(current: TableConfiguration, data_schema: StructType) -> str:
+    """What to do about values that are too wide for their columns, as the end of a message; empty
+    where the types of the data are not wider.
+
+    Args:
+        current: of the table.
+        data_schema: logical schema of the rows.
+    """
+    wider = widenable_columns(current.schema, data_schema)
+    if not wider:
+        return ""
+    fixed = _fixed_columns(current)
+    option = 'schema_mode="widen" (or "merge")'
+    if not current.type_widening_enabled:
+        option += " once the table has the property delta.enableTypeWidening = true"
+    if any(each.path[0] in fixed for each in wider):
+        option = "ALTER TABLE … ALTER COLUMN … TYPE"
+    return f". {option} gives the columns the wider types of the data:\n" + "\n".join(
+        map(str, wider)
+    )
+
+
+def grown_configuration(
+    current: TableConfiguration,
+    data_schema: StructType,
+    *,
+    filled: Collection[str],
+    next_version: int | None = None,
+) -> TableConfiguration:
+    """The configuration with the columns of the data that the table lacks, and with types widened
+    as far as it lets us.
+
+    Args:
+        current: of the table.
+        data_schema: logical schema of the rows.
+        filled: logical names of columns that the rows may lack, nullable or not.
+        next_version: version that the write will make.
+
+    Raises:
+        SchemaMismatch: a new column has no type, or one that may not be null is lacking.
+    """
+    merged = merge_schemas(
+        current.schema,
+        data_schema,
+        fixed_columns=_fixed_columns(current),
+        filled=filled,
+        widen_types=current.type_widening_enabled,
+        widen_dates=current.supports("timestampNtz"),
+        table_version=next_version if records_versions(current) else None,
+    )
+    return with_schema(current, merged, new_name=new_column_name)
+
+
+def _fixed_columns(configuration: TableConfiguration) -> frozenset[str]:
+    """Logical names of the columns whose types do not change by themselves: rows are laid out or
+    filled by them, or an expression looks at them.
+    """
+    fixed = {*configuration.partition_columns, *filled_columns(configuration)}
+    if any(map(configuration.supports, ("checkConstraints", "invariants", "generatedColumns"))):
+        # Legacy protocols imply all of these; the SQL parser is only needed where one is used.
+        has_expressions = (
+            configuration.properties.constraints
+            or configuration.invariants
+            or generated_columns(configuration)
+        )
+        if has_expressions:
+            from dagster_delta.evolution.dependants import columns_of_expressions
+
+            fixed |= columns_of_expressions(configuration)
+    return frozenset(fixed)
+
+
+def _check_partitioning(current: TableConfiguration, asked: Sequence[str] | None) -> None:
+    if asked is None:
+        return
+    own = [name.casefold() for name in current.partition_columns]
+    if [name.casefold() for name in asked] != own:
+        raise InvalidArgument(
+            f"the table is partitioned by {list(current.partition_columns)}, not {list(asked)}; "
+            "leave partition_by out, or replace the table by an overwrite with "
+            'schema_mode="overwrite"'
+        )
+
+
+def write_spec(
+    configuration: TableConfiguration,
+    location: StoreLocation,
+    *,
+    constraints: Sequence[Constraint] = (),
+    check_rows: bool = True,
+    values: ColumnValues = NO_VALUES,
+    sort_by: Sequence[str] = (),
+) -> WriteSpec:
+    """How rows of a table become data files.
+
+    Args:
+        configuration: protocol and metadata the files are written under.
+        location: of the table.
+        constraints: checked besides those of the table.
+        check_rows: whether the table's own constraints are checked; rows that stand in the table
+            already have passed them.
+        values: where the columns come from that the rows do not bring.
+        sort_by: columns that the rows of each file are sorted by, in any case.
+
+    Raises:
+        InvalidArgument: rows cannot be sorted by one of the columns, or data files cannot hold one.
+        UnsupportedExpression: SQL of the table's metadata does more than compute.
+    """
+    check_fields_of_structs(configuration.schema)
+    check_nesting(configuration.schema)
+    own = table_constraints(configuration) if check_rows else ()
+    if check_rows:
+        _check_own_expressions(configuration, location.uri)
+    constraints = (*constraints, *_stored_as_given(configuration, (*own, *constraints)))
+    own = (*own, *(_text_limits(configuration) if check_rows else ()))
+    if values.verified:
+        from dagster_delta.engines.rows.completion import generation_constraints
+
+        own = (*own, *generation_constraints(values))
+    return WriteSpec(
+        location=location,
+        configuration=configuration,
+        values=values,
+        constraints=(*own, *constraints),
+        target_file_size_bytes=configuration.properties.target_file_size_bytes
+        or _DEFAULT_FILE_SIZE_BYTES,
+        sort_by=_sort_columns(configuration, sort_by),
+    )
+
+
+def _check_own_expressions(configuration: TableConfiguration, table: str) -> None:
+    """Refuse what the table would have evaluated besides plain computations, before any engine sees
+    it.
+    """
+    from dagster_delta.engines.sql.table_expressions import check_table_expression
+
+    schema = configuration.schema
+    for each in _declared_constraints(configuration):
+        check_table_expression(each.sql, schema, each.name, table=table)
+    for column in generated_columns(configuration):
+        what = f"generated column {column.column}"
+        check_table_expression(column.sql, schema, what, table=table)
+    for column in column_defaults(configuration):
+        what = f"the default of column {column.column}"
+        nothing = StructType(())
+        check_table_expression(column.sql, nothing, what, table=table, is_default=True)
+
+
+def _text_limits(configuration: TableConfiguration) -> Iterator[Constraint]:
+    """The lengths of VARCHAR(n) and CHAR(n) columns, which Spark declares beside their type."""
+    for limit in text_limits(configuration.schema):
+        name = f"{limit.declared.upper()} of column {dotted(limit.path)}"
+        sql = f"length({quote_path(limit.path)}) <= {limit.length}"
+        yield Constraint(name, sql, null_passes=True)
+
+
+def _stored_as_given(
+    configuration: TableConfiguration, constraints: Sequence[Constraint]
+) -> Iterator[Constraint]:
+    """That what constraints say of partition columns still holds of the rows as they are stored.
+
+    Spec: an empty string is a null partition value.
+    """
+    texts = [each.name for each in configuration.partition_schema if each.data_type == _STRING]
+    if not texts or not constraints:
+        return
+    from dagster_delta.engines.sql.expressions import parse_expression
+
+    parsed = (parse_expression(each.sql, configuration.schema) for each in constraints)
+    named = {path[0].casefold() for each in parsed for path in each.references}
+    for name in texts:
+        if name.casefold() in named:
+            what = f"a constraint on partition column {name}, where an empty string becomes null"
+            yield Constraint(what, f"{quote_path((name,))} <> ''", null_passes=True)
+
+
+def _sort_columns(configuration: TableConfiguration, asked: Sequence[str]) -> tuple[str, ...]:
+    """The columns to sort by as the table spells them."""
+    found = []
+    for name in asked:
+        field = configuration.schema.get(name)
+        if field is None:
+            raise InvalidArgument(
+                f"sort_by names {name!r}; the columns are {', '.join(configuration.schema.names)}"
+            )
+        if field.name in configuration.partition_columns:
+            raise InvalidArgument(
+                f"sort_by names the partition column {field.name!r}, which has one value in every "
+                "file; leave it out"
+            )
+        if not isinstance(field.data_type, _SORTABLE) or field.data_type == _VARIANT:
+            raise InvalidArgument(
+                f"sort_by names {field.name!r}, whose values have no order; rows are sorted by "
+                "columns of atomic types"
+            )
+        found.append(field.name)
+    return tuple(found)
+
+
+def table_constraints(configuration: TableConfiguration) -> tuple[Constraint, ...]:
+    """What every row of a table has to satisfy."""
+    not_null = (
+        Constraint(f"NOT NULL {'.'.join(path)}", not_null_sql(path))
+        for path in configuration.not_null_columns
+    )
+    return (*not_null, *_declared_constraints(configuration))
+
+
+def _declared_constraints(configuration: TableConfiguration) -> Iterator[Constraint]:
+    """The conditions that are written down in the metadata as SQL."""
+    for column, sql in configuration.invariants:
+        yield Constraint(f"invariant {column}", sql)
+    # Spec: CHECK constraints bind where the protocol supports them.
+    checks = (
+        configuration.properties.constraints if configuration.supports("checkConstraints") else {}
+    )
+    for name, sql in checks.items():
+        yield Constraint(f"CHECK {name}", sql)

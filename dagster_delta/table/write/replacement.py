@@ -1,0 +1,194 @@
+"""Which files an overwrite removes as a whole, and what that depends on.
+
+Spec: Add File and Remove File; Partition Value Serialization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.values.char_padding import with_padded_text
+from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.protocol.actions import AddFile, RemoveFile
+from dagster_delta.protocol.checkpoint.structs import whole_array
+from dagster_delta.protocol.features.text_limits import padded_type
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_columns import map_column
+from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.protocol.values.partition_values import (
+    parse_partition_column,
+    parse_partition_value,
+)
+from dagster_delta.table.read.large_tables import files_where
+from dagster_delta.table.read.partition_codes import files_in_partitions
+from dagster_delta.table.write.file_actions import REMOVED_COLUMNS, tombstones
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = [
+    "Replacement",
+    "replace_everything",
+    "replace_matching_partitions",
+    "replace_partitions",
+]
+
+PartitionKey = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What an overwrite takes out of the table."""
+
+    removes: tuple[RemoveFile, ...] = ()
+    """Tombstones of the files that leave."""
+    reads: ReadScope = field(default_factory=ReadScope)
+    """What the choice depends on."""
+
+
+def replace_everything(snapshot: Snapshot, *, now_ms: int) -> Replacement:
+    """Every file of the table.
+
+    Args:
+        snapshot: the table.
+        now_ms: time of the removal in milliseconds since the epoch.
+    """
+    files = snapshot.live_files(REMOVED_COLUMNS)
+    return Replacement(tombstones(files, now_ms), ReadScope(whole_table=True))
+
+
+def replace_partitions(
+    snapshot: Snapshot, written: Iterable[AddFile], *, now_ms: int
+) -> Replacement:
+    """Every file of the partitions that new files were written to.
+
+    Partitions are compared by value: writers spell one value in several ways.
+
+    Args:
+        snapshot: the table.
+        written: the new files.
+        now_ms: time of the removal in milliseconds since the epoch.
+    """
+    key = _partition_key(snapshot.configuration)
+    replaced = {key(each.partition_values) for each in written}
+    names = snapshot.configuration.physical_partition_columns
+
+    def choose(files: Any) -> Any:
+        values = files["partition_values"]
+        return files_in_partitions(values, names, lambda each: key(each) in replaced)
+
+    removes = tombstones(files_where(snapshot, REMOVED_COLUMNS, choose), now_ms)
+    return Replacement(
+        removes,
+        ReadScope(
+            may_hold=lambda add: key(add.partition_values) in replaced,
+            paths=frozenset(each.path for each in removes),
+        ),
+    )
+
+
+def _partition_key(
+    configuration: TableConfiguration,
+) -> Callable[[Mapping[str, str | None]], PartitionKey]:
+    columns = tuple(
+        zip(
+            configuration.physical_partition_columns,
+            (each.data_type for each in configuration.partition_schema),
+            strict=True,
+        )
+    )
+    parsed: dict[tuple[str, str | None], object] = {}
+
+    def value(name: str, text: str | None, data_type: Any) -> object:
+        if (name, text) not in parsed:
+            found = parse_partition_value(text, data_type)
+            # NaN equals nothing, itself included, and is one partition all the same.
+            parsed[name, text] = "NaN" if found != found else found
+        return parsed[name, text]
+
+    def key(values: Mapping[str, str | None]) -> PartitionKey:
+        return tuple(value(name, values.get(name), data_type) for name, data_type in columns)
+
+    return key
+
+
+def replace_matching_partitions(
+    snapshot: Snapshot,
+    expression: SqlExpression,
+    *,
+    now_ms: int,
+    session_is_utc: bool = True,
+) -> Replacement | None:
+    """The files of the partitions for which a predicate is true; None where their values alone do
+    not tell, or the embedded engine cannot evaluate it.
+
+    Args:
+        snapshot: the table.
+        expression: over logical columns.
+        now_ms: time of the removal in milliseconds since the epoch.
+        session_is_utc: whether the engine of the write reads timestamps without a zone in UTC.
+    """
+    by_partition = _by_partition(snapshot.configuration, expression, session_is_utc=session_is_utc)
+    if by_partition is None:
+        return None
+
+    def choose(files: Any) -> Any:
+        return by_partition(whole_array(files["partition_values"]))
+
+    removes = tombstones(files_where(snapshot, REMOVED_COLUMNS, choose), now_ms)
+
+    def may_hold(add: AddFile) -> bool:
+        return bool(by_partition(_partition_map(add))[0].as_py())
+
+    return Replacement(
+        removes, ReadScope(may_hold=may_hold, paths=frozenset(each.path for each in removes))
+    )
+
+
+def _by_partition(
+    configuration: TableConfiguration, expression: SqlExpression, *, session_is_utc: bool
+) -> Callable[[Any], Any] | None:
+    """What tells from partition values whether every row of a file matches, or none does.
+
+    None where the predicate needs more than they say, or another engine to evaluate it.
+    """
+    partitioned = set(configuration.partition_columns)
+    if any(path[0] not in partitioned for path in expression.references):
+        return None
+    if expression.depends_on_time_zone and not session_is_utc:
+        return None
+    try:
+        expression.check_embeddable()
+    except UnsupportedExpression:
+        return None
+    schema = to_arrow_schema(configuration.partition_schema)
+
+    def matches(partition_values: Any) -> Any:
+        columns = [
+            with_padded_text(
+                parse_partition_column(
+                    pc.map_lookup(partition_values, pa.scalar(name), "last"), each.data_type
+                ),
+                padded_type(each),
+            )
+            for name, each in zip(
+                configuration.physical_partition_columns,
+                configuration.partition_schema,
+                strict=True,
+            )
+        ]
+        rows = pa.Table.from_arrays(columns, schema=schema)
+        return pc.fill_null(expression.mask(rows), False)
+
+    return matches
+
+
+def _partition_map(add: AddFile) -> Any:
+    return map_column([add.partition_values])

@@ -1,0 +1,213 @@
+"""DELETE and UPDATE, each as one commit.
+
+Spec: Add File and Remove File; Deletion Vectors; Append-only Tables; Column Invariants.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_delta.engines import engine_for_changes
+from dagster_delta.engines.engine import Assignment, RowChangeEngine
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.read.row_selection import select_rows
+from dagster_delta.table.write.application_record import ApplicationRecord
+from dagster_delta.table.write.row_changes import RowChangeCounts, change_rows, refuse_append_only
+from dagster_delta.table.write.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.engine import Clock
+    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["delete_rows", "row_change_metrics", "update_rows"]
+
+_NO_RECORD = ApplicationRecord()
+
+
+def delete_rows(
+    store: ObjectStore,
+    snapshot: Snapshot,
+    where: str | None,
+    engine: RowChangeEngine | None,
+    *,
+    clock: Clock,
+    commit_info: Mapping[str, object] | None = None,
+    record: ApplicationRecord = _NO_RECORD,
+) -> CommitResult:
+    """Remove the rows for which a predicate is true.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one.
+        where: Spark SQL; None for every row.
+        engine: reads and writes rows; None for the one that the expressions ask for.
+        clock: milliseconds since the epoch.
+        commit_info: of the caller.
+        record: applications that get on with it.
+
+    Raises:
+        InvalidArgument, SchemaMismatch, UnsupportedExpression, UnsupportedFeature, CommitConflict:
+            nothing was committed, and no file is left behind where the store allows.
+        CommitStateUnknown: the store would not say.
+    """
+    operation = _RowOperation.begin("DELETE", Transaction(store, snapshot, clock=clock), where)
+    parameters = {"predicate": ["true" if where is None else where]}
+    return operation.run((), engine or operation.engine_of(()), parameters, commit_info, record)
+
+
+def update_rows(
+    store: ObjectStore,
+    snapshot: Snapshot,
+    values: Mapping[str, str],
+    where: str | None,
+    engine: RowChangeEngine | None,
+    *,
+    clock: Clock,
+    commit_info: Mapping[str, object] | None = None,
+    record: ApplicationRecord = _NO_RECORD,
+) -> CommitResult:
+    """Give the rows for which a predicate is true new values.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one.
+        values: Spark SQL by column, over the row as it was.
+        where: Spark SQL; None for every row.
+        engine: reads and writes rows; None for the one that the expressions ask for.
+        clock: milliseconds since the epoch.
+        commit_info: of the caller.
+        record: applications that get on with it.
+
+    Raises:
+        InvalidCast, ConstraintViolation: a new value is no value of its column.
+        InvalidArgument, SchemaMismatch, UnsupportedExpression, UnsupportedFeature, CommitConflict,
+        CommitStateUnknown: see `delete_rows`.
+    """
+    from dagster_delta.engines.sql.moments import at_statement
+    from dagster_delta.engines.statements.assignments import parse_assignments
+    from dagster_delta.engines.statements.default_keyword import resolve_defaults
+
+    operation = _RowOperation.begin("UPDATE", Transaction(store, snapshot, clock=clock), where)
+    configuration, schema = snapshot.configuration, snapshot.schema
+    moment = dt.datetime.now(dt.UTC)
+    dated = {
+        name: at_statement(sql, schema, moment) if isinstance(sql, str) else sql
+        for name, sql in values.items()
+    }
+    assignments = parse_assignments(resolve_defaults(dated, configuration, schema), schema)
+    engine = engine or operation.engine_of(assignments)
+    if engine.casts_values:
+        resolved = resolve_defaults(dated, configuration, schema, embedded=False)
+        assignments = parse_assignments(resolved, schema, casts=False)
+    parameters = {"predicate": [] if where is None else [where]}
+    return operation.run(assignments, engine, parameters, commit_info, record)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowOperation:
+    """One operation on its way to a commit."""
+
+    name: str
+    transaction: Transaction
+    snapshot: Snapshot
+    where: SqlExpression | None
+    started: float
+
+    @classmethod
+    def begin(cls, name: str, transaction: Transaction, where: str | None) -> _RowOperation:
+        started = time.perf_counter()
+        refuse_append_only(transaction, f"{'an' if name == 'UPDATE' else 'a'} {name}")
+        snapshot = transaction.snapshot
+        assert snapshot is not None  # noqa: S101  the caller has one
+        expression = None
+        if where is not None:
+            from dagster_delta.engines.sql.expressions import parse_expression
+            from dagster_delta.engines.sql.moments import at_statement
+            from dagster_delta.engines.sql.repeatability import check_repeatable
+
+            where = at_statement(where, snapshot.schema, dt.datetime.now(dt.UTC))
+            expression = parse_expression(where, snapshot.schema)
+            expression.check_filter()
+            check_repeatable(expression, f"the condition of {name}")
+        return cls(name, transaction, snapshot, expression, started)
+
+    def run(
+        self,
+        assignments: tuple[Assignment, ...],
+        engine: RowChangeEngine,
+        parameters: Mapping[str, object],
+        commit_info: Mapping[str, object] | None,
+        record: ApplicationRecord,
+    ) -> CommitResult:
+        if record.is_done(self.snapshot):
+            return CommitResult(self.snapshot.version, {}, self.snapshot, skipped=True)
+        record.stage(self.transaction)
+        selected = select_rows(
+            self.snapshot, self.where, engine, session_is_utc=engine.session_is_utc
+        )
+        scanned = time.perf_counter()
+        if not selected.files.num_rows and record.is_empty:
+            # As in the reference implementation, what changes nothing makes no version.
+            metrics = self._metrics(RowChangeCounts(), scanned)
+            return CommitResult(self.snapshot.version, metrics, self.snapshot, skipped=True)
+        try:
+            counts = change_rows(
+                self.transaction,
+                selected,
+                engine,
+                assignments=assignments,
+                where=self.where,
+            )
+        except BaseException:
+            self.transaction.abandon()
+            raise
+        return self.transaction.commit(
+            self.name,
+            parameters=parameters,
+            metrics=self._metrics(counts, scanned),
+            user_info=commit_info,
+        )
+
+    def engine_of(self, assignments: tuple[Assignment, ...]) -> RowChangeEngine:
+        """The engine that the expressions ask for."""
+        where = () if self.where is None else (self.where,)
+        expressions = (*where, *(each.value for each in assignments))
+        return engine_for_changes(expressions, self.transaction.store)
+
+    def _metrics(self, counts: RowChangeCounts, scanned: float) -> dict[str, int | str]:
+        rows = "numDeletedRows" if self.name == "DELETE" else "numUpdatedRows"
+        now = time.perf_counter()
+        return {
+            **row_change_metrics(counts, rows),
+            "executionTimeMs": round((now - self.started) * 1000),
+            "scanTimeMs": round((scanned - self.started) * 1000),
+            "rewriteTimeMs": round((now - scanned) * 1000),
+        }
+
+
+def row_change_metrics(counts: RowChangeCounts, rows: str) -> dict[str, int | str]:
+    """The counts by the names of commitInfo.
+
+    Args:
+        counts: what a change did.
+        rows: name of the number of changed rows; it is left out where that is not known.
+    """
+    metrics: dict[str, int | str] = {
+        "numRemovedFiles": counts.num_removed_files,
+        "numRemovedBytes": counts.num_removed_bytes,
+        "numAddedFiles": counts.num_added_files,
+        "numAddedBytes": counts.num_added_bytes,
+        "numCopiedRows": counts.num_copied_rows,
+        "numDeletionVectorsAdded": counts.num_vectors_added,
+        "numDeletionVectorsUpdated": counts.num_vectors_updated,
+        "numDeletionVectorsRemoved": counts.num_vectors_removed,
+        "numAddedChangeFiles": counts.num_change_files,
+    }
+    if counts.num_changed_rows is not None:
+        metrics[rows] = counts.num_changed_rows
+    return metrics

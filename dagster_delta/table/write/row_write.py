@@ -1,0 +1,409 @@
+"""One write of rows on its way to a commit: what it stages, and what it does about winners.
+
+Spec: Add File and Remove File; Transaction Identifiers; Append-only Tables.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dagster_delta.engines import engine_for
+from dagster_delta.engines.engine import Constraint, WriteResult, WriteSpec
+from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.engines.sql.moments import at_statement
+from dagster_delta.engines.sql.repeatability import check_repeatable
+from dagster_delta.errors import InvalidArgument, InvalidCast, UnsupportedFeature
+from dagster_delta.protocol.features.column_values import inserted_values
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.read.row_selection import read_plan, select_rows
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.committer import Refused
+from dagster_delta.table.write.file_actions import file_table
+from dagster_delta.table.write.planning import (
+    WriteOptions,
+    cast_remedy,
+    plan_configuration,
+    write_spec,
+)
+from dagster_delta.table.write.replacement import (
+    Replacement,
+    replace_everything,
+    replace_matching_partitions,
+    replace_partitions,
+)
+from dagster_delta.table.write.row_changes import change_rows
+from dagster_delta.table.write.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.arrow.engine import ArrowEngine
+    from dagster_delta.engines.engine import Clock
+    from dagster_delta.engines.spark.engine import SparkEngine
+
+__all__ = ["DYNAMIC", "PlannedWrite", "RowWrite", "overwrite_check"]
+
+_UTC_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
+
+DYNAMIC = "dynamic"
+"""`where` of an overwrite that replaces the partitions it has rows for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWrite:
+    """A write whose rows others write than those who commit it. Picklable."""
+
+    schema: StructType
+    """Of the rows."""
+    spec: WriteSpec
+    """How they are written; its configuration is that of the table after the commit."""
+
+
+@dataclass(slots=True)
+class RowWrite:
+    """One write on its way to a commit."""
+
+    transaction: Transaction
+    data: Any
+    options: WriteOptions
+    clock: Clock
+    planned: PlannedWrite | None = field(default=None, init=False)
+    """Set, together with `written`, where the rows are in files already."""
+    written: WriteResult | None = field(default=None, init=False)
+    _engine: ArrowEngine | SparkEngine | None = field(default=None, init=False)
+
+    @classmethod
+    def begin(
+        cls,
+        store: ObjectStore,
+        snapshot: Snapshot | None,
+        data: object,
+        options: WriteOptions,
+        clock: Clock,
+    ) -> RowWrite:
+        """A write on top of a snapshot, None where there is no table."""
+        transaction = Transaction(store, snapshot, clock=clock)
+        for each in options.progress:
+            transaction.advance_application(each)
+        return cls(transaction, data, options, clock)
+
+    @property
+    def store(self) -> ObjectStore:
+        """Store of the table."""
+        return self.transaction.store
+
+    @property
+    def engine(self) -> ArrowEngine | SparkEngine:
+        """The engine that the data or the caller chooses."""
+        if self._engine is None:
+            self._engine = engine_for(self.data, self.options.engine)
+            if self.planned is None:
+                # Both the schema and the rows are asked for, and a lazy frame would run twice.
+                self.data = self._engine.rows_of(self.data)
+        return self._engine
+
+    def append(self) -> CommitResult:
+        """Add the rows. Raises as `append_rows` says."""
+        if (done := self._found_done()) is not None:
+            return done
+        configuration = self._stage_configuration()
+        written = self._write_rows(configuration)
+        return self._commit(configuration, {"mode": "Append"}, metrics=_metrics(written))
+
+    def overwrite(self, where: str | None) -> CommitResult:
+        """Add the rows in place of others. Raises as `overwrite_rows` says."""
+        if (done := self._found_done()) is not None:
+            return done
+        configuration = self._stage_configuration()
+        parameters: dict[str, object] = {"mode": "Overwrite"}
+        if where == DYNAMIC:
+            parameters["isDynamicPartitionOverwrite"] = True
+        elif where is not None:
+            parameters["predicate"] = where
+        try:
+            metrics = self._stage_overwrite(configuration, where)
+        except BaseException:
+            # Nothing was committed yet, so nothing refers to the files written so far.
+            self.transaction.abandon()
+            raise
+        return self._commit(configuration, parameters, metrics=metrics)
+
+    def _stage_overwrite(
+        self, configuration: TableConfiguration, where: str | None
+    ) -> dict[str, int | str]:
+        """Write the new rows and stage what they replace; returns the operation metrics."""
+        snapshot = self.transaction.snapshot
+        if where is None or where == DYNAMIC or snapshot is None:
+            return self._replace_files(configuration, where)
+        moment = dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC)
+        where = at_statement(where, snapshot.schema, moment)
+        expression = parse_expression(where, snapshot.schema)
+        expression.check_filter()
+        check_repeatable(expression, "the condition of the overwrite")
+        is_utc = _session_is_utc(self.data)
+        replaced = replace_matching_partitions(
+            snapshot, expression, now_ms=self.clock(), session_is_utc=is_utc
+        )
+        if replaced is None:
+            return self._replace_rows(configuration, expression, session_is_utc=is_utc)
+        self._refuse_removal(replaced.removes)
+        written = self._write_rows(configuration, [overwrite_check(where)])
+        return self._stage_replacement(replaced, written)
+
+    def _replace_files(
+        self, configuration: TableConfiguration, where: str | None
+    ) -> dict[str, int | str]:
+        """All files, or those of the partitions that are written; none where there is no table."""
+        snapshot = self.transaction.snapshot
+        if where == DYNAMIC:
+            self._check_partitioned(configuration)
+            written = self._write_rows(configuration)
+            replaced = Replacement()
+            if snapshot is not None:
+                replaced = replace_partitions(snapshot, written.files, now_ms=self.clock())
+                self._refuse_removal(replaced.removes)
+            return self._stage_replacement(replaced, written)
+        replaced = Replacement()
+        if snapshot is not None:
+            replaced = replace_everything(snapshot, now_ms=self.clock())
+            self._refuse_removal(replaced.removes)
+        check = [] if where is None else [overwrite_check(where)]
+        return self._stage_replacement(replaced, self._write_rows(configuration, check))
+
+    def _stage_replacement(
+        self, replaced: Replacement, written: WriteResult
+    ) -> dict[str, int | str]:
+        self.transaction.depend_on(replaced.reads)
+        self.transaction.stage_removed(replaced.removes)
+        return _metrics(written) | {
+            "numRemovedFiles": len(replaced.removes),
+            "numRemovedBytes": sum(each.size_bytes or 0 for each in replaced.removes),
+        }
+
+    def _replace_rows(
+        self, configuration: TableConfiguration, expression: SqlExpression, *, session_is_utc: bool
+    ) -> dict[str, int | str]:
+        """The rows for which a predicate is true, wherever they stand."""
+        snapshot, transaction, engine = self.transaction.snapshot, self.transaction, self.engine
+        assert snapshot is not None  # noqa: S101  the caller looked
+        selected = select_rows(snapshot, expression, engine, session_is_utc=session_is_utc)
+        self._refuse_removal(selected.files["path"])
+        written = self._write_rows(configuration, [overwrite_check(expression.sql)])
+        if not selected.files.num_rows:
+            transaction.depend_on(selected.reads)
+            return _metrics(written) | {"numRemovedFiles": 0, "numRemovedBytes": 0}
+        counts = change_rows(transaction, selected, engine)
+        if counts.num_change_files:
+            # As soon as a commit has change data files, they alone are the feed.
+            plan = read_plan(snapshot, file_table(written.files), None, configuration)
+            spec = write_spec(configuration, self.store.location, check_rows=False)
+            transaction.stage_change_files(engine.record_inserts(plan, spec))
+        copied = {"numCopiedRows": counts.num_copied_rows} if counts.num_copied_rows else {}
+        return _metrics(written) | {
+            "numRemovedFiles": counts.num_removed_files,
+            "numRemovedBytes": counts.num_removed_bytes,
+            **copied,
+        }
+
+    def _check_partitioned(self, configuration: TableConfiguration) -> None:
+        if not configuration.partition_columns:
+            raise InvalidArgument(
+                'where="dynamic" replaces partitions, and the table has none; leave it out to '
+                "replace all rows",
+                table=self.store.location.uri,
+            )
+
+    def _refuse_removal(self, removed: Sized) -> None:
+        snapshot = self.transaction.snapshot
+        if len(removed) and snapshot is not None and snapshot.configuration.append_only:
+            raise UnsupportedFeature(
+                "the table is append-only (delta.appendOnly), and this overwrite would remove "
+                "rows; append instead, or unset the property first",
+                table=self.store.location.uri,
+                version=snapshot.version,
+            )
+
+    def _found_done(self) -> CommitResult | None:
+        """The result of the call, where the application's transaction was committed before."""
+        snapshot = self.transaction.snapshot
+        if self.options.idempotency is None or snapshot is None:
+            return None
+        app_id, version = self.options.idempotency
+        committed = snapshot.transaction_version(app_id)
+        if committed is None or committed < version:
+            return None
+        return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+
+    def plan_configuration(self, schema: StructType) -> TableConfiguration:
+        """Protocol and metadata after the commit, for rows of a schema."""
+        snapshot = self.transaction.snapshot
+        return plan_configuration(
+            None if snapshot is None else snapshot.configuration,
+            schema,
+            self.options,
+            now_ms=self.clock(),
+            next_version=0 if snapshot is None else snapshot.version + 1,
+        )
+
+    def spec(
+        self, configuration: TableConfiguration, schema: StructType, check: Sequence[Constraint]
+    ) -> WriteSpec:
+        """How rows of a schema become data files."""
+        constraints = list(check)
+        if self.options.check is not None:
+            constraints.append(Constraint("check", self.options.check, is_partition=True))
+        return write_spec(
+            configuration,
+            self.store.location,
+            constraints=constraints,
+            values=inserted_values(configuration, schema.names),
+            sort_by=self.options.sort_by,
+        )
+
+    def _stage_configuration(self) -> TableConfiguration:
+        snapshot = self.transaction.snapshot
+        current = None if snapshot is None else snapshot.configuration
+        if self.planned is None:
+            planned = self.plan_configuration(self.engine.schema_of(self.data))
+        else:
+            # Columns that the write adds have the names and ids that the files were written with.
+            planned = self.planned.spec.configuration
+        if self.options.cluster_by is not None:
+            planned = self._stage_clustering(planned, self.options.cluster_by)
+        if planned != current:
+            if snapshot is not None and self.options.schema_mode == "overwrite":
+                planned = self._keep_clustering(snapshot, planned)
+            self.transaction.stage_configuration(planned)
+        return planned
+
+    def _stage_clustering(
+        self, planned: TableConfiguration, columns: Sequence[str]
+    ) -> TableConfiguration:
+        """The configuration with these clustering columns, where the write creates the table."""
+        from dagster_delta.table.write.cluster_planning import check_clustered_by, define_clustering
+
+        if self.transaction.snapshot is not None:
+            check_clustered_by(self.transaction.snapshot, columns)
+            return planned
+        planned, domains = define_clustering(planned, columns, None)
+        for each in domains:
+            self.transaction.stage_domain(each)
+        return planned
+
+    def _keep_clustering(
+        self, snapshot: Snapshot, planned: TableConfiguration
+    ) -> TableConfiguration:
+        """The configuration under which a table stays clustered whose schema is replaced."""
+        if not planned.supports("clustering"):
+            return planned
+        from dagster_delta.table.write.cluster_planning import keep_clustering
+
+        planned, domain = keep_clustering(snapshot, planned)
+        if domain is not None:
+            self.transaction.stage_domain(domain)
+        return planned
+
+    def _write_rows(
+        self, configuration: TableConfiguration, check: Sequence[Constraint] = ()
+    ) -> WriteResult:
+        written = self.written or self._write_data(configuration, check)
+        self.transaction.stage_written(written.files)
+        self.transaction.stage_high_water_marks(written.high_water_marks)
+        return written
+
+    def _write_data(
+        self, configuration: TableConfiguration, check: Sequence[Constraint]
+    ) -> WriteResult:
+        schema = self.engine.schema_of(self.data)
+        spec = self.spec(configuration, schema, check)
+        try:
+            return self.engine.write(self.data, spec, store=self.store)
+        except InvalidCast as error:
+            error.message += cast_remedy(configuration, schema)
+            raise
+
+    def _commit(
+        self,
+        configuration: TableConfiguration,
+        parameters: dict[str, object],
+        *,
+        metrics: dict[str, int | str],
+    ) -> CommitResult:
+        parameters["partitionBy"] = list(configuration.partition_columns)
+        if self.options.idempotency is not None:
+            self.transaction.record_application(*self.options.idempotency)
+        while True:
+            outcome = self.transaction.try_commit(
+                "WRITE", parameters=parameters, metrics=metrics, user_info=self.options.commit_info
+            )
+            if not isinstance(outcome, Refused):
+                return outcome
+            done = self._done_by_winner(outcome)
+            if done is None and self._joins_created_table(configuration, parameters):
+                # Later commits of the winner may hold the application's transaction as well.
+                done = self._found_done()
+                if done is None:
+                    continue
+            self.transaction.abandon()
+            if done is None:
+                raise outcome.conflict.to_error(table=self.store.location.uri)
+            return done
+
+    def _done_by_winner(self, refused: Refused) -> CommitResult | None:
+        """The result of the call, where the winner is the same transaction of the application."""
+        if self.options.idempotency is None:
+            return None
+        app_id, version = self.options.idempotency
+        if not any(
+            each.app_id == app_id and each.version >= version for each in refused.winner.txns
+        ):
+            return None
+        return CommitResult(refused.winner.version, {}, Snapshot.load(self.store), skipped=True)
+
+    def _joins_created_table(
+        self, configuration: TableConfiguration, parameters: dict[str, object]
+    ) -> bool:
+        """Whether the append goes on top of the table that somebody else created first.
+
+        The files are written already, so they fit only where names, types and partitioning are the
+        same; physical names of mapped columns never are.
+        """
+        if self.transaction.snapshot is not None or parameters["mode"] != "Append":
+            return False
+        if self.options.progress:
+            # Where the applications stand in that table is not what this was planned on.
+            return False
+        snapshot = Snapshot.load(self.store)
+        theirs = snapshot.configuration
+        fits = (
+            theirs.protocol == configuration.protocol
+            and theirs.column_mapping_mode == "none"
+            and theirs.schema == configuration.schema
+            and theirs.partition_columns == configuration.partition_columns
+            and theirs.properties.configuration == configuration.properties.configuration
+        )
+        if fits:
+            self.transaction = self.transaction.rebase_on(snapshot)
+        return fits
+
+
+def overwrite_check(where: str) -> Constraint:
+    """What every new row of an overwrite satisfies."""
+    return Constraint("the predicate of the overwrite", where, is_partition=True)
+
+
+def _session_is_utc(data: Any) -> bool:
+    """Whether timestamps without a zone mean UTC in the engine of the data."""
+    session = getattr(data, "sparkSession", None)
+    return session is None or session.conf.get("spark.sql.session.timeZone") in _UTC_ZONES
+
+
+def _metrics(written: WriteResult) -> dict[str, int | str]:
+    return {
+        "numFiles": len(written.files),
+        "numOutputRows": written.num_rows,
+        "numOutputBytes": written.num_bytes,
+    }
