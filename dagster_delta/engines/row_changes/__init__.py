@@ -1,1 +1,0 @@
-"""DELETE, UPDATE and MERGE over data files: matching, rewriting, change files."""
