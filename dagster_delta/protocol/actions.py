@@ -23,7 +23,6 @@ __all__ = [
     "RemoveFile",
     "SetTransaction",
     "SidecarFile",
-    "unique_file_id",
 ]
 
 
@@ -55,13 +54,6 @@ class DeletionVectorDescriptor(_Wire, frozen=True, kw_only=True):
         """The id that, with the path, is the key of a logical file. Spec: Derived Fields."""
         text = self.storage_type + self.path_or_inline_dv
         return text if self.offset is None else f"{text}@{self.offset}"
-
-
-def unique_file_id(
-    path: str, deletion_vector: DeletionVectorDescriptor | None
-) -> tuple[str, str | None]:
-    """The key that action reconciliation compares: `(path, deletionVector.uniqueId)`."""
-    return path, None if deletion_vector is None else deletion_vector.unique_id
 
 
 class AddFile(_Wire, frozen=True, kw_only=True):

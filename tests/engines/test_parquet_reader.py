@@ -20,7 +20,6 @@ from pyroaring import BitMap64
 
 from dagster_delta.engines.parquet.read import data_file_reader, opened_file
 from dagster_delta.engines.parquet.read import reader as parquet_reader
-from dagster_delta.engines.parquet.read.reader import read_data_file
 from dagster_delta.engines.parquet.write import writer as parquet_writer
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import (
@@ -567,14 +566,6 @@ def test_a_reader_that_is_dropped_stops_its_workers() -> None:
         assert next(batches).num_rows == 3
         batches.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
-
-
-def test_one_file_can_be_read_alone() -> None:
-    store = MemoryStore()
-    files, config = many_files(store, 3, 4)
-    row = live_files(files).to_pylist()[1]
-    (batch,) = read_data_file(store, row, config, ["n", "p"])
-    assert batch.to_pylist() == [{"n": n, "p": 1} for n in range(4, 8)]
 
 
 def test_an_error_in_one_file_comes_after_the_rows_before_it() -> None:

@@ -20,7 +20,6 @@ from dagster_delta.protocol.features.column_mapping import (
     field_id,
     physical_arrow_schema,
     physical_name,
-    to_physical_schema,
 )
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -62,17 +61,6 @@ def test_what_is_mapped_already_is_kept(schema: StructType) -> None:
     again = assign_column_mapping(result, "id", max_column_id=0, new_name=never)
     assert again[0].to_json() == result.to_json()
     assert again[1] == last_id
-
-
-@given(schemas)
-def test_physical_schema_has_physical_names_at_every_depth(schema: StructType) -> None:
-    result, _ = mapped(schema)
-    physical = to_physical_schema(result, "name")
-    logical_fields = [field for _, field in walk_fields(result)]
-    assert [field.name for _, field in walk_fields(physical)] == [
-        physical_name(each) for each in logical_fields
-    ]
-    assert to_physical_schema(result, "none") == result
 
 
 def test_new_column_of_a_mapped_table_gets_the_next_id() -> None:

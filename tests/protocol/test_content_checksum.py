@@ -14,7 +14,7 @@ from dagster_delta.protocol.log.content_checksum import (
     holds_checksum,
     with_checksum,
 )
-from dagster_delta.protocol.log.paths import compacted_path
+from tests.table.logs import compacted_path
 
 LINE = b'{"commitInfo":{"operation":"WRITE"}}'
 REST = b'\n{"add":{"path":"a","size":12,"partitionValues":{"day":"3"},"modificationTime":1,"dataChange":true}}\n'

@@ -12,13 +12,13 @@ from dagster_delta.protocol.log.paths import (
     checkpoint_path,
     checksum_path,
     commit_path,
-    compacted_path,
     multi_part_checkpoint_paths,
     parse_log_file_name,
     sidecar_path,
     v2_checkpoint_path,
     version_prefix,
 )
+from tests.table.logs import compacted_path
 
 VERSIONS = st.integers(0, 10**20 - 1)
 

@@ -13,11 +13,11 @@ from dagster_delta.protocol.log.paths import (
     checkpoint_path,
     checksum_path,
     commit_path,
-    compacted_path,
     multi_part_checkpoint_paths,
     v2_checkpoint_path,
 )
 from dagster_delta.protocol.log.segment import LogListing, LogSegment
+from tests.table.logs import compacted_path
 
 
 @dataclass(frozen=True)

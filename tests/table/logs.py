@@ -11,7 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY
-from dagster_delta.protocol.log.paths import LAST_CHECKPOINT_PATH, checkpoint_path, commit_path
+from dagster_delta.protocol.log.paths import (
+    LAST_CHECKPOINT_PATH,
+    LOG_DIRECTORY,
+    checkpoint_path,
+    commit_path,
+)
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -92,6 +97,11 @@ CHECKPOINT_TYPES = {
         [("path", pa.string()), ("sizeInBytes", pa.int64()), ("modificationTime", pa.int64())]
     ),
 }
+
+
+def compacted_path(start: int, end: int) -> str:
+    """Path of the compacted commits `start` to `end`, both included."""
+    return f"{LOG_DIRECTORY}/{start:020d}.{end:020d}.compacted.json"
 
 
 def edited(commit: bytes, old: bytes, new: bytes) -> bytes:

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature, VersionNotFound
 from dagster_delta.protocol.log.paths import (
     commit_path,
-    compacted_path,
     parse_log_file_name,
     v2_checkpoint_path,
 )
@@ -35,6 +34,7 @@ from dagster_delta.table.log_upkeep.cleanup import LogCleanupResult, clean_log
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.watch import read_new_commits, start_cursor
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
+from tests.table.logs import compacted_path
 
 DAY = 24 * 60 * 60 * 1000
 MIDNIGHT = 20_000 * DAY

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from dagster_delta.protocol.log.paths import (
     checkpoint_path,
-    compacted_path,
     multi_part_checkpoint_paths,
     v2_checkpoint_path,
 )
@@ -25,6 +24,7 @@ from tests.table.logs import (
     add_file,
     checkpoint_bytes,
     commit,
+    compacted_path,
     encode,
     features,
     metadata,

@@ -24,7 +24,6 @@ from dagster_delta.protocol.log.paths import (
     checkpoint_path,
     checksum_path,
     commit_path,
-    compacted_path,
     multi_part_checkpoint_paths,
     v2_checkpoint_path,
 )
@@ -43,6 +42,7 @@ from tests.table.logs import (
     checkpoint,
     checkpoint_bytes,
     commit,
+    compacted_path,
     encode,
     features,
     metadata,

@@ -1,12 +1,11 @@
 """Spark SQL expressions over the columns of a table: parsed once, understood by every engine.
 
 One text serves three readers: bounds that skip files (`to_predicate`), exact evaluation over Arrow
-(`filter`, `evaluate`), and Spark, which gets the text as it is.
+(`mask`, `evaluate`), and Spark, which gets the text as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -130,39 +129,13 @@ class SqlExpression:
                     f"because of {each.construct}: use the Spark engine"
                 )
 
-    def filter(
-        self,
-        batches: Any,
-        schema: Any = None,
-    ) -> Iterator[Any]:
-        """The rows for which it is true, batch by batch; batches without any are left out.
-
-        Args:
-            batches: pa.RecordBatchReader, or an iterable of pa.RecordBatch; columns that the
-                expression does not name may be of any type.
-            schema: pa.Schema of the batches; not needed, the batches carry it.
-
-        Raises:
-            InvalidArgument: it is no condition, or fails on a value.
-            UnsupportedExpression: as `check_embeddable` does.
-        """
-        del schema
-        self.check_filter()
-        self.check_embeddable()
-        return self._filtered(batches)
-
-    def _filtered(self, batches: Iterable[Any]) -> Iterator[Any]:
-        for batch in batches:
-            kept = batch.filter(self.mask(batch))
-            if kept.num_rows:
-                yield kept
-
     def mask(self, batch: Any) -> Any:
         """Where it is true: a pa.BooleanArray with one value per row of a pa.RecordBatch or
         pa.Table, nulls where SQL says null.
 
         Raises:
-            InvalidArgument, UnsupportedExpression: as `filter` does.
+            InvalidArgument: it is no condition, or fails on a value.
+            UnsupportedExpression: as `check_embeddable` does.
         """
         self.check_filter()
         compiled = self._compiled

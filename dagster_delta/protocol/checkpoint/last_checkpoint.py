@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 __all__ = [
     "LastCheckpoint",
-    "canonical_json",
     "encode_last_checkpoint",
     "json_checksum",
     "parse_last_checkpoint",
@@ -98,17 +97,6 @@ def json_checksum(text: str) -> str:
         ValueError: the text is no JSON, or repeats a key.
     """
     return _checksum_of(_load(text))
-
-
-def canonical_json(text: str) -> str:
-    """The canonical form of a JSON text: `"path"+"to"=value` pairs, sorted.
-
-    The `checksum` at the top is left out.
-
-    Raises:
-        ValueError: the text is no JSON, or repeats a key.
-    """
-    return _canonical(_load(text))
 
 
 def _checksum_of(value: object) -> str:

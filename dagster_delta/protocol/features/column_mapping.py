@@ -34,7 +34,6 @@ __all__ = [
     "map_fields",
     "physical_arrow_schema",
     "physical_name",
-    "to_physical_schema",
 ]
 
 ID_KEY = "delta.columnMapping.id"
@@ -75,17 +74,6 @@ def field_id(field: StructField) -> int | None:
     """The column id of a field, or None where it has none."""
     value = field.metadata.get(ID_KEY)
     return value if isinstance(value, int) else None
-
-
-def to_physical_schema(schema: StructType, mode: ColumnMappingMode) -> StructType:
-    """The schema under the names that data files use, at every depth; metadata is kept.
-
-    Raises:
-        InvalidTable: the table is mapped and a field has no physical name.
-    """
-    if mode == "none":
-        return schema
-    return map_fields(schema, lambda each: replace(each, name=physical_name(each, mode)))
 
 
 def assign_column_mapping(

@@ -18,7 +18,6 @@ __all__ = [
     "checkpoint_path",
     "checksum_path",
     "commit_path",
-    "compacted_path",
     "multi_part_checkpoint_paths",
     "parse_log_file_name",
     "sidecar_path",
@@ -120,11 +119,6 @@ def version_prefix(version: int) -> str:
 def commit_path(version: int) -> str:
     """Path of the commit, relative to the table root."""
     return f"{LOG_DIRECTORY}/{version:020d}.json"
-
-
-def compacted_path(start: int, end: int) -> str:
-    """Path of the compacted commits `start` to `end`, both included."""
-    return f"{LOG_DIRECTORY}/{start:020d}.{end:020d}.compacted.json"
 
 
 def checksum_path(version: int) -> str:

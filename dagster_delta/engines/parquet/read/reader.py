@@ -7,12 +7,12 @@ them, and no more than a fixed number of bytes waits.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.parquet.read.data_file_reader import DataFile, DataFileReader, data_files
+from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader, data_files
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, prefetch_in_order
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
@@ -22,7 +22,7 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
 
-__all__ = ["deletion_vectors_of", "read_ahead", "read_data_file", "read_files"]
+__all__ = ["deletion_vectors_of", "read_ahead", "read_files"]
 
 MAX_BUFFERED_BYTES = 24 * 1024 * 1024
 """Arrow bytes that wait for the consumer."""
@@ -31,31 +31,6 @@ SMALL_BATCH_ROWS = 16_384
 
 _REMOTE_THREADS = 8
 _MAX_LOCAL_THREADS = 16
-
-
-def read_data_file(
-    store: ObjectStore,
-    row: Mapping[str, Any],
-    configuration: TableConfiguration,
-    columns: Sequence[str],
-    *,
-    where: SqlExpression | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """The live rows of one data file, on the calling thread.
-
-    Args:
-        store: store of the table.
-        row: one row of a table of `LIVE_FILE_SCHEMA`, as `to_pylist` gives it.
-        configuration: of the version that is read.
-        columns: logical top-level columns, in order.
-        where: exact filter, evaluated by the embedded SQL engine.
-
-    Raises:
-        DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure,
-        InvalidArgument (from the filter).
-    """
-    reader = DataFileReader(store, configuration, columns, where=where)
-    return reader.read(DataFile.from_row(row))
 
 
 def read_files(
@@ -80,7 +55,8 @@ def read_files(
         verifies_pages: whether pages are held against the checksums that they carry.
 
     Raises:
-        As `read_data_file` does.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure,
+        InvalidArgument (from the filter).
     """
     reader = DataFileReader(
         store,
