@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
@@ -142,11 +142,23 @@ class StructField:
         return value if isinstance(value, str) else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StructType:
     """An ordered list of fields: a nested struct, or a whole table."""
 
     fields: tuple[StructField, ...]
+
+    def __reduce__(self) -> tuple[type[StructType], tuple[tuple[StructField, ...]]]:
+        # Without the indexes by name, which are made again where they are used.
+        return StructType, (self.fields,)
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, StructField]:
+        return {field.name: field for field in reversed(self.fields)}
+
+    @cached_property
+    def _by_folded_name(self) -> Mapping[str, StructField]:
+        return {field.name.casefold(): field for field in reversed(self.fields)}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -166,14 +178,8 @@ class StructType:
         """The field of that name, matched as Delta matches names (exact first, then
         case-insensitively), or None.
         """
-        for each in self.fields:
-            if each.name == name:
-                return each
-        folded = name.casefold()
-        for each in self.fields:
-            if each.name.casefold() == folded:
-                return each
-        return None
+        found = self._by_name.get(name)
+        return self._by_folded_name.get(name.casefold()) if found is None else found
 
     def field(self, name: str) -> StructField:
         """The field of that name.

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagster_delta.engines.parquet.write import footer_splicing
 from dagster_delta.engines.parquet.write.column_splicing import (
     ColumnBytes,
     FooterBytes,
@@ -82,6 +83,14 @@ def test_every_kind_of_footer_is_spliced_whole(options: dict[str, Any]) -> None:
     # More row groups than a short list header counts, and positions of several lengths.
     tables = cut(list(range(10, ROWS, 50)))
     assert splice([encode([each], **options) for each in tables]) == encode(tables, **options)
+
+
+def test_the_footer_of_a_single_part_is_kept_without_walking_over_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = encode([TABLE])
+    monkeypatch.setattr(footer_splicing, "Cursor", None)
+    assert splice([file]) == file
 
 
 def test_parts_may_have_several_row_groups_or_none() -> None:

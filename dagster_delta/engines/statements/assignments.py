@@ -148,15 +148,22 @@ def _cast_where_refused(
 
 
 def _refuse_overlaps(assignments: Sequence[Assignment]) -> None:
-    for position, each in enumerate(assignments):
-        for other in assignments[:position]:
-            shorter = min(len(each.column), len(other.column))
-            if each.column[:shorter] == other.column[:shorter]:
-                raise InvalidArgument(
-                    f"columns {'.'.join(each.column)} and {'.'.join(other.column)} overlap: set "
-                    "only one of them",
-                    column=".".join(each.column),
-                )
+    set_columns: set[tuple[str, ...]] = set()
+    within: dict[tuple[str, ...], tuple[str, ...]] = {}
+    """A column that is set, by each struct that it is in and by itself."""
+    for assignment in assignments:
+        column = assignment.column
+        leading = [column[:length] for length in range(1, len(column) + 1)]
+        whole = next((path for path in leading if path in set_columns), None)
+        other = within.get(column, whole)
+        if other is not None:
+            raise InvalidArgument(
+                f"columns {'.'.join(column)} and {'.'.join(other)} overlap: set only one of them",
+                column=".".join(column),
+            )
+        set_columns.add(column)
+        for path in leading:
+            within.setdefault(path, column)
 
 
 class RowUpdate:
@@ -184,10 +191,12 @@ class RowUpdate:
     ) -> None:
         for each in assignments:
             check_computable(each)
-        self._assignments = assignments
+        self._by_column: dict[str, list[Assignment]] = {}
+        for assignment in assignments:
+            self._by_column.setdefault(assignment.column[0], []).append(assignment)
         self._generated = generated
         self._table, self._schema = table, schema
-        assigned = tuple(dict.fromkeys(each.column[0] for each in assignments))
+        assigned = tuple(self._by_column)
         self.columns = assigned if generated is None else (*assigned, *generated.names)
         """Logical names of the top-level columns that change."""
         self._changed = StructType(tuple(schema.field(name) for name in assigned))
@@ -226,7 +235,7 @@ class RowUpdate:
         return updated
 
     def _new_values(self, rows: Any, scope: Any, field: StructField) -> Any:
-        own = [each for each in self._assignments if each.column[0] == field.name]
+        own = self._by_column[field.name]
         if len(own[0].column) == 1:
             return compute_assigned(own[0], scope, table=self._table)
         nested = {each.column[1:]: compute_assigned(each, scope, table=self._table) for each in own}
@@ -277,12 +286,21 @@ def compute(value: SqlExpression, rows: pa.RecordBatch) -> Any:
     columns: Any = rows
     match value.typed:
         case Column(path=(name, *nested)):
-            # Of nested columns the SQL engine is only told where they are null.
+            # Of nested columns the SQL engine only gets where they are null.
             array = columns.column(name)
-            for each in nested:
-                array = pc.struct_field(array, indices=[array.type.get_field_index(each)])
+            for step in nested:
+                array = _struct_child(array, step)
             return array
     return _one_array(value.evaluate(rows))
+
+
+def _struct_child(struct: Any, name: str) -> Any:
+    """A field of a struct array, null where the struct is."""
+    index = struct.type.get_field_index(name)
+    if not struct.null_count:
+        # The kernel takes time in proportion to the number of fields, for each of them.
+        return struct.field(index)
+    return pc.struct_field(struct, indices=[index])
 
 
 def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str) -> Any:

@@ -86,7 +86,9 @@ def _assign_all(source: Any, fields: list[_FieldPlan], arrow_schema: Any) -> Ite
     for whole in source:
         for start in range(0, whole.num_rows, MAX_BATCH_ROWS):
             batch = whole.slice(start, MAX_BATCH_ROWS)
-            columns = [each.assign(batch.columns, batch.num_rows) for each in fields]
+            # Taken once: every access to `columns` wraps all of them.
+            given = batch.columns
+            columns = [plan.assign(given, batch.num_rows) for plan in fields]
             for each, column in zip(fields, columns, strict=True):
                 if not each.field.nullable and column.null_count:
                     _refuse_nulls(each.place, pc.is_null(column), batch)

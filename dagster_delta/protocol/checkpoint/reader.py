@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -375,11 +376,11 @@ class CheckpointPart:
 
     def _leaves_of(self, columns: Sequence[str]) -> list[int]:
         """Indexes of the Parquet columns at and below some paths."""
-        prefixes = tuple(f"{column}." for column in columns)
+        wanted = set(columns)
         return [
             index
             for path, index in self._leaf_indices.items()
-            if path in columns or path.startswith(prefixes)
+            if not wanted.isdisjoint(accumulate(path.split("."), "{}.{}".format))
         ]
 
 

@@ -6,6 +6,8 @@ Spec: Per-file Statistics.
 from __future__ import annotations
 
 import contextlib
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -117,18 +119,19 @@ def project_parsed_statistics(stats_parsed: Any, columns: Sequence[StatisticsCol
     if stats_parsed is None:
         raise ValueError("without stats_parsed there is no number of rows to answer for")
     schema = statistics_schema(columns)
+    fields = _NestedFields(stats_parsed)
     arrays = [
-        _converted(_child(stats_parsed, ("numRecords",)), pa.int64(), len(stats_parsed)),
-        _converted(_child(stats_parsed, ("tightBounds",)), pa.bool_(), len(stats_parsed)),
+        _converted(fields.at(("numRecords",)), pa.int64(), len(stats_parsed)),
+        _converted(fields.at(("tightBounds",)), pa.bool_(), len(stats_parsed)),
     ]
     for column in columns:
         for group in ("minValues", "maxValues"):
-            found = _child(stats_parsed, (group, *column.path)) if column.has_bounds else None
+            found = fields.at((group, *column.path)) if column.has_bounds else None
             arrays.append(_converted(found, column.bound_type, len(stats_parsed)))
-        counts = _child(stats_parsed, ("nullCount", *column.path))
+        counts = fields.at(("nullCount", *column.path))
         if counts is None:
             # The name of a draft of the specification.
-            counts = _child(stats_parsed, ("nullCounts", *column.path))
+            counts = fields.at(("nullCounts", *column.path))
         arrays.append(_converted(counts, pa.int64(), len(stats_parsed)))
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -151,16 +154,36 @@ def with_record_count(
     return msgspec.json.encode(found).decode()
 
 
-def _child(values: Any, path: Sequence[str]) -> Any | None:
-    """The nested field at a path of a struct, null where a struct above it is; None if absent."""
-    for name in path:
-        if not pa.types.is_struct(values.type):
-            return None
-        index = values.type.get_field_index(name)
-        if index < 0:
-            return None
-        values = pc.struct_field(values, indices=[index])
-    return values
+class _NestedFields:
+    """The nested fields of a struct array, found by path.
+
+    Every struct is taken apart once: to take one field of it takes time in proportion to all.
+    """
+
+    def __init__(self, values: Any) -> None:
+        self._values = values
+        self._children: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def at(self, path: tuple[str, ...]) -> Any | None:
+        """The field at a path, null where a struct above it is; None if absent."""
+        values = self._values
+        for depth, name in enumerate(path):
+            children = self._children.get(path[:depth])
+            if children is None:
+                children = self._children[path[:depth]] = _fields_by_name(values)
+            values = children.get(name)
+            if values is None:
+                return None
+        return values
+
+
+def _fields_by_name(values: Any) -> dict[str, Any]:
+    if not pa.types.is_struct(values.type):
+        return {}
+    names = [field.name for field in values.type]
+    repeated = {name for name, count in Counter(names).items() if count > 1}
+    fields = dict(zip(names, values.flatten(), strict=True))
+    return {name: field for name, field in fields.items() if name not in repeated}
 
 
 def _converted(values: Any | None, target: Any, length: int) -> Any:
@@ -191,6 +214,8 @@ class _Decoder:
                 _plant(bounds, each.path, json_type(each.data_type))
             _plant(counts, each.path, int | None)
         self._columns = columns
+        self._attributes: dict[tuple[str, ...], dict[str, str]] = {}
+        """Name of each field of a struct in `_row_type`, by the path of the struct."""
         self._tree: _Tree = {
             "numRecords": int | None,
             "tightBounds": bool | None,
@@ -250,13 +275,19 @@ class _Decoder:
     def _values(self, rows: list[Any], *path: str) -> list[Any]:
         attributes = []
         tree: Any = self._tree
-        for name in path:
-            attributes.append(f"f{list(tree).index(name)}")
+        for depth, name in enumerate(path):
+            known = self._attributes.get(path[:depth])
+            if known is None:
+                known = {field: f"f{index}" for index, field in enumerate(tree)}
+                self._attributes[path[:depth]] = known
+            attributes.append(known[name])
             tree = tree[name]
         return list(map(attrgetter(".".join(attributes)), rows))
 
 
 _LONG = PrimitiveType("long")
+
+_ESCAPED = re.compile(r'["\\\x00-\x1f]')
 
 # What is asked for, as a tree: names to JSON types or to sub-trees.
 _Tree: TypeAlias = dict[str, Any]
@@ -264,7 +295,7 @@ _Tree: TypeAlias = dict[str, Any]
 
 def _is_odd(name: str) -> bool:
     """Whether JSON has to escape the name, which fields of a msgspec struct cannot bear."""
-    return any(each in '"\\' or each < " " for each in name)
+    return _ESCAPED.search(name) is not None
 
 
 def _has_odd_names(tree: _Tree) -> bool:

@@ -74,6 +74,7 @@ class RowWrite:
     """Set, together with `written`, where the rows are in files already."""
     written: WriteResult | None = field(default=None, init=False)
     _engine: ArrowEngine | SparkEngine | None = field(default=None, init=False)
+    _data_schema: StructType | None = field(default=None, init=False)
 
     @classmethod
     def begin(
@@ -104,6 +105,13 @@ class RowWrite:
                 # Both the schema and the rows are asked for, and a lazy frame would run twice.
                 self.data = self._engine.rows_of(self.data)
         return self._engine
+
+    @property
+    def data_schema(self) -> StructType:
+        """The logical schema of the rows. Raises as `schema_of` of the engine does."""
+        if self._data_schema is None:
+            self._data_schema = self.engine.schema_of(self.data)
+        return self._data_schema
 
     def append(self) -> CommitResult:
         """Add the rows. Raises as `append_rows` says."""
@@ -267,7 +275,7 @@ class RowWrite:
         snapshot = self.transaction.snapshot
         current = None if snapshot is None else snapshot.configuration
         if self.planned is None:
-            planned = self.plan_configuration(self.engine.schema_of(self.data))
+            planned = self.plan_configuration(self.data_schema)
         else:
             # Columns that the write adds have the names and ids that the files were written with.
             planned = self.planned.spec.configuration
@@ -317,7 +325,7 @@ class RowWrite:
     def _write_data(
         self, configuration: TableConfiguration, check: Sequence[Constraint]
     ) -> WriteResult:
-        schema = self.engine.schema_of(self.data)
+        schema = self.data_schema
         spec = self.spec(configuration, schema, check)
         try:
             return self.engine.write(self.data, spec, store=self.store)

@@ -10,10 +10,10 @@ Spec: Column Mapping (Reader Requirements); Data Files; Type Widening.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any
+from functools import cached_property, reduce
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,6 +57,7 @@ from dagster_delta.protocol.values.arrow_values import null_scalar
 __all__ = ["FileProjection", "leaf_ranges", "locate_leaf", "num_steps_found"]
 
 _Convert = Callable[[Any], Any]
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ class FileProjection:
                 "the table maps columns by id and the data file has no field ids: rewrite the "
                 "file with a writer that supports column mapping"
             )
-        found = [_find(file_fields, each, mode) for each in wanted]
+        siblings = _Siblings(file_fields, mode)
+        found = [siblings.find(field) for field in wanted]
         rules = _Rules(mode, LegacyCalendar.of(file_schema.metadata))
         # The reader returns columns in the order of the file.
         chosen = sorted({index for index in found if index is not None})
@@ -162,7 +164,7 @@ def num_steps_found(
     siblings, fields = list(file_schema), schema
     for depth, name in enumerate(path):
         field = fields.field(name)
-        index = _find(siblings, field, mode)
+        index = _Siblings(siblings, mode).find(field)
         if index is None:
             return depth
         found = siblings[index].type
@@ -188,7 +190,7 @@ def locate_leaf(
     siblings, fields, start = list(file_schema), schema, 0
     for depth, name in enumerate(path, start=1):
         field = fields.get(name)
-        index = None if field is None else _find(siblings, field, mode)
+        index = None if field is None else _Siblings(siblings, mode).find(field)
         if field is None or index is None:
             return None
         start += leaf_ranges(siblings)[index].start
@@ -201,24 +203,49 @@ def locate_leaf(
     return None
 
 
-def _find(siblings: list[Any], field: StructField, mode: ColumnMappingMode) -> int | None:
-    """Index of the file's field for a logical field, or None where the file lacks it."""
-    if mode == "id":
-        wanted_id = field_id(field)
-        if wanted_id is not None:
-            matching = (i for i, each in enumerate(siblings) if _parquet_id(each) == wanted_id)
-            return next(matching, None)
-        # Only columns of change data files have no id: they are no columns of the table.
-    name = physical_name(field, mode)
-    for index, each in enumerate(siblings):
-        if each.name == name:
-            return index
-    if mode == "none":
-        folded = name.casefold()
-        for index, each in enumerate(siblings):
-            if each.name.casefold() == folded:
-                return index
-    return None
+class _Siblings:
+    """The fields of one level of a file's schema, found by id or name; the first of equals counts.
+
+    Args:
+        fields: `pyarrow.Field`s.
+        mode: column mapping mode of the table.
+    """
+
+    def __init__(self, fields: list[Any], mode: ColumnMappingMode) -> None:
+        self._fields = fields
+        self._mode = mode
+
+    def find(self, field: StructField) -> int | None:
+        """Index of the file's field for a logical field, or None where the file lacks it."""
+        if self._mode == "id":
+            wanted_id = field_id(field)
+            if wanted_id is not None:
+                return self._by_id.get(wanted_id)
+            # Only columns of change data files have no id: they are no columns of the table.
+        name = physical_name(field, self._mode)
+        found = self._by_name.get(name)
+        if found is None and self._mode == "none":
+            return self._by_folded_name.get(name.casefold())
+        return found
+
+    @cached_property
+    def _by_id(self) -> dict[int | None, int]:
+        return _first_positions(map(_parquet_id, self._fields))
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        return _first_positions(field.name for field in self._fields)
+
+    @cached_property
+    def _by_folded_name(self) -> dict[str, int]:
+        return _first_positions(field.name.casefold() for field in self._fields)
+
+
+def _first_positions(keys: Iterable[_Key]) -> dict[_Key, int]:
+    positions: dict[_Key, int] = {}
+    for position, key in enumerate(keys):
+        positions.setdefault(key, position)
+    return positions
 
 
 def _absent_value(field: StructField) -> Any:
@@ -315,10 +342,11 @@ def _unreadable(source: Any, target: DataType, path: tuple[str, ...]) -> Invalid
 
 def _plan_struct(source: Any, target: StructType, rules: _Rules, path: tuple[str, ...]) -> _Convert:
     siblings = list(source)
+    positions = _Siblings(siblings, rules.mode)
     arrow_type = to_arrow_type(target)
     plans: list[tuple[int | None, Any, _Convert | None]] = []
     for field in target:
-        index = _find(siblings, field, rules.mode)
+        index = positions.find(field)
         convert = (
             None
             if index is None
