@@ -1,4 +1,5 @@
-"""Small commits in a row: 2,000 appends of one row, and four processes at once.
+"""Small commits in a row: 2,000 appends of one row, four processes at once, and how long the single
+appends of eight processes take.
 
 Each process first writes a dozen commits to another table, so that imports are not measured.
 """
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from benchmarks.harness import Case, Peer, main
 
 QUARTERS = 4
 WRITERS = 4
+CROWD = 8
 WARM_UP = 12
 
 
@@ -164,7 +167,57 @@ def print_flatness(size: int = 2_000) -> None:
             print(f"| {name} | {' | '.join(f'{rate:.0f}' for rate in rates)} |", flush=True)
 
 
+def _time_appends(
+    append: Callable[..., None], uri: str, times: int, start: Barrier, taken: Queue[list[float]]
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        append(_create(Path(directory)), WARM_UP)
+    start.wait()
+    seconds = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        append(uri, 1)
+        seconds.append(time.perf_counter() - begin)
+    taken.put(seconds)
+
+
+def print_tail(times: int = 100, rounds: int = 3) -> None:
+    """How long the single appends of eight processes to one table take: median and slowest."""
+    print(f"\n| {times} appends by each of {CROWD} processes | median | 99 % | slowest | ratio |")
+    print("|---|---|---|---|---|")
+    context = multiprocessing.get_context("spawn")
+    for _ in range(rounds):
+        for name, append in {"ours": _append_ours, "deltalake": _append_deltalake}.items():
+            with tempfile.TemporaryDirectory() as directory:
+                uri = _create(Path(directory))
+                start, taken = context.Barrier(CROWD), context.Queue()
+                arguments = (append, uri, times, start, taken)
+                writers = [
+                    context.Process(target=_time_appends, args=arguments) for _ in range(CROWD)
+                ]
+                for writer in writers:
+                    writer.start()
+                seconds = sorted(each for _ in writers for each in taken.get())
+                for writer in writers:
+                    writer.join()
+                _print_tail_row(name, seconds)
+
+
+def _print_tail_row(name: str, seconds: list[float]) -> None:
+    median, slowest = seconds[len(seconds) // 2], seconds[-1]
+    nearly_all = seconds[len(seconds) * 99 // 100]
+    print(
+        f"| {name} | {median:.3f} s | {nearly_all:.3f} s | {slowest:.3f} s "
+        f"| {slowest / median:.0f} |",
+        flush=True,
+    )
+
+
 if __spec__ is not None:
-    main(__name__, __spec__.name, CASES)
+    # With --tail, only what the eight processes take.
+    if "--tail" not in sys.argv:
+        main(__name__, __spec__.name, CASES)
     if __name__ == "__main__" and "--child" not in sys.argv:
-        print_flatness()
+        if "--tail" not in sys.argv:
+            print_flatness()
+        print_tail()

@@ -131,6 +131,31 @@ def test_a_store_that_cannot_be_asked_leaves_the_state_unknown(store: MemoryStor
     assert caught.value.version == 1
 
 
+def test_commits_made_during_a_pause_are_followed_before_the_next_attempt(
+    store: MemoryStore,
+) -> None:
+    others = 6
+    put_versions: list[str] = []
+
+    def interfere(operation: str, path: str) -> None:
+        if operation != "put_if_absent":
+            return
+        put_versions.append(path)
+        if len(put_versions) <= others:
+            open_table(store).append(ROWS)
+
+    def commits_of_others(seconds: float) -> None:
+        # One in every millisecond, as a busy table has them.
+        for _ in range(1 + int(seconds * 1000)):
+            open_table(store).append(ROWS)
+
+    landed = land_commit(
+        FaultyStore(store, before_call=interfere), request(store), sleep=commits_of_others
+    )
+    assert isinstance(landed, Landed)
+    assert len(put_versions) == others + 1
+
+
 def test_retries_end(store: MemoryStore) -> None:
     naps: list[float] = []
 

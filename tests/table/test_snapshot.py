@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -32,8 +33,10 @@ from dagster_delta.protocol.log.version_checksum import VersionChecksum, encode_
 from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.storage.object_store import ObjectMeta
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.read.time_travel import version_at
 from tests.conftest import GOLDEN_TABLES
 from tests.table.logs import (
     PROTOCOL,
@@ -163,6 +166,40 @@ def test_a_missing_commit_is_refused_by_name() -> None:
     with pytest.raises(LogGap, match="version 1") as raised:
         Snapshot.load(store)
     assert raised.value.table == store.location.uri
+
+
+class TornStore(FaultyStore):
+    """The first listing lacks a file that was added while it was made, and has a later one."""
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
+        listed = list(super().list_from(directory, start))
+        is_first = self.calls["list_from"] == 1
+        return (meta for meta in listed if not (is_first and meta.path == commit_path(3)))
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_commit_that_a_listing_missed_while_it_was_made_is_no_gap(
+    *, has_checkpoint: bool
+) -> None:
+    store = new_table()
+    for version in range(1, 5):
+        commit(store, version, add_file(f"file {version}"))
+    if has_checkpoint:
+        checkpoint(store, 1, [PROTOCOL, metadata(), add_file("file 1")])
+        store.put("_delta_log/_last_checkpoint", b'{"version": 1, "size": 3}')
+    torn = TornStore(store)
+    assert Snapshot.load(torn).version == 4
+    assert torn.calls["list_from"] == 2
+
+
+def test_a_version_that_a_listing_missed_is_found_by_its_time() -> None:
+    store = new_table()
+    for version in range(1, 5):
+        commit(store, version, add_file(f"file {version}"))
+    newest = store.head(commit_path(4))
+    assert newest is not None
+    wanted = newest.modified_ms
+    assert version_at(TornStore(store), wanted) == version_at(store, wanted)
 
 
 def test_a_damaged_commit_is_refused_by_file_and_line() -> None:

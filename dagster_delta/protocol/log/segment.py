@@ -117,6 +117,11 @@ class LogListing:
         return max((*self.commits.keys(), *self.checkpoints.keys()), default=None)
 
     @property
+    def is_contiguous(self) -> bool:
+        """Whether there is a commit for every version from the oldest commit to the newest."""
+        return not self.commits or max(self.commits) - min(self.commits) < len(self.commits)
+
+    @property
     def earliest_version(self) -> int | None:
         """The oldest version that can be reconstructed; None where none can."""
         if 0 in self.commits:

@@ -63,6 +63,7 @@ __all__ = [
     "extended_segment",
     "find_segment",
     "list_log",
+    "list_settled_log",
     "located",
     "open_checkpoint",
     "read_checksum",
@@ -76,6 +77,9 @@ __all__ = [
 _CONCURRENT_READS = 32
 # Checkpoint files up to this size come over the network whole: one request instead of several.
 _DOWNLOAD_BYTES = 4 * 1024 * 1024
+
+# The last version that a name of the log has room for.
+_MAX_VERSION = 10**20 - 1
 
 _Read = TypeVar("_Read")
 
@@ -115,9 +119,22 @@ def list_log(
         return LogListing.sort(files)
 
 
+def list_settled_log(store: ObjectStore, *, start: int = 0, end: int | None = None) -> LogListing:
+    """Like `list_log`, without gaps that come from listing while others commit.
+
+    A directory that is listed while files are added may show a later one without an earlier one.
+    Every commit before the latest that was seen existed when that listing ended, so a second one
+    up to there has them all.
+    """
+    listing = list_log(store, start=start, end=end)
+    if listing.is_contiguous:
+        return listing
+    return list_log(store, start=start, end=listing.latest_version)
+
+
 def _list_versions(store: ObjectStore, start: int, end: int | None) -> Iterator[ListedFile]:
     first = version_prefix(start)
-    limit = None if end is None else version_prefix(end + 1)
+    limit = None if end is None or end >= _MAX_VERSION else version_prefix(end + 1)
     names = _local_names(store)
     if names is not None:
         for name in names:
@@ -181,18 +198,18 @@ def find_segment(store: ObjectStore, version: int | None = None) -> LogSegment:
     table = store.location.uri
     hint = read_last_checkpoint(store)
     if hint is not None and hint.version > 0 and (version is None or hint.version <= version):
-        listing = list_log(store, start=hint.version, end=version)
+        listing = list_settled_log(store, start=hint.version, end=version)
         # A hint may be wrong, or its checkpoint cleaned up: it is a place to start looking.
         if listing.checkpoints:
             try:
                 return listing.segment(version, table=table)
             except VersionNotFound:
-                return list_log(store).segment(version, table=table)
+                return list_settled_log(store).segment(version, table=table)
     if version is not None:
         listing = list_log(store, end=version)
         if version == listing.latest_version and listing.earliest_version is not None:
             return listing.segment(version, table=table)
-    return list_log(store).segment(version, table=table)
+    return list_settled_log(store).segment(version, table=table)
 
 
 def read_commit(store: ObjectStore, version: int) -> bytes:

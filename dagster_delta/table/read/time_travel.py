@@ -16,7 +16,7 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import LogListing
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.reader import list_log, located, read_commit
+from dagster_delta.table.log.reader import list_settled_log, located, read_commit
 
 __all__ = [
     "commit_times",
@@ -89,7 +89,7 @@ def _search(store: ObjectStore) -> tuple[_Search, list[int]]:
     """A search of the log, and the versions that can be found, ascending."""
     from dagster_delta.table.read.snapshot import Snapshot
 
-    listing = list_log(store)
+    listing = list_settled_log(store)
     table = store.location.uri
     snapshot = Snapshot.of_segment(store, listing.segment(table=table))
     versions = _readable_versions(listing)

@@ -34,7 +34,7 @@ MAX_ATTEMPTS = 200
 """Versions that may be found taken before a commit gives up."""
 _MAX_PUTS_PER_VERSION = 3
 _FREE_ATTEMPTS = 4
-_MAX_PAUSE_SECONDS = 0.1
+_MAX_PAUSE_SECONDS = 0.01
 
 
 def now_ms() -> int:
@@ -170,10 +170,12 @@ def land_commit(
         )
         if _put(store, version, data, request.transaction_id):
             return Landed(version, (*progress.commits, (version, data)))
+        # Before the commits of others are read: those made during the pause would take the next
+        # version from this writer, again and again.
+        _pause(attempt, sleep)
         outcome = _follow_winners(store, request, progress)
         if outcome is not None:
             return outcome
-        _pause(attempt, sleep)
     raise CommitRetriesExhausted(
         f"{max_attempts} attempts found their version taken by other writers; repeat the write "
         "when fewer of them are at work",
@@ -184,7 +186,8 @@ def land_commit(
 
 def _pause(attempt: int, sleep: Callable[[float], None]) -> None:
     # Every lost attempt is another writer's gain, so the first ones need no rest; beyond them,
-    # writers in lockstep are spread.
+    # writers in lockstep are spread. A pause longer than a few commits of others takes would only
+    # let those pass who do not pause yet.
     if attempt >= _FREE_ATTEMPTS:
         longest = min(_MAX_PAUSE_SECONDS, 0.001 * 2 ** (attempt - _FREE_ATTEMPTS))
         sleep(random.uniform(0, longest))  # noqa: S311 - no secret depends on it
