@@ -94,7 +94,6 @@ def parse_alter(sql: str) -> tuple[SchemaAction, ...]:
         actions.extend(read(cursor))
         if not cursor.take_operator(","):
             break
-    cursor.take_operator(";")
     if not cursor.is_done:
         cursor.fail("expected a comma or the end of the statement")
     return tuple(actions)

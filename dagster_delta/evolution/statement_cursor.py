@@ -29,7 +29,8 @@ class StatementCursor:
         self._sql = sql
         self._what = what
         try:
-            self._tokens = tokenize(sql)
+            # Expressions have no end of a statement, so that no lexeme spells it.
+            self._tokens = tokenize(sql.rstrip().removesuffix(";"))
         except InvalidArgument as error:
             problem = error.message.partition(": ")[2]
             raise InvalidArgument(f"this is not {what}: {problem}") from None
@@ -157,7 +158,7 @@ class StatementCursor:
             InvalidArgument: nothing is there, or a parenthesis is not closed.
         """
         start, depth, last = self.token.position, 0, self._index
-        while not (depth == 0 and (self.token.is_operator(",", ")", ";") or self.is_word(*stops))):
+        while not (depth == 0 and (self.token.is_operator(",", ")") or self.is_word(*stops))):
             if self.is_done:
                 break
             depth += self.token.is_operator("(", "[") - self.token.is_operator(")", "]")

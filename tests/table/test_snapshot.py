@@ -37,6 +37,7 @@ from dagster_delta.storage.object_store import ObjectMeta
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import version_at
+from dagster_delta.testing.faulty_store import FaultyStore
 from tests.conftest import GOLDEN_TABLES
 from tests.table.logs import (
     PROTOCOL,
