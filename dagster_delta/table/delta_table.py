@@ -25,9 +25,9 @@ from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.row_change_methods import RowChangeMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from dagster_delta.table.setting_methods import SettingMethods
-from dagster_delta.table.write.committer import Refused, now_ms
+from dagster_delta.table.write.committer import Conflicted, now_ms
 from dagster_delta.table.write.planning import SchemaMode, WriteOptions, new_column_name
-from dagster_delta.table.write.transaction import ApplicationProgress, CommitResult, Transaction
+from dagster_delta.table.write.transaction import AppTransaction, CommitResult, Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,7 +187,7 @@ class DeltaTable(
             return self
         return self._created_by_another(outcome, mode)
 
-    def _created_by_another(self, refused: Refused, mode: CreateMode) -> DeltaTable:
+    def _created_by_another(self, refused: Conflicted, mode: CreateMode) -> DeltaTable:
         if self._snapshot is None and mode == "error":
             raise _already_exists(self.uri)
         if self._snapshot is None and mode == "ignore":
@@ -352,7 +352,7 @@ class DeltaTable(
         engine: str | None = None,
         check: str | None = None,
         properties: Mapping[str, object] | None = None,
-        progress: Sequence[ApplicationProgress] = (),
+        progress: Sequence[AppTransaction] = (),
         description: str | None = None,
         sort_by: Sequence[str] = (),
         cluster_by: Sequence[str] | None = None,
@@ -404,7 +404,7 @@ class DeltaTable(
         commit_info: Mapping[str, object] | None = None,
         engine: str | None = None,
         properties: Mapping[str, object] | None = None,
-        progress: Sequence[ApplicationProgress] = (),
+        progress: Sequence[AppTransaction] = (),
         description: str | None = None,
         sort_by: Sequence[str] = (),
         cluster_by: Sequence[str] | None = None,

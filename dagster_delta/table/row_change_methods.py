@@ -11,7 +11,7 @@ from dagster_delta.errors import TableNotFound
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.committer import now_ms
-from dagster_delta.table.write.transaction import ApplicationProgress, CommitResult
+from dagster_delta.table.write.transaction import AppTransaction, CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.engines.statements.merge_clauses import ClauseText
@@ -94,7 +94,7 @@ class RowChangeMethods(ABC):
             CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
         """
         from dagster_delta.engines import change_engine
-        from dagster_delta.table.write.application_record import ApplicationRecord
+        from dagster_delta.table.write.app_transactions import ApplicationRecord
         from dagster_delta.table.write.row_operations import delete_rows
 
         deleted = delete_rows(
@@ -137,7 +137,7 @@ class RowChangeMethods(ABC):
             ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for `delete`.
         """
         from dagster_delta.engines import change_engine
-        from dagster_delta.table.write.application_record import ApplicationRecord
+        from dagster_delta.table.write.app_transactions import ApplicationRecord
         from dagster_delta.table.write.row_operations import update_rows
 
         updated = update_rows(
@@ -162,7 +162,7 @@ class RowChangeMethods(ABC):
         commit_info: Mapping[str, object] | None = None,
         idempotency: tuple[str, int] | None = None,
         check: str | None = None,
-        progress: Sequence[ApplicationProgress] = (),
+        progress: Sequence[AppTransaction] = (),
         engine: str | None = None,
         schema_mode: MergeSchemaMode = "strict",
     ) -> MergeBuilder:

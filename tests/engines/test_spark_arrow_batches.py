@@ -156,7 +156,7 @@ def test_a_session_that_is_gone_fails_no_job_of_another() -> None:
             raise ConnectionError("the session is closed")
 
     lending = arrow_batches._Lending()
-    lending._loans.append(arrow_batches._Loan(Closed(), None))  # type: ignore[arg-type]
+    lending._loans.append(arrow_batches._ConfOverride(Closed(), None))  # type: ignore[arg-type]
     with lending.suspended():
         assert not lending._loans
     assert not lending._suspensions

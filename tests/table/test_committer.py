@@ -20,7 +20,12 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.pending_actions import PendingActions
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.write.committer import CommitRequest, Landed, Refused, land_commit
+from dagster_delta.table.write.committer import (
+    CommitRequest,
+    Committed,
+    Conflicted,
+    commit_with_retry,
+)
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 
 ROWS = pa.table({"id": [1, 2]})
@@ -67,8 +72,8 @@ def request(store: Any, name: str = "mine") -> CommitRequest:
 
 
 def test_a_commit_lands_as_the_next_version(store: MemoryStore) -> None:
-    landed = land_commit(store, request(store))
-    assert isinstance(landed, Landed)
+    landed = commit_with_retry(store, request(store))
+    assert isinstance(landed, Committed)
     assert landed.version == 1
     assert store.read(commit_path(1)) == landed.commits[-1][1]
 
@@ -77,8 +82,8 @@ def test_a_taken_version_is_rebased_on(store: MemoryStore) -> None:
     mine = request(store)
     open_table(store).append(ROWS)
     open_table(store).append(ROWS)
-    landed = land_commit(store, mine)
-    assert isinstance(landed, Landed)
+    landed = commit_with_retry(store, mine)
+    assert isinstance(landed, Committed)
     assert landed.version == 3
     assert [version for version, _ in landed.commits] == [1, 2, 3]
     assert commits(store)[3]["readVersion"] == 2
@@ -86,8 +91,8 @@ def test_a_taken_version_is_rebased_on(store: MemoryStore) -> None:
 
 def test_a_lost_reply_is_recognised_as_our_own_commit(store: MemoryStore) -> None:
     faulty = FaultyStore(store, [Fault("lose_reply", "put_if_absent", commit_path(1))])
-    landed = land_commit(faulty, request(store))
-    assert isinstance(landed, Landed)
+    landed = commit_with_retry(faulty, request(store))
+    assert isinstance(landed, Committed)
     assert landed.version == 1
     assert len(commits(store)) == 2
 
@@ -101,23 +106,23 @@ def test_a_lost_reply_followed_by_other_commits_is_still_ours(store: MemoryStore
 
     lost = Fault("lose_reply", "put_if_absent", commit_path(1))
     faulty = FaultyStore(store, [lost], before_call=follow)
-    landed = land_commit(faulty, mine)
-    assert isinstance(landed, Landed)
+    landed = commit_with_retry(faulty, mine)
+    assert isinstance(landed, Committed)
     assert landed.version == 1
     assert len(commits(store)) == 3
 
 
 def test_a_refused_put_is_tried_again(store: MemoryStore) -> None:
     faulty = FaultyStore(store, [Fault("refuse", "put_if_absent", commit_path(1))])
-    landed = land_commit(faulty, request(store))
-    assert isinstance(landed, Landed)
+    landed = commit_with_retry(faulty, request(store))
+    assert isinstance(landed, Committed)
     assert landed.version == 1
 
 
 def test_a_store_that_goes_on_refusing_fails_without_a_commit(store: MemoryStore) -> None:
     faults = [Fault("refuse", "put_if_absent", commit_path(1), n) for n in (1, 2, 3)]
     with pytest.raises(StorageFailure):
-        land_commit(FaultyStore(store, faults), request(store))
+        commit_with_retry(FaultyStore(store, faults), request(store))
     assert len(commits(store)) == 1
 
 
@@ -127,7 +132,7 @@ def test_a_store_that_cannot_be_asked_leaves_the_state_unknown(store: MemoryStor
         Fault("refuse", "head", commit_path(1)),
     ]
     with pytest.raises(CommitStateUnknown, match="mine") as caught:
-        land_commit(FaultyStore(store, faults), request(store))
+        commit_with_retry(FaultyStore(store, faults), request(store))
     assert caught.value.version == 1
 
 
@@ -149,10 +154,10 @@ def test_commits_made_during_a_pause_are_followed_before_the_next_attempt(
         for _ in range(1 + int(seconds * 1000)):
             open_table(store).append(ROWS)
 
-    landed = land_commit(
+    landed = commit_with_retry(
         FaultyStore(store, before_call=interfere), request(store), sleep=commits_of_others
     )
-    assert isinstance(landed, Landed)
+    assert isinstance(landed, Committed)
     assert len(put_versions) == others + 1
 
 
@@ -164,7 +169,7 @@ def test_retries_end(store: MemoryStore) -> None:
             open_table(store).append(ROWS)
 
     with pytest.raises(CommitRetriesExhausted):
-        land_commit(
+        commit_with_retry(
             FaultyStore(store, before_call=interfere),
             request(store),
             sleep=naps.append,
@@ -177,8 +182,8 @@ def test_retries_end(store: MemoryStore) -> None:
 def test_a_conflict_is_a_value(store: MemoryStore) -> None:
     mine = request(store)
     DeltaTable.create("", pa.schema({"other": pa.int64()}), store=store, mode="replace")
-    refused = land_commit(store, mine)
-    assert isinstance(refused, Refused)
+    refused = commit_with_retry(store, mine)
+    assert isinstance(refused, Conflicted)
     assert refused.winner.version == 1
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow.merge_source import MergeSource, column_at
-from dagster_delta.engines.arrow.semi_join_filter import KeySieve
+from dagster_delta.engines.arrow.semi_join_filter import SemiJoinFilter
 from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, ROW_INDEX
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
@@ -141,7 +141,7 @@ class MergeJoin:
         """Per key, the values of the rows that can match: `pyarrow.ChunkedArray`s."""
         self._source_rows: list[Any] = []
         self._load()
-        self._sieve = self._find_sieve(condition)
+        self._semi_join = self._find_filter(condition)
 
     @property
     def target_paths(self) -> frozenset[tuple[str, ...]]:
@@ -165,13 +165,13 @@ class MergeJoin:
         Args:
             source: of batches as `pairs` takes them.
         """
-        if self._sieve is None:
+        if self._semi_join is None:
             return source
-        path, sieve = self._sieve
+        path, semi_join = self._semi_join
 
         def rows() -> Iterator[Any]:
             for batch in source():
-                kept = batch.filter(sieve.may_be_there(column_at(batch, path)))
+                kept = batch.filter(semi_join.may_be_there(column_at(batch, path)))
                 if kept.num_rows:
                     yield kept
 
@@ -224,11 +224,15 @@ class MergeJoin:
             for part, data_type in zip(parts, self._types, strict=True)
         ]
 
-    def _find_sieve(self, condition: MergeCondition) -> tuple[tuple[str, ...], KeySieve] | None:
-        """One for the first key that is a column of the target of a kind that can be sieved."""
-        for each, keys in zip(condition.keys, self.keys, strict=True):
-            if isinstance(each.target, Column) and not each.nulls_match and KeySieve.takes(keys):
-                return each.target.path[1:], KeySieve(keys)
+    def _find_filter(
+        self, condition: MergeCondition
+    ) -> tuple[tuple[str, ...], SemiJoinFilter] | None:
+        """A filter for the first key that is a column of the target and of a supported type."""
+        for key, values in zip(condition.keys, self.keys, strict=True):
+            if not isinstance(key.target, Column) or key.nulls_match:
+                continue
+            if SemiJoinFilter.takes(values):
+                return key.target.path[1:], SemiJoinFilter(values)
         return None
 
     def _open(self) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["KeySieve"]
+__all__ = ["SemiJoinFilter"]
 
 MAX_KEYS = 1_000_000
 """Of more keys too much would pass."""
@@ -23,7 +23,7 @@ _WIDTHS = {
 }
 
 
-class KeySieve:
+class SemiJoinFilter:
     """Knows some whole numbers by their low bits: what is one of them passes, and few others do.
 
     May be used by several threads.

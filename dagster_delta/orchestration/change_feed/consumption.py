@@ -24,7 +24,7 @@ from dagster_delta.errors import (
 from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges, VersionRange
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
-from dagster_delta.table.write.transaction import ApplicationProgress
+from dagster_delta.table.write.transaction import AppTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ class Consumption:
     """What one run takes of an upstream table."""
 
     changes: UpstreamChanges
-    progress: tuple[ApplicationProgress, ...]
+    progress: tuple[AppTransaction, ...]
     """What the target's commit records."""
 
     @property
@@ -122,7 +122,7 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
     planned = Consumption(
         UpstreamChanges(upstream.snapshot, (), columns=upstream.columns),
         tuple(
-            ApplicationProgress(application_id(table_id, key), upstream.snapshot.version, version)
+            AppTransaction(application_id(table_id, key), upstream.snapshot.version, version)
             for key, version in done.items()
         ),
     )

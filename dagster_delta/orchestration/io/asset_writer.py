@@ -26,7 +26,7 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import CommitResult, DeltaTable
     from dagster_delta.table.read.snapshot import Snapshot
-    from dagster_delta.table.write.transaction import ApplicationProgress
+    from dagster_delta.table.write.transaction import AppTransaction
 
 __all__ = ["AssetWrite", "WrittenAsset", "default_partition_columns", "write_asset"]
 
@@ -46,7 +46,7 @@ class AssetWrite:
     """The Dagster partitions of the run; None where the asset has none."""
     idempotency: tuple[str, int] | None
     commit_info: Mapping[str, object]
-    progress: tuple[ApplicationProgress, ...] = ()
+    progress: tuple[AppTransaction, ...] = ()
     """Applications that the commit moves on."""
     description: str | None = None
     """Of the asset; a new table takes it as its own."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dagster_delta.orchestration.io.type_handlers import LoadType
     from dagster_delta.table.read.scan import Scan
 
-__all__ = ["INPUT_PREFIX", "input_facts", "tell_input"]
+__all__ = ["INPUT_PREFIX", "input_facts", "log_input_metadata"]
 
 INPUT_PREFIX = "delta/input/"
 """Metadata key of what was read, before the name of the input."""
@@ -60,7 +60,7 @@ def input_facts(scan: Scan, load_type: LoadType, value: object) -> dict[str, Any
     return facts
 
 
-def tell_input(context: InputContext, facts: Mapping[str, Any]) -> None:
+def log_input_metadata(context: InputContext, facts: Mapping[str, Any]) -> None:
     """Put the facts about an input into the metadata of the running step; nothing happens outside
     of a step.
 

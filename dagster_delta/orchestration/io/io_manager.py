@@ -38,7 +38,7 @@ from dagster_delta.orchestration.io.change_feed_writer import (
     consumption_metadata,
     write_changes,
 )
-from dagster_delta.orchestration.io.input_metadata import input_facts, tell_input
+from dagster_delta.orchestration.io.input_metadata import input_facts, log_input_metadata
 from dagster_delta.orchestration.io.merge_config import MergeConfig
 from dagster_delta.orchestration.io.output_metadata import (
     commit_metadata,
@@ -243,7 +243,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         scan = snapshot.scan(columns=wanted.columns, where=where)
         context.log.debug("loading %s at version %d, where %s", name, snapshot.version, where)
         value = load_input(load_type, TableInput(table, scan, self._session))
-        tell_input(context, input_facts(scan, load_type, value))
+        log_input_metadata(context, input_facts(scan, load_type, value))
         return value
 
     def table_of(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> Snapshot | None:

@@ -145,7 +145,7 @@ def _change_column(
     if config.dry_run:
         log.info(f"dry run: {config.column} becomes {config.new_type}; {cost}")
         return ChangeReport(markdown, columns, is_dry_run=True)
-    told = _Teller(log)
+    told = _ProgressLog(log)
     table.change_column(
         config.column,
         config.new_type,
@@ -168,7 +168,7 @@ def _resume(
     state = _require(table)
     if config.dry_run:
         return _in_progress(state, log)
-    told = _Teller(log)
+    told = _ProgressLog(log)
     table.resume_column_change(
         batch_bytes=config.batch_bytes, engine=config.engine, commit_info=info, on_progress=told
     )
@@ -208,7 +208,7 @@ def _spell(state: ColumnChangeState) -> str:
     )
 
 
-class _Teller:
+class _ProgressLog:
     """Tells the log of every commit of a column change, and sums them up."""
 
     def __init__(self, log: Log) -> None:

@@ -26,7 +26,7 @@ from dagster_delta.table.read.watch import (
     start_cursor,
 )
 
-__all__ = ["CommitRules", "PartitionFilter", "SelectedCommit", "TableNews", "look_at_tables"]
+__all__ = ["CommitRules", "PartitionFilter", "PollResult", "SelectedCommit", "poll_tables"]
 
 # Requests wait for the network, not for each other: 500 tables take 16 rounds of them.
 _TABLES_AT_ONCE = 32
@@ -99,7 +99,7 @@ class SelectedCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class TableNews:
+class PollResult:
     """What one look at a table found."""
 
     uri: str
@@ -113,7 +113,7 @@ class TableNews:
     """Why nothing could be found out."""
 
 
-def look_at_tables(
+def poll_tables(
     uris: Sequence[str],
     state: SensorState,
     open_table: Callable[[str], ObjectStore],
@@ -121,7 +121,7 @@ def look_at_tables(
     *,
     now_ms: int,
     discovered: bool = False,
-) -> list[TableNews]:
+) -> list[PollResult]:
     """What is new in each table, in the order given. The failure of one stops no other.
 
     Args:
@@ -137,16 +137,16 @@ def look_at_tables(
         return []
     seen_before = discovered and state.discovered_at_ms is not None
 
-    def look(uri: str) -> TableNews:
+    def look(uri: str) -> PollResult:
         known = state.tables.get(uri)
         is_new = seen_before and uri not in state.tables
         try:
             return _look(open_table(uri), uri, known, rules, now_ms, is_new)
         except DeltaError as error:
             error.table = error.table or uri
-            return TableNews(uri, known, error=error)
+            return PollResult(uri, known, error=error)
         except OSError as error:
-            return TableNews(uri, known, error=_storage_failure(error, uri))
+            return PollResult(uri, known, error=_storage_failure(error, uri))
 
     with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(uris))) as pool:
         return list(pool.map(look, uris))
@@ -159,10 +159,10 @@ def _look(
     rules: CommitRules,
     now_ms: int,
     is_new: bool,
-) -> TableNews:
+) -> PollResult:
     if known is not None and known.waiting is not None and known.waiting.unsent_keys is not None:
         # Its last commits are still being handed out; younger ones stay where they are.
-        return TableNews(uri, known)
+        return PollResult(uri, known)
     if known is None:
         known = TableState(log=_first_cursor(store, "earliest" if is_new else rules.start_from))
     cursor, commits = read_new_commits(store, known.log, limit=rules.max_commits)
@@ -180,7 +180,7 @@ def _look(
         selected.append(SelectedCommit(commit, partitions))
         waiting = (waiting or _nothing_waiting(commit, now_ms)).absorb(commit, partitions)
     state = TableState(log=cursor, waiting=waiting)
-    return TableNews(uri, state, tuple(selected), is_missing=cursor.version == NOTHING_SEEN)
+    return PollResult(uri, state, tuple(selected), is_missing=cursor.version == NOTHING_SEEN)
 
 
 def _first_cursor(store: ObjectStore, start_from: StartFrom) -> LogCursor:

@@ -17,7 +17,7 @@ from dagster_delta.orchestration.sensors.table_changes import (
     TableChanges,
     commit_event,
 )
-from dagster_delta.orchestration.sensors.table_watcher import CommitRules, TableNews, look_at_tables
+from dagster_delta.orchestration.sensors.table_watcher import CommitRules, PollResult, poll_tables
 from dagster_delta.orchestration.sensors.watch_state import SensorState, TableState, WaitingChanges
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
@@ -70,7 +70,7 @@ class Watch:
         before = SensorState.from_cursor(context.cursor)
         now_ms = time.time_ns() // 1_000_000
         uris, discovered_at_ms = self._locations(before, now_ms)
-        news = look_at_tables(
+        news = poll_tables(
             uris,
             before,
             self._open,
@@ -110,7 +110,7 @@ class Watch:
         return store
 
 
-def _waiting_since(news: TableNews) -> tuple[float, str]:
+def _waiting_since(news: PollResult) -> tuple[float, str]:
     waiting = None if news.state is None else news.state.waiting
     return (float("inf") if waiting is None else waiting.seen_at_ms, news.uri)
 
@@ -131,7 +131,7 @@ class _Tick:
         self._waiting: list[str] = []
         self._count = 0
 
-    def take(self, news: TableNews) -> None:
+    def take(self, news: PollResult) -> None:
         """Deliver what one table has, all of it or, where something fails, none of it."""
         self._count += 1
         if news.error is not None or news.state is None:
@@ -163,7 +163,7 @@ class _Tick:
             self._failures.append(error)
 
     def _commit_events(
-        self, news: TableNews
+        self, news: PollResult
     ) -> list[dg.AssetMaterialization | dg.AssetObservation]:
         watch = self._watch
         if watch.asset_key is None:

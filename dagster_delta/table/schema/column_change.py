@@ -57,7 +57,7 @@ from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.row_selection import read_plan
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.write.committer import Refused
+from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.file_actions import tombstones
 from dagster_delta.table.write.planning import new_column_name, write_spec
 from dagster_delta.table.write.transaction import CommitResult, Transaction
@@ -312,7 +312,7 @@ class ColumnChangeJob:
         outcome = transaction.try_commit(
             OPERATION, parameters=_parameters(change, "reorganising"), user_info=self._commit_info
         )
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, Conflicted):
             # Another worker was first, or somebody cancelled: what follows tells which.
             return snapshot.update()
         self._tell(outcome.snapshot)
@@ -359,7 +359,7 @@ class ColumnChangeJob:
 
     def _fill_batch(
         self, snapshot: Snapshot, files: Any, change: ColumnChange
-    ) -> CommitResult | Refused:
+    ) -> CommitResult | Conflicted:
         spec = write_spec(snapshot.configuration, self._store.location, check_rows=False)
         plan, spec = keep_row_ids(read_plan(snapshot, files, None), spec)
         done = self._backfill(plan, spec)
@@ -381,7 +381,7 @@ class ColumnChangeJob:
             },
             user_info=self._commit_info,
         )
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, Conflicted):
             transaction.abandon()
             return outcome
         self._num_rows += done.num_rows
@@ -389,7 +389,7 @@ class ColumnChangeJob:
         self._bytes_written += sum(each.size_bytes for each in done.files)
         return outcome
 
-    def _publish(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult | Refused:
+    def _publish(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult | Conflicted:
         configuration = snapshot.configuration
         transaction = Transaction(self._store, snapshot, clock=self._clock)
         transaction.stage_configuration(published_configuration(configuration, change))

@@ -49,7 +49,7 @@ from dagster_delta.table.schema.configuration_change import stage_configuration_
 from dagster_delta.table.schema.existing_rows import ExistingFiles, RowValidation
 from dagster_delta.table.schema.feature_drop import drop_feature
 from dagster_delta.table.schema.file_columns import OlderFiles, check_unknown_to_files
-from dagster_delta.table.write.committer import Refused
+from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class _SchemaChange:
 
     def _try(
         self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan
-    ) -> CommitResult | Refused:
+    ) -> CommitResult | Conflicted:
         self._refuse_two_rewrites(plan)
         stage_configuration_change(transaction, plan.after)
         for name, text in plan.domains.items():

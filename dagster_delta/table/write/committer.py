@@ -1,4 +1,4 @@
-"""Landing one commit: put if absent, and when the version is taken, rebase or refuse.
+"""One commit: put if absent, and if the version is taken, rebase or report the conflict.
 
 Spec: Delta Log Entries (writers must never overwrite an entry).
 """
@@ -26,7 +26,7 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingActions
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["CommitRequest", "Landed", "Refused", "land_commit", "now_ms"]
+__all__ = ["CommitRequest", "Committed", "Conflicted", "commit_with_retry", "now_ms"]
 
 ENGINE_INFO = f"dagster-delta-protocol/{__version__}"
 
@@ -103,8 +103,8 @@ class CommitRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
-    """The commit stands in the log."""
+class Committed:
+    """The commit is in the log."""
 
     version: int
     commits: tuple[tuple[int, bytes], ...]
@@ -112,8 +112,8 @@ class Landed:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """The commit surely does not stand in the log: a winner conflicts with it."""
+class Conflicted:
+    """The commit is certainly not in the log: it conflicts with a commit of another writer."""
 
     conflict: Conflict
     winner: CommitActions
@@ -133,14 +133,14 @@ class _Progress:
         return 0 if self.base_version is None else self.base_version + 1
 
 
-def land_commit(
+def commit_with_retry(
     store: ObjectStore,
     request: CommitRequest,
     *,
     clock: Clock = now_ms,
     sleep: Callable[[float], None] = time.sleep,
     max_attempts: int = MAX_ATTEMPTS,
-) -> Landed | Refused:
+) -> Committed | Conflicted:
     """The commit in the log, or the conflict that keeps it out.
 
     Args:
@@ -169,7 +169,7 @@ def land_commit(
             highest_row_id=progress.highest_row_id,
         )
         if _put(store, version, data, request.transaction_id):
-            return Landed(version, (*progress.commits, (version, data)))
+            return Committed(version, (*progress.commits, (version, data)))
         # Before the commits of others are read: those made during the pause would take the next
         # version from this writer, again and again.
         _pause(attempt, sleep)
@@ -240,7 +240,7 @@ def _unknown(
 
 def _follow_winners(
     store: ObjectStore, request: CommitRequest, progress: _Progress
-) -> Landed | Refused | None:
+) -> Committed | Conflicted | None:
     """Read what landed instead; None when the commit may be tried again on top of it."""
     contested = progress.next_version
     while True:
@@ -258,10 +258,10 @@ def _follow_winners(
         progress.commits.append((version, data))
         info = winner.commit_info or {}
         if info.get("txnId") == request.transaction_id:
-            return Landed(version, tuple(progress.commits))
+            return Committed(version, tuple(progress.commits))
         conflict = check_conflicts(request.facts, [winner])
         if conflict is not None:
-            return Refused(conflict, winner)
+            return Conflicted(conflict, winner)
         progress.base_version = version
         progress.previous_ms = max(progress.previous_ms, _in_commit_ms(info))
         assigned = parse_high_water_mark(winner.domain_metadata)

@@ -32,7 +32,7 @@ from dagster_delta.protocol.features.text_limits import text_limits
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import StoreLocation
-from dagster_delta.table.write.transaction import ApplicationProgress
+from dagster_delta.table.write.transaction import AppTransaction
 
 __all__ = [
     "SchemaMode",
@@ -71,7 +71,7 @@ class WriteOptions:
     """Spark SQL that every new row has to satisfy."""
     properties: Mapping[str, object] | None = None
     """Table properties, where the write creates the table."""
-    progress: Sequence[ApplicationProgress] = ()
+    progress: Sequence[AppTransaction] = ()
     """Applications that get on with the write, and only from where they stood."""
     description: str | None = None
     """What catalogs and tools say about the table, where the write creates it."""

@@ -15,7 +15,7 @@ from dagster_delta.engines import engine_for_changes
 from dagster_delta.engines.engine import Assignment, RowChangeEngine
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.row_selection import select_rows
-from dagster_delta.table.write.application_record import ApplicationRecord
+from dagster_delta.table.write.app_transactions import ApplicationRecord
 from dagster_delta.table.write.row_changes import RowChangeCounts, change_rows, refuse_append_only
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 

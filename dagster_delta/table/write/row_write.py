@@ -22,7 +22,7 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.row_selection import read_plan, select_rows
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.write.committer import Refused
+from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.file_actions import file_table
 from dagster_delta.table.write.planning import (
     WriteOptions,
@@ -347,7 +347,7 @@ class RowWrite:
             outcome = self.transaction.try_commit(
                 "WRITE", parameters=parameters, metrics=metrics, user_info=self.options.commit_info
             )
-            if not isinstance(outcome, Refused):
+            if not isinstance(outcome, Conflicted):
                 return outcome
             done = self._done_by_winner(outcome)
             if done is None and self._joins_created_table(configuration, parameters):
@@ -360,7 +360,7 @@ class RowWrite:
                 raise outcome.conflict.to_error(table=self.store.location.uri)
             return done
 
-    def _done_by_winner(self, refused: Refused) -> CommitResult | None:
+    def _done_by_winner(self, refused: Conflicted) -> CommitResult | None:
         """The result of the call, where the winner is the same transaction of the application."""
         if self.options.idempotency is None:
             return None

@@ -47,13 +47,13 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
-from dagster_delta.table.write.committer import CommitRequest, Refused, land_commit, now_ms
+from dagster_delta.table.write.committer import CommitRequest, Conflicted, commit_with_retry, now_ms
 from dagster_delta.table.write.newest_commit import check_newest_commit
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["ApplicationProgress", "CommitResult", "Transaction"]
+__all__ = ["AppTransaction", "CommitResult", "Transaction"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class CommitResult:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplicationProgress:
+class AppTransaction:
     """How far an application gets with a commit, and how far it has to be before.
 
     Spec: Transaction Identifiers.
@@ -230,7 +230,7 @@ class Transaction:
         """Record that an application has reached `version`, as part of the commit."""
         self._applications[app_id] = version
 
-    def advance_application(self, progress: ApplicationProgress) -> None:
+    def advance_application(self, progress: AppTransaction) -> None:
         """Record the progress of an application as part of the commit, if it is still where the
         change expects it.
 
@@ -305,7 +305,7 @@ class Transaction:
         outcome = self.try_commit(
             operation, parameters=parameters, metrics=metrics, user_info=user_info
         )
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, Conflicted):
             self.abandon()
             raise outcome.conflict.to_error(table=self.store.location.uri)
         return outcome
@@ -317,7 +317,7 @@ class Transaction:
         parameters: Mapping[str, object] | None = None,
         metrics: Mapping[str, int | str] | None = None,
         user_info: Mapping[str, object] | None = None,
-    ) -> CommitResult | Refused:
+    ) -> CommitResult | Conflicted:
         """Like `commit`, but returns a conflict, and keeps the files written for the change.
 
         Raises:
@@ -327,7 +327,7 @@ class Transaction:
         metrics = dict(metrics or {})
         try:
             request = self._request(operation, parameters or {}, metrics, user_info or {})
-            outcome = land_commit(self.store, request, clock=self.clock)
+            outcome = commit_with_retry(self.store, request, clock=self.clock)
         except (
             CommitRetriesExhausted,
             ConditionalPutUnsupported,
@@ -337,7 +337,7 @@ class Transaction:
             # These say that the commit surely does not stand in the log.
             self.abandon()
             raise
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, Conflicted):
             return outcome
         snapshot = follow_commit(self.store, self.snapshot, outcome.commits, clock=self.clock)
         return CommitResult(outcome.version, metrics, snapshot)

@@ -101,7 +101,7 @@ def _texts(frame: DataFrame) -> Iterator[Column]:
 
 
 @dataclass(eq=False, frozen=True, slots=True)
-class _Loan:
+class _ConfOverride:
     session: SparkSession
     max_records: str | None
     """As the user has set it; None for Spark's default."""
@@ -120,7 +120,7 @@ class _Lending:
     """What the sessions of this process have lent. Thread-safe."""
 
     def __init__(self) -> None:
-        self._loans: list[_Loan] = []
+        self._loans: list[_ConfOverride] = []
         self._suspensions = 0
 
     @contextmanager
@@ -158,7 +158,7 @@ _lending = _Lending()
 _tables_of_long_rows: set[str] = set()
 
 
-def _lend(session: SparkSession) -> _Loan | None:
+def _lend(session: SparkSession) -> _ConfOverride | None:
     """A loan, or None where the session bounds bytes otherwise, or lets nobody set that."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -167,7 +167,7 @@ def _lend(session: SparkSession) -> _Loan | None:
     if before is None or session_conf(session, _MAX_BYTES) != _DEFAULT_BYTES:
         return None
     # A default that stood there by name would be a choice of the user's.
-    loan = _Loan(session, session.conf.get(MAX_RECORDS, None))
+    loan = _ConfOverride(session, session.conf.get(MAX_RECORDS, None))
     rows = min(_BATCH_ROWS, int(before) if int(before) > 0 else _BATCH_ROWS)
     try:
         session.conf.set(MAX_RECORDS, str(rows))

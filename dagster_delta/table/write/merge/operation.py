@@ -37,7 +37,7 @@ from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.read.row_selection import SelectedRows
-from dagster_delta.table.write.merge.outcome import MergeOutcome, MergeTimes, land_merge
+from dagster_delta.table.write.merge.outcome import MergeOutcome, MergeTimes, commit_merge
 from dagster_delta.table.write.merge.schema_change import merged_configuration
 from dagster_delta.table.write.merge.scope import MergeScope, matching_predicate
 from dagster_delta.table.write.merge.statement import MergeStatement
@@ -93,7 +93,7 @@ def merge_rows(
                 raise
             return _merge_on_spark(transaction, snapshot, statement, times, directory, source)
         outcome = merging.run(times)
-        return land_merge(transaction, snapshot, statement, outcome, ArrowEngine(), times)
+        return commit_merge(transaction, snapshot, statement, outcome, ArrowEngine(), times)
 
 
 def _spark_is_there(store: ObjectStore) -> bool:
@@ -115,7 +115,7 @@ def _merge_on_spark(
     engine = SparkEngine(session)
     data = statement.source if source is None else source
     outcome = merge_frames(engine, transaction, snapshot, statement, data, times, directory)
-    return land_merge(transaction, snapshot, statement, outcome, engine, times)
+    return commit_merge(transaction, snapshot, statement, outcome, engine, times)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from dagster_delta.table.write.transaction import CommitResult, Transaction
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["MergeOutcome", "MergeTimes", "land_merge"]
+__all__ = ["MergeOutcome", "MergeTimes", "commit_merge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def stage_merge(
     return change_rows(transaction, outcome.selected, engine, records_changes=False)
 
 
-def land_merge(
+def commit_merge(
     transaction: Transaction,
     snapshot: Snapshot,
     statement: MergeStatement,

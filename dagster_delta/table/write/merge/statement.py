@@ -15,8 +15,8 @@ from dagster_delta.engines.sql.moments import at_statement
 from dagster_delta.engines.statements.merge_clauses import ClauseKind, ClauseText
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.table.write.application_record import ApplicationRecord
-from dagster_delta.table.write.transaction import ApplicationProgress
+from dagster_delta.table.write.app_transactions import ApplicationRecord
+from dagster_delta.table.write.transaction import AppTransaction
 
 __all__ = ["MergeSchemaMode", "MergeStatement"]
 
@@ -40,7 +40,7 @@ class MergeStatement:
     """Application id and version under which the merge is done at most once."""
     check: str | None = None
     """Spark SQL that every new row has to satisfy."""
-    progress: tuple[ApplicationProgress, ...] = ()
+    progress: tuple[AppTransaction, ...] = ()
     """Applications that get on with the merge, and only from where they stood."""
     engine: str | None = None
     """`arrow` or `spark`; None lets source and expressions decide."""

@@ -10,21 +10,21 @@ import pytest
 
 from dagster_delta.errors import ConcurrentTransaction, PartitionMismatch
 from dagster_delta.table.delta_table import CommitResult, DeltaTable
-from dagster_delta.table.write.transaction import ApplicationProgress
+from dagster_delta.table.write.transaction import AppTransaction
 
 ROWS = pa.table({"id": [1, 2], "v": ["a", "b"]})
 
 
-def step(version: int, after: int | None) -> list[ApplicationProgress]:
-    return [ApplicationProgress("app", version, after)]
+def step(version: int, after: int | None) -> list[AppTransaction]:
+    return [AppTransaction("app", version, after)]
 
 
-def merge(table: DeltaTable, rows: pa.Table, progress: list[ApplicationProgress]) -> CommitResult:
+def merge(table: DeltaTable, rows: pa.Table, progress: list[AppTransaction]) -> CommitResult:
     builder = table.merge(rows, "t.id = s.id", progress=progress)
     return builder.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
-WRITES: dict[str, Callable[[DeltaTable, list[ApplicationProgress]], CommitResult]] = {
+WRITES: dict[str, Callable[[DeltaTable, list[AppTransaction]], CommitResult]] = {
     "append": lambda table, progress: table.append(ROWS, progress=progress),
     "overwrite": lambda table, progress: table.overwrite(ROWS, progress=progress),
     "merge": lambda table, progress: merge(table, ROWS, progress),

@@ -1,4 +1,4 @@
-"""What a commit says of the applications whose work it does, and whether it was done before.
+"""The `txn` actions of a commit, and whether the table has them already.
 
 Spec: Transaction Identifiers.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.table.write.transaction import ApplicationProgress, Transaction
+from dagster_delta.table.write.transaction import AppTransaction, Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
@@ -19,11 +19,11 @@ __all__ = ["ApplicationRecord"]
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRecord:
-    """Applications that get on with an operation."""
+    """The `txn` actions to record with a commit."""
 
     idempotency: tuple[str, int] | None = None
     """Application id and version under which the operation is done at most once."""
-    progress: tuple[ApplicationProgress, ...] = ()
+    progress: tuple[AppTransaction, ...] = ()
     """Applications that get on with it, and only from where they stood."""
 
     def __post_init__(self) -> None:

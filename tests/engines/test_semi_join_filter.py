@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.arrow import semi_join_filter as key_sieve
-from dagster_delta.engines.arrow.semi_join_filter import KeySieve
+from dagster_delta.engines.arrow import semi_join_filter
+from dagster_delta.engines.arrow.semi_join_filter import SemiJoinFilter
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 
@@ -22,9 +22,9 @@ LONGS = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 5)
 def test_what_is_there_passes(chunks: list[list[int | None]], others: list[int | None]) -> None:
     keys = pa.chunked_array(chunks, pa.int64())
     known = [each for each in keys.to_pylist() if each is not None]
-    sieve = KeySieve(keys)
+    semi_join = SemiJoinFilter(keys)
     values = pa.array([None, *others, *known], pa.int64()).slice(1)
-    passes = sieve.may_be_there(values).to_pylist()
+    passes = semi_join.may_be_there(values).to_pylist()
     assert len(passes) == len(values)
     assert all(
         passed for passed, value in zip(passes, values.to_pylist(), strict=True) if value in known
@@ -32,16 +32,16 @@ def test_what_is_there_passes(chunks: list[list[int | None]], others: list[int |
 
 
 def test_little_else_passes() -> None:
-    sieve = KeySieve(pa.chunked_array([pa.array(range(0, 10**9, 10**6 + 3))]))
-    passes = sieve.may_be_there(pa.array(range(0, 10**8, 997)))
+    semi_join = SemiJoinFilter(pa.chunked_array([pa.array(range(0, 10**9, 10**6 + 3))]))
+    passes = semi_join.may_be_there(pa.array(range(0, 10**8, 997)))
     assert passes.true_count < len(passes) / 8
 
 
-def test_many_keys_and_texts_are_not_sieved(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert KeySieve.takes(pa.chunked_array([[1, 2]]))
-    assert not KeySieve.takes(pa.chunked_array([["1", "2"]]))
-    monkeypatch.setattr(key_sieve, "MAX_KEYS", 1)
-    assert not KeySieve.takes(pa.chunked_array([[1, 2]]))
+def test_many_keys_and_texts_are_not_filtered(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SemiJoinFilter.takes(pa.chunked_array([[1, 2]]))
+    assert not SemiJoinFilter.takes(pa.chunked_array([["1", "2"]]))
+    monkeypatch.setattr(semi_join_filter, "MAX_KEYS", 1)
+    assert not SemiJoinFilter.takes(pa.chunked_array([[1, 2]]))
 
 
 @pytest.mark.parametrize(
