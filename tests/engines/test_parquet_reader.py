@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from dagster_delta.engines.parquet.read import data_file_reader, opened_file
+from dagster_delta.engines.parquet.read import batch_sizes, data_file_reader, opened_file
 from dagster_delta.engines.parquet.read import reader as parquet_reader
 from dagster_delta.engines.parquet.write import writer as parquet_writer
 from dagster_delta.engines.sql.expressions import parse_expression
@@ -447,7 +447,7 @@ def test_a_filter_keeps_exactly_its_rows(
     monkeypatch: pytest.MonkeyPatch, sql: str, keep: Any, columns: list[str], mode: Any
 ) -> None:
     monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 16)
-    monkeypatch.setattr(opened_file, "BATCH_ROWS", 5)
+    monkeypatch.setattr(batch_sizes, "BATCH_ROWS", 5)
     schema = schema_of(FILTERED)
     config = (
         configuration(schema, ["p"])
@@ -541,7 +541,7 @@ def many_files(store: MemoryStore, count: int, rows: int) -> tuple[Sequence[AddF
 
 def test_rows_come_in_the_order_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_file_reader, "SPLIT_FILE_BYTES", 1)
-    monkeypatch.setattr(opened_file, "BATCH_ROWS", 7)
+    monkeypatch.setattr(batch_sizes, "BATCH_ROWS", 7)
     monkeypatch.setattr(parquet_writer, "ROW_GROUP_ROWS", 20)
     monkeypatch.setattr(parquet_reader, "MAX_BUFFERED_BYTES", 500)
     store = MemoryStore()

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from dagster_delta.engines.parquet.read.batch_sizes import BATCH_BYTES
 from dagster_delta.engines.parquet.read.file_projection import FileProjection
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
@@ -238,11 +239,23 @@ class DataFileReader:
             position += raw.num_rows
 
     def _read_matching(self, opened: OpenedFile, group: int) -> Iterator[Any]:
-        selected, first_columns = self._match(opened, group)
-        if not selected.true_count:
-            return
+        position = 0
+        rest = _RawRows(self._raw_rest(opened, group))
+        for selected, first_columns in self._matches(opened, group):
+            if selected.true_count:
+                start = opened.first_rows[group] + position
+                yield from self._matching(opened, start, selected, first_columns, rest)
+            else:
+                # Decoded only if a later row passes.
+                rest.skip(len(selected))
+            position += len(selected)
+
+    def _matching(
+        self, opened: OpenedFile, start: int, selected: Any, first_columns: Any, rest: _RawRows
+    ) -> Iterator[Any]:
+        """The batches of a run of rows: the filter's columns of the selected ones are known."""
         position = taken = 0
-        for rows, length in self._decode_rest(opened, group, selected):
+        for rows, length in self._decode_rest(opened, selected, rest):
             mask = selected.slice(position, length)
             count = mask.true_count
             if count:
@@ -250,8 +263,7 @@ class DataFileReader:
                 for name in self._first.names:
                     found[name] = first_columns[name].slice(taken, count).combine_chunks()
                 arrays = [found[name] for name in self._columns]
-                start = opened.first_rows[group] + position
-                yield self._located(arrays, opened.file, start, length, mask, count)
+                yield self._located(arrays, opened.file, start + position, length, mask, count)
             position += length
             taken += count
 
@@ -267,8 +279,12 @@ class DataFileReader:
                 arrays = [*arrays, *positions]
         return _batch(arrays, self.schema, count)
 
+    def _raw_rest(self, opened: OpenedFile, group: int) -> Iterator[Any]:
+        projection = self._rest.projection(opened.arrow_schema)
+        yield from opened.decode(group, projection.parquet_columns)
+
     def _decode_rest(
-        self, opened: OpenedFile, group: int, selected: Any
+        self, opened: OpenedFile, selected: Any, rest: _RawRows
     ) -> Iterator[tuple[list[Any], int]]:
         """The columns besides the filter's, batch by batch: the selected rows of them, and how many
         rows the batch was taken from.
@@ -278,24 +294,26 @@ class DataFileReader:
             return
         position = 0
         projection = self._rest.projection(opened.arrow_schema)
-        for raw in opened.decode(group, projection.parquet_columns):
+        for raw in rest.take(len(selected)):
             rows, count = _filter(raw, selected.slice(position, raw.num_rows))
             position += raw.num_rows
             arrays = self._rest.arrays(projection, rows, opened.file, count) if count else []
             yield arrays, raw.num_rows
 
-    def _match(self, opened: OpenedFile, group: int) -> tuple[Any, Any]:
-        """Which rows of a row group are wanted and pass the filter.
+    def _matches(self, opened: OpenedFile, group: int) -> Iterator[tuple[Any, Any]]:
+        """Which rows of a row group are wanted and pass the filter, in runs of rows: one run,
+        unless the filter's columns of the rows that pass take more than `BATCH_BYTES`.
 
         Returns:
-            A `pyarrow.BooleanArray` of all its rows, and a `pyarrow.Table` of the filter's columns
-            in those that pass.
+            A `pyarrow.BooleanArray` of the rows of a run, and a `pyarrow.Table` of the filter's
+            columns in those that pass.
         """
         assert self._where is not None  # noqa: S101  it is what chose this way of reading
         position = opened.first_rows[group]
         projection = self._first.projection(opened.arrow_schema)
-        masks = []
-        batches = []
+        masks: list[Any] = []
+        batches: list[Any] = []
+        size_bytes = 0
         for raw in opened.decode(group, projection.parquet_columns):
             wanted = opened.wanted_rows(position, raw.num_rows)
             position += raw.num_rows
@@ -304,12 +322,16 @@ class DataFileReader:
             arrays = self._first.arrays(projection, rows, opened.file, count)
             batch = _batch(arrays, self._first.schema, count)
             mask = pc.fill_null(self._where.mask(batch), FALSE)
-            masks.append(mask if wanted is None else pc.replace_with_mask(wanted, wanted, mask))
             passed, count = _filter(batch, mask)
+            if batches and size_bytes + passed.nbytes > BATCH_BYTES:
+                yield pa.concat_arrays(masks), pa.Table.from_batches(batches, self._first.schema)
+                masks, batches, size_bytes = [], [], 0
+            masks.append(mask if wanted is None else pc.replace_with_mask(wanted, wanted, mask))
             if count:
                 batches.append(passed)
-        selected = pa.concat_arrays(masks) if masks else pa.array([], pa.bool_())
-        return selected, pa.Table.from_batches(batches, self._first.schema)
+                size_bytes += passed.nbytes
+        if masks:
+            yield pa.concat_arrays(masks), pa.Table.from_batches(batches, self._first.schema)
 
     def naming(self, file: DataFile) -> AbstractContextManager[None]:
         """Errors from here on name the table and the data file, those of the system included."""
@@ -365,6 +387,36 @@ def _rows(count: int) -> Any:
     """A `pyarrow.RecordBatch` of rows without columns."""
     nothing = pa.struct([])
     return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(nothing, count, [None]))
+
+
+class _RawRows:
+    """Decoded rows of a row group, of which some are taken and others skipped."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._current: Any = None
+        self._skipped = 0
+
+    def skip(self, count: int) -> None:
+        """Leave out the next rows; they are decoded once later rows are taken."""
+        self._skipped += count
+
+    def take(self, count: int) -> Iterator[Any]:
+        """The next rows, as `pyarrow.RecordBatch`es of raw columns."""
+        while self._skipped:
+            self._skipped -= self._next(self._skipped).num_rows
+        while count:
+            rows = self._next(count)
+            count -= rows.num_rows
+            yield rows
+
+    def _next(self, most: int) -> Any:
+        batch = self._current if self._current is not None else next(self._batches)
+        if batch.num_rows <= most:
+            self._current = None
+            return batch
+        self._current = batch.slice(most)
+        return batch.slice(0, most)
 
 
 class _ColumnSet:

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from dagster_delta.engines.parquet.read.source import open_parquet, repetitive_columns
+from dagster_delta.engines.parquet.read.batch_sizes import BatchSizes, split_by_bytes
+from dagster_delta.engines.parquet.read.source import (
+    columns_with_long_entries,
+    open_parquet,
+    repetitive_columns,
+)
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
 
@@ -22,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenedFile"]
 
-BATCH_ROWS = 65_536
-"""Rows decoded at once. A multiple of what a container of a deletion vector covers."""
 WIDE_ROW_GROUP_BYTES = 16 * 1024 * 1024
 """So many bytes of columns and more are decoded by several threads, column by column: a worker that
 reads ahead in one row group would fill the buffer and wait."""
@@ -95,32 +98,56 @@ class OpenedFile:
         return wanted
 
     def decode(self, group: int, parquet_columns: list[int]) -> Iterator[Any]:
-        """Parquet columns of a row group, as `pyarrow.RecordBatch`es.
+        """Parquet columns of a row group, as `pyarrow.RecordBatch`es of at most `BATCH_BYTES` after
+        their dictionaries are expanded.
 
         Raises:
             InvalidTable: there are fewer rows than the footer says.
         """
-        # A reader of its own: one reader must not decode on two threads.
-        dictionaries = repetitive_columns(self.footer, group, parquet_columns)
-        parquet = open_parquet(
-            self.handle,
-            footer=self.footer,
-            dictionaries=dictionaries,
-            is_remote=self.is_remote,
-            verifies_pages=self.verifies_pages,
-        )
         row_group = self.footer.row_group(group)
-        sizes = (row_group.column(each).total_uncompressed_size for each in parquet_columns)
-        is_wide = sum(sizes) >= WIDE_ROW_GROUP_BYTES
+        dictionaries = self._dictionaries(group, parquet_columns)
+        sizes = BatchSizes(self.footer, group, parquet_columns, dictionaries)
+        # A reader of its own: one reader must not decode on two threads.
+        parquet = self._open(dictionaries)
+        encoded = (row_group.column(each).total_uncompressed_size for each in parquet_columns)
+        is_wide = sum(encoded) >= WIDE_ROW_GROUP_BYTES
         missing = row_group.num_rows
         for batch in parquet.iter_batches(
-            BATCH_ROWS, [group], parquet_columns, use_threads=is_wide
+            sizes.rows, [group], parquet_columns, use_threads=is_wide
         ):
             missing -= batch.num_rows
-            yield batch
+            sizes.observe(batch)
+            # The decoder asks for the size again before each batch.
+            parquet.set_batch_size(sizes.rows)
+            yield from split_by_bytes(batch)
         # Arrow passes over what its header calls neither data nor dictionary, be it by damage.
         if missing:
             raise InvalidTable(
                 f"the data file lacks {missing} of the {row_group.num_rows} rows of a row group: "
                 "it is damaged; restore it from a copy, or restore the table to an older version"
             )
+
+    def has_long_entries(self, group: int) -> bool:
+        """Whether a row group has text whose decoded size its footer does not tell, see
+        `columns_with_long_entries`.
+        """
+        columns = range(self.footer.num_columns)
+        return bool(columns_with_long_entries(self.handle, self.footer, group, columns))
+
+    def _dictionaries(self, group: int, parquet_columns: list[int]) -> list[int]:
+        """The Parquet columns to decode as dictionaries."""
+        repetitive = repetitive_columns(self.footer, group, parquet_columns)
+        if self.is_remote:
+            # A look at the other dictionaries costs a round trip for each.
+            return repetitive
+        rest = [index for index in parquet_columns if index not in repetitive]
+        return [*repetitive, *columns_with_long_entries(self.handle, self.footer, group, rest)]
+
+    def _open(self, dictionaries: list[int]) -> Any:
+        return open_parquet(
+            self.handle,
+            footer=self.footer,
+            dictionaries=dictionaries,
+            is_remote=self.is_remote,
+            verifies_pages=self.verifies_pages,
+        )

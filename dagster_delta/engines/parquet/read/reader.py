@@ -28,6 +28,8 @@ MAX_BUFFERED_BYTES = 24 * 1024 * 1024
 """Arrow bytes that wait for the consumer."""
 SMALL_BATCH_ROWS = 16_384
 """Batches of fewer rows are put together, so that many small files do not make many batches."""
+SMALL_BATCH_BYTES = 4 * 1024 * 1024
+"""Batches of more Arrow bytes stay as they are, however few rows they have."""
 
 _REMOTE_THREADS = 8
 _MAX_LOCAL_THREADS = 16
@@ -108,15 +110,20 @@ def _thread_count(store: ObjectStore) -> int:
 
 def _merge_small(batches: Iterable[Any]) -> Iterator[Any]:
     waiting: list[Any] = []
-    waiting_rows = 0
+    waiting_rows = waiting_bytes = 0
     for batch in batches:
         is_small = isinstance(batch, pa.RecordBatch) and batch.num_rows < SMALL_BATCH_ROWS
         if is_small:
+            size_bytes = batch.nbytes
+            is_small = size_bytes < SMALL_BATCH_BYTES
+        if is_small:
             waiting.append(batch)
             waiting_rows += batch.num_rows
-        if waiting and (not is_small or waiting_rows >= SMALL_BATCH_ROWS):
+            waiting_bytes += size_bytes
+        is_enough = waiting_rows >= SMALL_BATCH_ROWS or waiting_bytes >= SMALL_BATCH_BYTES
+        if waiting and (not is_small or is_enough):
             yield from _merge(waiting)
-            waiting, waiting_rows = [], 0
+            waiting, waiting_rows, waiting_bytes = [], 0, 0
         if not is_small:
             yield batch
     if waiting:

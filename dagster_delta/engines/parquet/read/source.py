@@ -8,12 +8,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagster_delta.engines.parquet.read.batch_sizes import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    longest_entry,
+    may_expand,
+)
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable
 from dagster_delta.protocol.checkpoint.parquet_footer import open_footer
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, storage_failure
 from dagster_delta.storage.object_store import ObjectStore
 
 __all__ = [
+    "columns_with_long_entries",
     "count_file_rows",
     "naming_data_file",
     "open_parquet",
@@ -81,8 +88,7 @@ def repetitive_columns(footer: Any, group: int, parquet_columns: Sequence[int]) 
     row_group = footer.row_group(group)
     found = []
     for index in parquet_columns:
-        column = footer.schema.column(index)
-        if column.physical_type != "BYTE_ARRAY" or column.path != column.name:
+        if not _is_top_level_text(footer.schema.column(index)):
             continue
         chunk = row_group.column(index)
         if chunk.has_dictionary_page and (
@@ -90,6 +96,49 @@ def repetitive_columns(footer: Any, group: int, parquet_columns: Sequence[int]) 
         ):
             found.append(index)
     return found
+
+
+def columns_with_long_entries(
+    handle: Any, footer: Any, group: int, parquet_columns: Sequence[int]
+) -> list[int]:
+    """Those of the Parquet columns that are top-level text with long entries in the dictionary.
+
+    Any row may have such an entry, so the decoded size of rows is known only from their indexes
+    into the dictionary.
+
+    Args:
+        handle: `pyarrow.NativeFile` of the file.
+        footer: its `pyarrow.parquet.FileMetaData`.
+        group: index of the row group.
+        parquet_columns: indexes of the columns to look at.
+
+    Raises:
+        pyarrow.ArrowInvalid, OSError: the file cannot be read, or is damaged.
+    """
+    row_group, schema = footer.row_group(group), footer.schema
+    expandable = [
+        index
+        for index in parquet_columns
+        if _is_top_level_text(schema.column(index))
+        and row_group.column(index).has_dictionary_page
+        and may_expand(row_group.column(index), schema.column(index))
+    ]
+    if not expandable:
+        return []
+    reader = open_parquet(handle, footer=footer, dictionaries=expandable, is_remote=False)
+    first = next(reader.iter_batches(1, [group], expandable, use_threads=False), None)
+    if first is None:
+        return []
+    # The columns of a batch are in the order of the file.
+    return [
+        index
+        for index, column in zip(sorted(expandable), first.columns, strict=True)
+        if longest_entry(column.dictionary) * BATCH_ROWS > BATCH_BYTES
+    ]
+
+
+def _is_top_level_text(column: Any) -> bool:
+    return bool(column.physical_type == "BYTE_ARRAY" and column.path == column.name)
 
 
 def count_file_rows(store: ObjectStore, path: str) -> int:

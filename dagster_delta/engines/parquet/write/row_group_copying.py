@@ -370,7 +370,8 @@ class RowGroupCopier:
 
 
 def _is_large(opened: OpenedFile, group: int) -> bool:
-    return bool(opened.footer.row_group(group).total_byte_size > MAX_ROW_GROUP_BYTES)
+    size_bytes = opened.footer.row_group(group).total_byte_size
+    return bool(size_bytes > MAX_ROW_GROUP_BYTES) or opened.has_long_entries(group)
 
 
 def _put_values(column: Any, values: Any, marks: Any) -> Any:
