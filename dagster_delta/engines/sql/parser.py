@@ -240,7 +240,7 @@ class _Parser:
                 left = Function("not", (Function("=", (left, right)),))
             else:
                 left = Function(name, (left, right))
-        if self._token.is_operator("|", "^", "&"):
+        if self._token.is_operator("|", "^", "&", "<<", ">>", ">>>"):
             self._leave("bitwise operators are not supported")
         return left
 
@@ -352,6 +352,8 @@ class _Parser:
             return LiteralSyntax(None, PrimitiveType("void"))
         if word == "CASE":
             return self._case()
+        if word == "INTERVAL" and following.kind == "number":
+            self._leave("an interval stands where no moment is moved by it")
         if following.kind == "string":
             return typed_literal(self._sql, self._next(), self._strings())
         if following.is_operator("("):
@@ -430,7 +432,8 @@ class _Parser:
             source = self.expression()
             self._expect(")")
             return Function("extract", (LiteralSyntax(unit, PrimitiveType("string")), source))
-        arguments = [self.expression()]
+        # Of `position(a IN b)`, IN is no predicate.
+        arguments = [self._value() if name == "position" else self.expression()]
         while not self._take_operator(")"):
             if not (self._take_operator(",") or self._take_word("FROM", "FOR")):
                 self._leave("expected a comma")

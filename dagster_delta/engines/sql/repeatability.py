@@ -25,8 +25,8 @@ RANDOM = frozenset(
 OF_THE_SESSION = frozenset(
     {
         "curdate", "current_catalog", "current_database", "current_date", "current_schema",
-        "current_timestamp", "current_timezone", "current_user", "localtimestamp", "now",
-        "session_user", "user",
+        "current_time", "current_timestamp", "current_timezone", "current_user", "localtimestamp",
+        "now", "session_user", "user",
     }
 )  # fmt: skip
 """Functions of the clock and the session: one value for all rows of a statement."""
