@@ -44,6 +44,7 @@ from dagster_delta.storage.locations import (
     scheme_of,
     strip_file_scheme,
 )
+from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
 
 __all__ = ["LocalStore"]
@@ -91,6 +92,7 @@ class LocalStore:
             try:
                 status = os.fstat(descriptor)
                 self._check_regular(status, path)
+                check_log_file_size(path, status.st_size)
                 return _read_up_to(descriptor, status.st_size)
             finally:
                 os.close(descriptor)

@@ -31,6 +31,7 @@ from dagster_delta.storage.locations import (
     join_path,
     scheme_of,
 )
+from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLocation
 from dagster_delta.storage.s3_connection import connect
 from dagster_delta.storage.s3_options import parse_s3_options
@@ -239,6 +240,7 @@ class S3Store:
                 if error_status(error) == 416:  # the range starts at or after the end
                     return b""
                 raise
+            check_log_file_size(path, answer["ContentLength"])
             return self._requests.body(answer)
 
         return self._requests.ask(path, get)

@@ -20,6 +20,13 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.sql.casts import cast_may_raise, cast_sql, duckdb_type
 from dagster_delta.engines.sql.functions import WHITELIST
+from dagster_delta.engines.sql.memory_bounds import (
+    MAX_ROW_BYTES,
+    check_constant_growth,
+    grows,
+    longest_value,
+    row_bytes,
+)
 from dagster_delta.engines.sql.rules import types_of
 from dagster_delta.engines.sql.text_casts import reads_text, register_text_casts
 from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Refused, Typed, walk
@@ -39,6 +46,8 @@ __all__ = ["SEALED_CONFIG", "DuckDbEvaluator", "duckdb_input"]
 
 # Guards repeat their operand, so nested ones grow fast; nobody writes such a filter by hand.
 _MAX_SQL_LENGTH = 1_000_000
+# Of one batch, where the texts of it grow.
+_MAX_RESULT_BYTES = 1024 * 1024 * 1024
 
 
 SEALED_CONFIG: Mapping[str, Any] = {
@@ -60,8 +69,10 @@ class DuckDbEvaluator:
         """Raise early for what cannot be computed.
 
         Raises:
-            UnsupportedExpression: the SQL would grow beyond measure.
+            UnsupportedExpression: the SQL, or the texts that it makes, would grow beyond measure.
         """
+        check_constant_growth(expression)
+        self._growing = expression if grows(expression) else None
         self._inputs: dict[tuple[str, ...], tuple[str, DataType]] = {}
         for each in walk(expression):
             if isinstance(each, Column) and each.path not in self._inputs:
@@ -81,19 +92,56 @@ class DuckDbEvaluator:
 
         Raises:
             InvalidArgument: a value made the expression fail, as it would in Spark's ANSI mode.
+            UnsupportedExpression: a value makes texts that are too long for the embedded engine.
         """
-        import duckdb
-
         inputs = {"row": pa.nulls(num_rows, pa.int8())}
         for path, (name, data_type) in self._inputs.items():
             inputs[name] = duckdb_input(columns[path], data_type)
         batch = pa.table(inputs)
+        rows_at_once = self._rows_at_once(inputs, num_rows)
+        if num_rows <= rows_at_once:
+            return self._evaluate(batch)
+        chunks: list[Any] = []
+        size_bytes = 0
+        for start in range(0, num_rows, rows_at_once):
+            found = self._evaluate(batch.slice(start, rows_at_once))
+            size_bytes += found.nbytes
+            if size_bytes > _MAX_RESULT_BYTES:
+                raise UnsupportedExpression(
+                    f"{num_rows} rows of the expression take more than {_MAX_RESULT_BYTES} bytes, "
+                    "which is the limit of the embedded engine: make its texts shorter, or use "
+                    "the Spark engine"
+                )
+            chunks += found.chunks
+        return pa.chunked_array(chunks, self._result_type)
+
+    def _rows_at_once(self, inputs: Mapping[str, Any], num_rows: int) -> int:
+        """Number of rows that are computed together, so that their texts fit into memory."""
+        if self._growing is None or not num_rows:
+            return num_rows
+        lengths = {path: longest_value(inputs[name]) for path, (name, _) in self._inputs.items()}
+        needed = row_bytes(self._growing, lengths)
+        if needed > MAX_ROW_BYTES:
+            raise UnsupportedExpression(
+                f"the expression may make texts of {needed} bytes for a row, and the limit of the "
+                f"embedded engine is {MAX_ROW_BYTES}: make them shorter, or use the Spark engine"
+            )
+        return max(1, MAX_ROW_BYTES // max(1, needed))
+
+    def _evaluate(self, batch: Any) -> Any:
+        import duckdb
+
         try:
             if self._calls_python:
                 with _PYTHON_CONNECTION.in_use() as connection:
                     result = self._result(connection, batch)
             else:
                 result = self._result(_thread_connection(), batch)
+        except duckdb.OutOfMemoryException as error:
+            raise UnsupportedExpression(
+                f"the embedded engine has no memory for the expression "
+                f"({str(error).splitlines()[0]}): make its texts shorter, or use the Spark engine"
+            ) from error
         except duckdb.Error as error:
             problem = str(error).splitlines()[0]
             if in_python := _PYTHON_ERROR.search(problem):

@@ -27,6 +27,7 @@ from dagster_delta.protocol.actions import (
     SidecarFile,
 )
 from dagster_delta.protocol.checkpoint.columns import conform, corruption_named, required
+from dagster_delta.protocol.checkpoint.kept_bytes import KeptBytes, rows_at_once
 from dagster_delta.protocol.checkpoint.parquet_footer import open_footer
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, row_group_runs
 from dagster_delta.protocol.features.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
@@ -121,19 +122,37 @@ class CheckpointPart:
         path: relative to the table root, for errors.
         is_remote: whether a read costs a round trip, so that columns are fetched whole; otherwise
             they are streamed, because a checkpoint often has one row group as large as the table.
+        max_bytes: memory that the columns of one read may take, by the size of the file in bytes;
+            None for any.
     """
 
     def __init__(
-        self, open_input: Callable[[], Any], path: str, *, is_remote: bool = False
+        self,
+        open_input: Callable[[], Any],
+        path: str,
+        *,
+        is_remote: bool = False,
+        max_bytes: Callable[[int], int] | None = None,
     ) -> None:
         self._open_input = open_input
         self.path = path
         self._is_remote = is_remote
+        self._max_bytes = max_bytes
 
     @cached_property
-    def _metadata(self) -> Any:
+    def _footer(self) -> tuple[int, Any]:
+        """Size of the file, and its `pyarrow.parquet.FileMetaData`."""
         with corruption_named(self.path), self._open_input() as source:
-            return open_footer(source).metadata
+            return source.size(), open_footer(source).metadata
+
+    @property
+    def _metadata(self) -> Any:
+        return self._footer[1]
+
+    def _kept_bytes(self) -> KeptBytes:
+        size_bytes, _ = self._footer
+        limit = None if self._max_bytes is None else self._max_bytes(size_bytes)
+        return KeptBytes(limit, self.path, size_bytes=size_bytes, num_rows=self.num_rows)
 
     @cached_property
     def schema(self) -> Any:
@@ -189,6 +208,7 @@ class CheckpointPart:
         wanted = {kind for kind in kinds if expected[kind] != 0}
         if not wanted:
             return
+        kept = self._kept_bytes()
         for batch in self.batches(sorted(wanted), _TABLE_ACTION_BATCH_ROWS):
             markers = {
                 kind: pc.is_valid(pc.struct_field(batch.column(kind), _MARKERS[kind]))
@@ -196,6 +216,7 @@ class CheckpointPart:
             }
             for kind, present in markers.items():
                 column = batch.column(kind).filter(present)
+                kept.add([column])
                 for action in column.to_pylist():
                     yield kind, _plain(action, column.type)
                 remaining = expected[kind]
@@ -245,12 +266,15 @@ class CheckpointPart:
         if not self.has("add", "path"):
             return pa.nulls(self.num_rows, pa.bool_()).fill_null(False), []
         masks, paths = [], []
+        kept = self._kept_bytes()
         with corruption_named(self.path):
             for batch in self.batches(["add.path"]):
                 path = conform(pc.struct_field(batch.column("add"), "path"), pa.string())
                 present = path.is_valid()
                 masks.append(present)
-                paths += chunks_where(path, present)
+                found = chunks_where(path, present)
+                kept.add(found)
+                paths += found
         return pa.chunked_array(masks, pa.bool_()).combine_chunks(), paths
 
     def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
@@ -285,7 +309,11 @@ class CheckpointPart:
 
     def read_removes(self) -> Any:
         """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
-        return pa.concat_tables([_NO_REMOVES, *self.remove_batches()])
+        kept, tables = self._kept_bytes(), [_NO_REMOVES]
+        for table in self.remove_batches():
+            kept.add([table])
+            tables.append(table)
+        return pa.concat_tables(tables)
 
     def remove_batches(self) -> Iterator[Any]:
         """Every remove, in `pa.Table`s of TOMBSTONE_SCHEMA that are decoded one after the other.
@@ -318,10 +346,12 @@ class CheckpointPart:
         wanted = [path for path in wanted if self.has(*path)]
         if not wanted:
             return None
-        chunks, start = [], 0
+        chunks, start, kept = [], 0, self._kept_bytes()
         for batch in self.batches([".".join(path) for path in wanted]):
             parsed = pc.struct_field(batch.column("add"), "stats_parsed")
-            chunks += chunks_where(parsed, keep.slice(start, len(batch)))
+            found = chunks_where(parsed, keep.slice(start, len(batch)))
+            kept.add(found)
+            chunks += found
             start += len(batch)
         return pa.chunked_array(chunks) if chunks else None
 
@@ -329,16 +359,16 @@ class CheckpointPart:
         self, sources: Mapping[str, str], types: Mapping[str, Any], keep: Any
     ) -> dict[str, Any]:
         chunks: dict[str, list[Any]] = {name: [] for name in sources}
-        start = 0
+        start, kept = 0, self._kept_bytes()
         for batch in self.batches([f"add.{source}" for source in sources.values()]):
             structs = batch.column("add")
             mask = keep.slice(start, len(batch))
             start += len(batch)
             for name, source in sources.items():
                 values = pc.struct_field(structs, source)
-                chunks[name] += [
-                    conform(chunk, types[name]) for chunk in chunks_where(values, mask)
-                ]
+                found = [conform(chunk, types[name]) for chunk in chunks_where(values, mask)]
+                kept.add(found)
+                chunks[name] += found
         return {name: pa.chunked_array(chunks[name], types[name]) for name in sources}
 
     def batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[Any]:
@@ -354,6 +384,7 @@ class CheckpointPart:
         if self.num_rows == 0:
             return
         leaves = self._leaves_of(columns)
+        rows = rows_at_once(rows, self._footer[0])
         runs = row_group_runs(self._metadata, leaves, is_fetched=self._is_remote)
         with corruption_named(self.path), self._open_input() as source:
             reader = open_parquet_reader(

@@ -8,6 +8,7 @@ Spec: Delta Log Entries; Actions.
 from __future__ import annotations
 
 import gc
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,6 +131,9 @@ class _ActionLine(msgspec.Struct, rename="camel"):
 
 
 _DECODER = msgspec.json.Decoder(_ActionLine)
+_NO_ACTION = _ActionLine()
+# So much is decoded at once: lines that say nothing take many times their bytes.
+_CHUNK_BYTES = 256 * 1024
 
 
 def decode_commit(data: bytes, *, version: int) -> CommitActions:
@@ -153,7 +157,8 @@ def decode_actions(data: bytes, *, version: int, path: str) -> CommitActions:
         CorruptLog: the file is cut or malformed, or says twice what may be said once.
     """
     with garbage_collection_paused():
-        lines = decode_lines(data, _DECODER, version=version, path=path)
+        decoded = decode_lines(data, _DECODER, version=version, path=path)
+        lines = [line for line in decoded if line != _NO_ACTION]
     metadata = [line.meta_data for line in lines if line.meta_data is not None]
     protocols = [line.protocol for line in lines if line.protocol is not None]
     refuse_repeated(metadata, "metaData", version=version, path=path)
@@ -194,7 +199,8 @@ def decode_commit_info(data: bytes, *, version: int, path: str) -> dict[str, Any
         CorruptLog: the file is cut or malformed.
     """
     lines = decode_lines(data, _INFO_DECODER, version=version, path=path)
-    return next((line.commit_info for line in lines if line.commit_info is not None), {})
+    found = [line.commit_info for line in lines if line.commit_info is not None]
+    return found[0] if found else {}
 
 
 def refuse_repeated(found: Sequence[object], action: str, *, version: int, path: str) -> None:
@@ -211,24 +217,30 @@ def refuse_repeated(found: Sequence[object], action: str, *, version: int, path:
 
 def decode_lines(
     data: bytes, decoder: msgspec.json.Decoder[_Line], *, version: int, path: str
-) -> list[_Line]:
-    """Every line of a file of JSON lines; blank lines are skipped.
+) -> Iterator[_Line]:
+    """Every line of a file of JSON lines, of which few are held at once; blank lines are skipped.
+
+    The checksum is verified after the last line.
 
     Raises:
         CorruptLog: a line is cut or malformed, and the message names it; there is no line; or the
             file does not have the checksum that it carries.
     """
-    try:
-        lines = decoder.decode_lines(data)
-    except DECODING_ERRORS as error:
-        number, reason = _first_bad_line(data, decoder, error)
-        raise CorruptLog(
-            f"Line {number} of the log file is malformed ({reason}): the file is cut or damaged; "
-            "restore it from a copy, or open an older version",
-            version=version,
-            file=path,
-        ) from error
-    if not lines:
+    is_empty = True
+    for chunk in _chunks(data):
+        try:
+            lines = decoder.decode_lines(chunk)
+        except DECODING_ERRORS as error:
+            number, reason = _first_bad_line(data, decoder, error)
+            raise CorruptLog(
+                f"Line {number} of the log file is malformed ({reason}): the file is cut or "
+                "damaged; restore it from a copy, or open an older version",
+                version=version,
+                file=path,
+            ) from error
+        is_empty = is_empty and not lines
+        yield from lines
+    if is_empty:
         # No writer commits nothing: this is what a machine that lost power leaves of a commit, and
         # taking it for a version would hide what it did.
         raise CorruptLog(
@@ -246,15 +258,26 @@ def decode_lines(
             version=version,
             file=path,
         )
-    return lines
+
+
+def _chunks(data: bytes) -> Iterator[bytes | memoryview]:
+    """The file in parts that end where a line ends."""
+    if len(data) <= _CHUNK_BYTES:
+        yield data
+        return
+    view, start = memoryview(data), 0
+    while start < len(data):
+        end = data.find(b"\n", start + _CHUNK_BYTES) + 1 or len(data)
+        yield view[start:end]
+        start = end
 
 
 def _first_bad_line(
     data: bytes, decoder: msgspec.json.Decoder[_Line], error: Exception
 ) -> tuple[int, str]:
     number = 0
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if not line.strip():
+    for number, line in enumerate(io.BytesIO(data), start=1):
+        if line.isspace():
             continue
         try:
             decoder.decode(line)

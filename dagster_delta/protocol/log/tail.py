@@ -124,6 +124,7 @@ _BATCH_ROWS = 65_536
 _Action = TypeVar("_Action")
 
 _KEY_DECODER = msgspec.json.Decoder(_KeyLine)
+_NO_ACTION = _KeyLine()
 
 
 def decode_tail(commits: Iterable[RawCommit]) -> LogTail:
@@ -145,7 +146,7 @@ def decode_tail(commits: Iterable[RawCommit]) -> LogTail:
     return tail
 
 
-def _take_actions(tail: LogTail, lines: Sequence[_KeyLine], commit: RawCommit) -> None:
+def _take_actions(tail: LogTail, lines: Iterable[_KeyLine], commit: RawCommit) -> None:
     others: list[_KeyLine] = []
     first = len(tail.keys)
     for line in lines:
@@ -158,7 +159,7 @@ def _take_actions(tail: LogTail, lines: Sequence[_KeyLine], commit: RawCommit) -
             tail.num_removes += 1
             tail.ordinals.append(-tail.num_removes)
             tail.keys.append(_key(remove))
-        else:
+        elif line != _NO_ACTION:
             others.append(line)
     if commit.is_compacted:
         tail.keys[first:] = reversed(tail.keys[first:])

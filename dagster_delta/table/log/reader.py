@@ -54,6 +54,7 @@ from dagster_delta.protocol.log.version_checksum import (
     version_checksum_after,
 )
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.storage.memory_limits import check_log_file_size, max_checkpoint_bytes
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 
 __all__ = [
@@ -245,6 +246,9 @@ def read_commits(store: ObjectStore, files: Sequence[CommitFile]) -> tuple[RawCo
 
 def _read_listed(store: ObjectStore, commit: CommitFile) -> RawCommit:
     path = commit.file.path
+    if not isinstance(commit.file, _LocalFile):
+        # A local store knows the size of what it has opened.
+        check_log_file_size(path, commit.file.size_bytes)
     try:
         return RawCommit(
             commit.end, path, store.read(path), is_compacted=commit.start != commit.end
@@ -344,9 +348,9 @@ def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenChec
 def _part(store: ObjectStore, path: str, size_bytes: int) -> CheckpointPart:
     is_remote = store.local_path(path) is None
     if is_remote and size_bytes <= _DOWNLOAD_BYTES:
-        return CheckpointPart(_Download(store, path), path)
+        return CheckpointPart(_Download(store, path), path, max_bytes=max_checkpoint_bytes)
     open_input = partial(_read_existing, store.open_input, path)
-    return CheckpointPart(open_input, path, is_remote=is_remote)
+    return CheckpointPart(open_input, path, is_remote=is_remote, max_bytes=max_checkpoint_bytes)
 
 
 class _Download:

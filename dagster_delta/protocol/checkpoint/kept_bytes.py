@@ -1,0 +1,65 @@
+"""Counts what a read of a checkpoint keeps in memory: a few bytes of Parquet can list millions of
+files, or repeat one long path as often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dagster_delta.errors import UnsupportedFeature
+
+__all__ = ["CHECKPOINT_BYTES_VARIABLE", "KeptBytes", "rows_at_once"]
+
+CHECKPOINT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_CHECKPOINT_BYTES"
+"""Environment variable: memory that the decoded columns of one Parquet file may take."""
+
+# A file of 16 MiB or more is decoded in batches of the usual size. The batches of a smaller one
+# would hold more of its rows than it takes to notice that they are too large.
+_FILE_BYTES_PER_ROW = 256
+_FEWEST_ROWS = 1024
+
+
+def rows_at_once(rows: int, size_bytes: int) -> int:
+    """Rows to decode together.
+
+    Args:
+        rows: of a batch of a large file.
+        size_bytes: of the file.
+    """
+    return min(rows, max(_FEWEST_ROWS, size_bytes // _FILE_BYTES_PER_ROW))
+
+
+class KeptBytes:
+    """Adds up the arrays that one read of a file keeps.
+
+    Args:
+        limit: in bytes; None for no limit.
+        path: of the file, relative to the table root, for errors.
+        size_bytes: of the file.
+        num_rows: of the file.
+    """
+
+    def __init__(self, limit: int | None, path: str, *, size_bytes: int, num_rows: int) -> None:
+        self._limit = limit
+        self._path = path
+        self._size_bytes = size_bytes
+        self._num_rows = num_rows
+        self._kept = 0
+
+    def add(self, arrays: Sequence[Any]) -> None:
+        """Count `pa.Array`s or `pa.Table`s.
+
+        Raises:
+            UnsupportedFeature: they take more than the limit, together with those before.
+        """
+        if self._limit is None:
+            return
+        self._kept += sum(array.nbytes for array in arrays)
+        if self._kept > self._limit:
+            raise UnsupportedFeature(
+                f"The {self._num_rows} rows of the checkpoint take more than {self._limit} bytes "
+                f"of memory, and the file has {self._size_bytes} bytes: it is damaged or hostile, "
+                f"or {CHECKPOINT_BYTES_VARIABLE} has to be set to a larger number of bytes",
+                file=self._path,
+            )

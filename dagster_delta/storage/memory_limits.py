@@ -1,0 +1,73 @@
+"""Limits on what is read into memory at once, as environment variables set them.
+
+A table that somebody else wrote can name sizes that no machine has room for: the limits turn these
+into errors that say which variable raises them.
+"""
+
+from __future__ import annotations
+
+import os
+
+from dagster_delta.errors import InvalidArgument, UnsupportedFeature
+from dagster_delta.protocol.checkpoint.kept_bytes import CHECKPOINT_BYTES_VARIABLE
+from dagster_delta.protocol.log.paths import LOG_DIRECTORY
+
+__all__ = [
+    "COMMIT_BYTES_VARIABLE",
+    "check_log_file_size",
+    "max_checkpoint_bytes",
+]
+
+COMMIT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_COMMIT_BYTES"
+"""Size of the largest file of the log that is read whole: commits, compacted commits, JSON
+checkpoints, version checksums."""
+
+# A commit that adds a million files with a kilobyte of statistics each.
+_COMMIT_BYTES = 1024 * 1024 * 1024
+# Ten million files without statistics. Larger tables have larger checkpoints.
+_CHECKPOINT_BYTES = 1024 * 1024 * 1024
+# Checkpoints hold names and statistics, of which no compression makes a hundredth.
+_DECODED_TO_STORED = 100
+_LOG_PREFIX = f"{LOG_DIRECTORY}/"
+
+
+def check_log_file_size(path: str, size_bytes: int) -> None:
+    """Raises UnsupportedFeature for a file of the log that is too large to read whole.
+
+    Args:
+        path: relative to the table root. Other files than those of the log have no limit.
+        size_bytes: as the storage reports it.
+    """
+    # Looking the variable up costs more than all else, and nearly all files are small.
+    if size_bytes <= 4096 or not path.startswith(_LOG_PREFIX):
+        return
+    limit = _setting(COMMIT_BYTES_VARIABLE) or _COMMIT_BYTES
+    if size_bytes > limit:
+        raise UnsupportedFeature(
+            f"The file of the log has {size_bytes} bytes, and at most {limit} are read into "
+            f"memory: it is damaged or hostile, or {COMMIT_BYTES_VARIABLE} has to be set to a "
+            "larger number of bytes",
+            file=path,
+        )
+
+
+def max_checkpoint_bytes(size_bytes: int) -> int:
+    """Bytes that the decoded columns of one Parquet file of a checkpoint may take together.
+
+    Args:
+        size_bytes: size of the file.
+
+    Raises:
+        InvalidArgument: the environment variable is no number.
+    """
+    set_limit = _setting(CHECKPOINT_BYTES_VARIABLE)
+    return set_limit or max(_CHECKPOINT_BYTES, size_bytes * _DECODED_TO_STORED)
+
+
+def _setting(variable: str) -> int | None:
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise InvalidArgument(f"{variable} is {text!r}: set it to a number of bytes, or remove it")
+    return int(text)
