@@ -53,7 +53,7 @@ def repeated_adds(path: str, count: int) -> pa.Array:
 
 def test_a_commit_larger_than_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
     uri = table_with(tmp_path, encode(PROTOCOL, metadata()))
-    size = 1016 * MEBIBYTE + 1
+    size = 1024 * MEBIBYTE + 1
     os.truncate(tmp_path / commit_path(0), size)
     tracemalloc.start()
     try:
