@@ -19,7 +19,9 @@ import pyarrow.compute as pc
 from dagster_delta.engines.arrow.compaction import combined, discard_files
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.parquet.read.batch_sizes import BATCH_BYTES
 from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
+from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.storage.scratch_directory import scratch_directory
 
@@ -109,7 +111,7 @@ def sorted_along(
             yield from _spilled(curve, rows, waiting, stretches, sort_bytes)
             return
     if waiting:
-        yield from _sorted(curve, pa.Table.from_batches(waiting))
+        yield from _sorted(curve, waiting)
 
 
 def _stretch_count(waiting: Sequence[Any], size: int, num_rows: int | None, sort_bytes: int) -> int:
@@ -166,14 +168,20 @@ def _sorted_file(curve: ZOrderCurve, path: Path, sort_bytes: int) -> Iterator[pa
             if size > 2 * sort_bytes:
                 # A stretch that is too long, of one value say, is sorted in parts: its files
                 # overlap in what they cover, and memory stays bounded.
-                yield from _sorted(curve, pa.Table.from_batches(together))
-                together, size = [], 0
+                yield from _sorted(curve, together)
+                size = 0
         if together:
-            yield from _sorted(curve, pa.Table.from_batches(together))
+            yield from _sorted(curve, together)
 
 
-def _sorted(curve: ZOrderCurve, table: Any) -> Iterator[pa.RecordBatch]:
+def _sorted(curve: ZOrderCurve, batches: list[Any]) -> Iterator[pa.RecordBatch]:
+    """The rows of the batches in order; the list is emptied, so that they are in memory once."""
+    # Taking from several chunks would put them together for each batch.
+    table = pa.Table.from_batches(batches).combine_chunks(decoding_pool())
+    batches.clear()
     order = np.argsort(curve.positions(table), kind="stable")
-    for start in range(0, len(order), _BATCH_ROWS):
-        chosen = table.take(index_of(order[start : start + _BATCH_ROWS]))
-        yield from chosen.combine_chunks().to_batches()
+    step = max(1, min(_BATCH_ROWS, BATCH_BYTES * table.num_rows // max(1, table.nbytes)))
+    for start in range(0, len(order), step):
+        rows = index_of(order[start : start + step])
+        chosen = pc.take(table, rows, memory_pool=decoding_pool())
+        yield from chosen.combine_chunks(decoding_pool()).to_batches()

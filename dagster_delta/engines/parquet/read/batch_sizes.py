@@ -28,7 +28,7 @@ BATCH_BYTES = 32 * 1024 * 1024
 """Arrow bytes of a batch, unless one row alone has more."""
 
 _FIRST_ROWS = 1024
-_MAX_GROWTH = 8
+_MAX_GROWTH = 64
 _WIDTHS = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4}
 _DEFAULT_WIDTH = 8
 _EXPANDING_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY", "DELTA_BYTE_ARRAY"})
