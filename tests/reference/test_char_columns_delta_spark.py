@@ -96,9 +96,15 @@ WHERES = [
     "s.c IS NOT NULL",
     "concat(c, '|') = 'ab   |'",
     "upper(c) = 'AB'",
+    "CAST(c AS STRING) = 'ab'",
+    "string(c) IN ('ab')",
+    "c::string = 'ab   '",
+    "coalesce(c) = 'ab'",
+    "concat(c) = 'ab'",
+    "get(a, 0) = 'w   '",
+    "m['k '].x = 'v  '",
 ]
 ONLY_SPARK = ["c BETWEEN 'ab' AND 'ab'", "c = 'abcdefgh'", "c = concat('a', 'b')", "c > p"]
-ONLY_SPARK += ["get(a, 0) = 'w   '", "m['k '].x = 'v  '"]
 
 
 @pytest.mark.parametrize("where", WHERES + ONLY_SPARK)

@@ -78,7 +78,7 @@ def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
     if rule is None:
         return Refused(f"the function {name}", operands)
     return _unless_refused(
-        name, operands, lambda: rule.resolve(name, with_padded_literals(name, operands))
+        name, operands, lambda: _computed(rule.resolve(name, with_padded_literals(name, operands)))
     )
 
 
@@ -103,7 +103,14 @@ def _unless_refused(name: str, operands: tuple[Typed, ...], make: Callable[[], T
 
 def _converted(operand: Typed, data_type: DataType) -> Typed:
     result = cast(operand, data_type)
-    return replace(result, is_written=False) if isinstance(result, Literal) else result
+    return replace(result, is_written=False) if isinstance(result, Literal) else _computed(result)
+
+
+def _computed(result: Typed) -> Typed:
+    """The result of a call. To Spark, what is computed is no column of type CHAR(n), even where
+    nothing is left to compute: `CAST(c AS STRING)`.
+    """
+    return replace(result, char_length=None) if isinstance(result, Column) else result
 
 
 def _truth(operand: Typed) -> Typed:
