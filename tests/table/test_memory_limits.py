@@ -81,6 +81,18 @@ def test_the_limit_of_commits_is_set_by_the_environment(
         DeltaTable(uri).snapshot()
 
 
+def test_a_commit_that_could_not_be_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    table = DeltaTable("", store=store, must_exist=False)
+    table.append(pa.table({"id": [1]}))
+    before = [meta.path for meta in store.list_recursive()]
+    monkeypatch.setenv(COMMIT_BYTES, "5000")
+    with pytest.raises(UnsupportedFeature, match=COMMIT_BYTES):
+        table.append(pa.table({"id": [2]}), commit_info={"note": "x" * 5000})
+    assert [meta.path for meta in store.list_recursive()] == before
+    assert table.append(pa.table({"id": [2]})).version == 1
+
+
 def test_listed_commits_of_every_store_have_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore("memory://limited")
     store.put(commit_path(0), encode(PROTOCOL, metadata(), add_file("a" * 10_000)))

@@ -24,6 +24,7 @@ from dagster_delta.protocol.log.commit_writer import build_commit_info, encode_c
 from dagster_delta.protocol.log.conflict_checker import Conflict, TransactionFacts, check_conflicts
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingActions
+from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectStore
 
 __all__ = ["CommitRequest", "Committed", "Conflicted", "commit_with_retry", "now_ms"]
@@ -155,6 +156,7 @@ def commit_with_retry(
         ConditionalPutUnsupported: the store cannot commit safely; the commit did not land.
         CommitStateUnknown: the store would not say whether the commit landed.
         InvalidTable: row ids cannot be assigned; the commit did not land.
+        UnsupportedFeature: a commit is too large to be read; this one did not land.
         StorageFailure: the store refused the commit, which has not shown up so far.
     """
     progress = _Progress(
@@ -168,6 +170,8 @@ def commit_with_retry(
             previous_ms=progress.previous_ms,
             highest_row_id=progress.highest_row_id,
         )
+        # Where it could not be read afterwards, no later version could be either.
+        check_log_file_size(commit_path(version), len(data))
         if _put(store, version, data, request.transaction_id):
             return Committed(version, (*progress.commits, (version, data)))
         # Before the commits of others are read: those made during the pause would take the next
