@@ -30,10 +30,11 @@ class StatementCursor:
         self._what = what
         try:
             # Expressions have no end of a statement, so that no lexeme spells it.
-            self._tokens = tokenize(sql.rstrip().removesuffix(";"))
+            tokens = tokenize(sql.rstrip().removesuffix(";"))
         except InvalidArgument as error:
             problem = error.message.partition(": ")[2]
             raise InvalidArgument(f"this is not {what}: {problem}") from None
+        self._tokens = [single for token in tokens for single in _without_shifts(token)]
         self._index = 0
         self._nesting = 0
 
@@ -210,3 +211,13 @@ class StatementCursor:
             f"this is not {self._what}: {problem}{found} (line {line}, character {column + 1})\n"
             f"  {shown}\n  {' ' * (column - start)}^"
         )
+
+
+def _without_shifts(token: Token) -> list[Token]:
+    """The brackets that close nested types, one by one: `ARRAY<ARRAY<INT>>` shifts no bits."""
+    if not token.is_operator(">>", ">>>"):
+        return [token]
+    return [
+        Token("operator", bracket, token.position + place)
+        for place, bracket in enumerate(token.text)
+    ]
