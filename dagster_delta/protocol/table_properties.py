@@ -47,10 +47,14 @@ _COLUMN_PART = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^`.,\s][^`.,]*))\s*")
 T = TypeVar("T")
 
 
+# What is computed with it has to stay within 64 bits.
+_LONGEST_MS = 2**53
+
+
 def parse_interval_ms(text: str) -> int:
     """The length in milliseconds of an interval such as `interval 30 days` or `2 hours 30 minutes`.
 
-    Months and years have no fixed length, so they are refused.
+    None is longer than `_LONGEST_MS`. Months and years have no fixed length, so they are refused.
 
     Raises:
         InvalidArgument: the text is no interval of weeks down to microseconds.
@@ -69,7 +73,7 @@ def parse_interval_ms(text: str) -> int:
             )
         total += Decimal(part[1]) * unit
         rest = rest[part.end() :]
-    return int(total)
+    return min(int(total), _LONGEST_MS)
 
 
 def parse_column_paths(text: str) -> tuple[tuple[str, ...], ...]:

@@ -308,3 +308,13 @@ def test_rows_that_already_fit_pass_unchanged(drawn: Any) -> None:
     got = assign(sliced, schema)
     assert got.schema == table.schema
     assert [repr(each) for each in got.to_pylist()] == [repr(each) for each in sliced.to_pylist()]
+
+
+def test_long_values_of_a_dictionary_are_repeated_in_a_limited_number_of_bytes() -> None:
+    indices = pa.array([0] * 20_000, pa.int32())
+    text = pa.DictionaryArray.from_arrays(indices, pa.array(["x" * 20_000]))
+    reader = pa.table({"s": text}).to_reader()
+    schema = StructType((StructField("s", PrimitiveType("string")),))
+    sizes = [batch.nbytes for batch in assign_batches(reader, schema, table="t")]
+    assert max(sizes) < 70 * 1024 * 1024
+    assert sum(sizes) > 20_000 * 20_000

@@ -144,3 +144,7 @@ def test_quoted_column_paths_are_read_back(paths: list[tuple[str, ...]]) -> None
 
 def test_empty_list_of_columns_names_none() -> None:
     assert parse_column_paths("  ") == ()
+
+
+def test_an_interval_beyond_all_time_is_the_longest_one() -> None:
+    assert parse_interval_ms("interval 99999999999999999999 days") == 2**53

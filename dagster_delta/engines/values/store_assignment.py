@@ -49,6 +49,9 @@ __all__ = ["assign_batches"]
 MAX_BATCH_ROWS = 131_072
 """Longer batches are cut: what is cast at once is bounded, and so is the memory it takes."""
 
+# What a text that is stored once in a dictionary may take where it is repeated in every row.
+_CAST_BYTES = 64 * 1024 * 1024
+
 _MAX_EXAMPLES = 5
 _MAX_EXAMPLE_LENGTH = 300
 
@@ -83,9 +86,12 @@ def assign_batches(
 
 
 def _assign_all(source: Any, fields: list[_FieldPlan], arrow_schema: Any) -> Iterator[Any]:
+    types = enumerate(field.type for field in source.schema)
+    encoded = [index for index, kind in types if pa.types.is_dictionary(kind)]
     for whole in source:
-        for start in range(0, whole.num_rows, MAX_BATCH_ROWS):
-            batch = whole.slice(start, MAX_BATCH_ROWS)
+        rows_at_once = _rows_at_once([whole.column(index).dictionary for index in encoded])
+        for start in range(0, whole.num_rows, rows_at_once):
+            batch = whole.slice(start, rows_at_once)
             # Taken once: every access to `columns` wraps all of them.
             given = batch.columns
             columns = [plan.assign(given, batch.num_rows) for plan in fields]
@@ -93,6 +99,19 @@ def _assign_all(source: Any, fields: list[_FieldPlan], arrow_schema: Any) -> Ite
                 if not each.field.nullable and column.null_count:
                     _refuse_nulls(each.place, pc.is_null(column), batch)
             yield pa.RecordBatch.from_arrays(columns, schema=arrow_schema)
+
+
+def _rows_at_once(dictionaries: list[Any]) -> int:
+    """Rows that are cast together, so that repeated values of dictionaries fit into memory."""
+    row_bytes = sum(map(_longest_entry, dictionaries))
+    return max(1, min(MAX_BATCH_ROWS, _CAST_BYTES // max(1, row_bytes)))
+
+
+def _longest_entry(dictionary: Any) -> int:
+    kind = dictionary.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
+        return int(pc.max(pc.binary_length(dictionary)).as_py() or 0)
+    return 0 if pa.types.is_primitive(kind) else int(dictionary.nbytes)
 
 
 @dataclass(frozen=True, slots=True)

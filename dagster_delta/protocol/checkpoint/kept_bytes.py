@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.errors import CorruptLog, UnsupportedFeature
 
-__all__ = ["CHECKPOINT_BYTES_VARIABLE", "KeptBytes", "rows_at_once"]
+__all__ = ["CHECKPOINT_BYTES_VARIABLE", "KeptBytes", "refuse_repeated_paths", "rows_at_once"]
 
 CHECKPOINT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_CHECKPOINT_BYTES"
 """Environment variable: memory that the decoded columns of one Parquet file may take."""
@@ -18,6 +18,7 @@ CHECKPOINT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_CHECKPOINT_BYTES"
 # would hold more of its rows than it takes to notice that they are too large.
 _FILE_BYTES_PER_ROW = 256
 _FEWEST_ROWS = 1024
+_FEW_PATHS = 65_536
 
 
 def rows_at_once(rows: int, size_bytes: int) -> int:
@@ -28,6 +29,33 @@ def rows_at_once(rows: int, size_bytes: int) -> int:
         size_bytes: of the file.
     """
     return min(rows, max(_FEWEST_ROWS, size_bytes // _FILE_BYTES_PER_ROW))
+
+
+def refuse_repeated_paths(num_paths: int, metadata: Any, leaf: int, path: str) -> None:
+    """Refuse a checkpoint that must list files twice.
+
+    Args:
+        num_paths: how many files were found so far.
+        metadata: `pyarrow.parquet.FileMetaData` of the checkpoint file.
+        leaf: index of the Parquet column of the paths.
+        path: of the checkpoint file, for errors.
+
+    Raises:
+        CorruptLog: there are more paths than different ones fit into the column.
+    """
+    if num_paths <= _FEW_PATHS:
+        return
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    size_bytes = sum(group.column(leaf).total_uncompressed_size for group in groups)
+    # Spec: a checkpoint holds every logical file once. In every encoding of Parquet, a path that
+    # differs from the others takes a byte at least.
+    if num_paths > size_bytes:
+        raise CorruptLog(
+            f"The checkpoint file lists at least {num_paths} files in {size_bytes} bytes of paths, "
+            "so that it lists some more than once: it is damaged; restore it from a copy, or "
+            "remove the checkpoint if every commit before it is still there",
+            file=path,
+        )
 
 
 class KeptBytes:

@@ -27,7 +27,11 @@ from dagster_delta.protocol.actions import (
     SidecarFile,
 )
 from dagster_delta.protocol.checkpoint.columns import conform, corruption_named, required
-from dagster_delta.protocol.checkpoint.kept_bytes import KeptBytes, rows_at_once
+from dagster_delta.protocol.checkpoint.kept_bytes import (
+    KeptBytes,
+    refuse_repeated_paths,
+    rows_at_once,
+)
 from dagster_delta.protocol.checkpoint.parquet_footer import open_footer
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, row_group_runs
 from dagster_delta.protocol.features.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
@@ -163,7 +167,8 @@ class CheckpointPart:
     @cached_property
     def _leaf_indices(self) -> Mapping[str, int]:
         schema = self._metadata.schema
-        return {schema.column(index).path: index for index in range(len(schema))}
+        with corruption_named(self.path):
+            return {schema.column(index).path: index for index in range(len(schema))}
 
     def check_footer(self) -> None:
         """Read the footer. Raises CorruptLog where it is damaged."""
@@ -265,13 +270,16 @@ class CheckpointPart:
         """
         if not self.has("add", "path"):
             return pa.nulls(self.num_rows, pa.bool_()).fill_null(False), []
-        masks, paths = [], []
+        masks, paths, count = [], [], 0
         kept = self._kept_bytes()
+        leaf = self._leaf_indices["add.path"]
         with corruption_named(self.path):
             for batch in self.batches(["add.path"]):
                 path = conform(pc.struct_field(batch.column("add"), "path"), pa.string())
                 present = path.is_valid()
                 masks.append(present)
+                count += present.true_count
+                refuse_repeated_paths(count, self._metadata, leaf, self.path)
                 found = chunks_where(path, present)
                 kept.add(found)
                 paths += found
