@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dagster_delta.protocol.wire_values import Count, Int64, SmallCount
+from dagster_delta.protocol.wire_values import Int64, RowCount, SmallCount
 
 __all__ = [
     "AddCDCFile",
@@ -44,7 +44,7 @@ class DeletionVectorDescriptor(_Wire, frozen=True, kw_only=True):
     """Byte offset of the vector's `dataSize` field in its file; None when inline."""
     size_in_bytes: SmallCount
     """Serialised size of the vector (magic included, size and checksum not)."""
-    cardinality: Count
+    cardinality: RowCount
     """Number of rows the vector removes."""
     max_row_index: Int64 | None = None
     """Largest row index in the vector, where the writer recorded it."""

@@ -272,14 +272,15 @@ class CheckpointPart:
             return pa.nulls(self.num_rows, pa.bool_()).fill_null(False), []
         masks, paths, count = [], [], 0
         kept = self._kept_bytes()
-        leaf = self._leaf_indices["add.path"]
+        leaf = self._leaf_indices.get("add.path")
         with corruption_named(self.path):
             for batch in self.batches(["add.path"]):
                 path = conform(pc.struct_field(batch.column("add"), "path"), pa.string())
                 present = path.is_valid()
                 masks.append(present)
                 count += present.true_count
-                refuse_repeated_paths(count, self._metadata, leaf, self.path)
+                if leaf is not None:
+                    refuse_repeated_paths(count, self._metadata, leaf, self.path)
                 found = chunks_where(path, present)
                 kept.add(found)
                 paths += found

@@ -42,7 +42,7 @@ from dagster_delta.protocol.values.arrow_columns import (
     map_column,
     string_column,
 )
-from dagster_delta.protocol.wire_values import Count, Int64, SmallCount
+from dagster_delta.protocol.wire_values import Int64, RowCount, SmallCount
 
 __all__ = [
     "LogTail",
@@ -95,7 +95,7 @@ class _DeletionVector(msgspec.Struct, gc=False, rename="camel"):
     storage_type: str
     path_or_inline_dv: str
     size_in_bytes: SmallCount
-    cardinality: Count
+    cardinality: RowCount
     offset: SmallCount | None = None
 
 

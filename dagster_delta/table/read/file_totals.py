@@ -100,6 +100,9 @@ def count_matching_records(snapshot: Snapshot, predicate: Predicate) -> int | No
     return total
 
 
+_MOST_ROWS = 2**53
+
+
 def live_records(
     snapshot: Snapshot, num_records: Any, vectors: Any, paths: Callable[[], Any]
 ) -> Any:
@@ -118,8 +121,11 @@ def live_records(
     if vectors.null_count < len(vectors):
         hidden = pc.fill_null(_cardinality(vectors), integer_scalar(0))
         live = pc.subtract(num_records, hidden)
-    if (pc.min(live).as_py() or 0) < 0:
-        place = pc.index_in(pc.min(live), live).as_py()
+    lowest, highest = pc.min(live), pc.max(live)
+    is_negative = (lowest.as_py() or 0) < 0
+    # The sum over a few files with more rows would not fit 64 bits.
+    if is_negative or (highest.as_py() or 0) > _MOST_ROWS:
+        place = pc.index_in(lowest if is_negative else highest, live).as_py()
         rows, deleted = num_records[place].as_py(), _cardinality(vectors)[place].as_py()
         raise CorruptLog(
             f"the log says that a data file has {rows} rows, and that {deleted or 0} of them are "
