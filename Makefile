@@ -46,7 +46,7 @@ $(STAMP): requirements-dev.lock pyproject.toml | check-python
 install: $(STAMP)
 
 demo: $(STAMP) check-java
-	XDG_CACHE_HOME=$(CURDIR)/.cache $(BIN)/python definitions.py
+	XDG_CACHE_HOME=$(CURDIR)/.cache $(BIN)/python demo.py
 
 test: $(STAMP) check-java
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not soak"

@@ -33,7 +33,10 @@ def test_the_definitions_load_without_spark_and_without_data():
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def test_an_empty_dagster_home_is_that_of_the_demo(demo, tmp_path, monkeypatch):
+def test_an_empty_dagster_home_is_that_of_the_demo(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    import demo
+
     monkeypatch.setattr(demo, "HOME", tmp_path / "home")
     monkeypatch.setenv("DAGSTER_HOME", "")
     with demo.demo_instance() as instance:
