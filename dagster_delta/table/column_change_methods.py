@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_SWITCH
-from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.committer import now_ms
 from dagster_delta.table.write.transaction import CommitResult
 
@@ -27,19 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["ColumnChangeMethods"]
 
 
-class ColumnChangeMethods(ABC):
+class ColumnChangeMethods(TableHandle):
     """What changes the type of a column online; part of `DeltaTable`."""
-
-    _store: ObjectStore
-    _allow_column_changes: bool
-
-    @abstractmethod
-    def _existing(self) -> Snapshot:
-        """The latest version. Raises TableNotFound where there is no table."""
-
-    @abstractmethod
-    def _adopt(self, result: CommitResult) -> CommitResult:
-        """Move the handle to the version that a commit made."""
 
     def plan_column_change(
         self,

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from dagster_delta.errors import InvalidArgument, TableAlreadyExists, TableNotFound
+from dagster_delta.errors import InvalidArgument, TableAlreadyExists
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
-from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY, parse_log_file_name
 from dagster_delta.protocol.schema import StructField, StructType
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from dagster_delta.evolution.column_definition import Column
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
-    from dagster_delta.table.read.history import HistoryEntry
 
 __all__ = ["CommitResult", "DeltaTable"]
 
@@ -68,30 +66,6 @@ class DeltaTable(
         InvalidTable: the log is damaged.
         UnsupportedFeature, CatalogRequired: the table cannot be read by this library.
     """
-
-    def __init__(
-        self,
-        uri: str | os.PathLike[str],
-        *,
-        storage_options: Mapping[str, Any] | None = None,
-        store: ObjectStore | None = None,
-        version: int | None = None,
-        must_exist: bool = True,
-        allow_column_changes: bool = True,
-    ) -> None:
-        self._store = store if store is not None else open_store(uri, storage_options)
-        self._allow_column_changes = allow_column_changes
-        self._pinned = version is not None
-        self._snapshot: Snapshot | None = None
-        try:
-            self._snapshot = Snapshot.load(self._store, version=version)
-        except TableNotFound:
-            if must_exist:
-                raise
-
-    def __repr__(self) -> str:
-        version = "absent" if self._snapshot is None else f"version {self._snapshot.version}"
-        return f"DeltaTable({self.uri!r}, {version})"
 
     @classmethod
     def create(
@@ -216,67 +190,6 @@ class DeltaTable(
         names = (meta.path.rpartition("/")[2] for meta in opened.list_from(LOG_DIRECTORY, "0"))
         return any(parse_log_file_name(name) is not None for name in names)
 
-    @property
-    def uri(self) -> str:
-        """Location of the table, without credentials."""
-        return self._store.location.uri
-
-    @property
-    def store(self) -> ObjectStore:
-        """The store that holds the table."""
-        return self._store
-
-    def version(self) -> int:
-        """The version this handle has seen. Raises TableNotFound if there is no table yet."""
-        return self._known().version
-
-    def schema(self) -> StructType:
-        """The logical schema. Raises TableNotFound if there is no table yet."""
-        return self._known().schema
-
-    def protocol(self) -> Protocol:
-        """The protocol action. Raises TableNotFound if there is no table yet."""
-        return self._known().protocol
-
-    def metadata(self) -> Metadata:
-        """The metadata action. Raises TableNotFound if there is no table yet."""
-        return self._known().metadata
-
-    def history(self, limit: int | None = None) -> list[HistoryEntry]:
-        """The commits, newest first, as far back as the log reaches.
-
-        Args:
-            limit: how many at most; None for all.
-
-        Raises:
-            TableNotFound, CorruptLog, StorageFailure.
-        """
-        from dagster_delta.table.read.history import history
-
-        return history(self._store, self._known(), limit)
-
-    def snapshot(
-        self, version: int | None = None, timestamp: datetime | str | int | None = None
-    ) -> Snapshot:
-        """One immutable version of the table, by default the one this handle has seen.
-
-        Args:
-            version: number of the version.
-            timestamp: the latest version committed at or before it; text is ISO 8601, a number
-                counts milliseconds since the epoch.
-
-        Raises:
-            TableNotFound, VersionNotFound, InvalidTable, UnsupportedFeature.
-            InvalidArgument: both are given.
-        """
-        if version is None and timestamp is None:
-            return self._known()
-        if version is not None and timestamp is not None:
-            raise InvalidArgument("a snapshot is asked for by version or by timestamp, not by both")
-        if self._snapshot is not None and version == self._snapshot.version:
-            return self._snapshot
-        return Snapshot.load(self._store, version=version, timestamp=timestamp)
-
     def changes(
         self,
         starting_version: int | None = None,
@@ -320,26 +233,6 @@ class DeltaTable(
             ending_timestamp=ending_timestamp,
         )
         return ChangeDataFeed(end, start, columns, where)
-
-    def refresh(self) -> Snapshot:
-        """Move this handle to the latest version, and return it.
-
-        Raises:
-            TableNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
-        """
-        self._pinned = False
-        latest = self._latest()
-        return self._known() if latest is None else latest
-
-    def transaction(self) -> Transaction:
-        """A transaction on the latest version, for callers that stage actions themselves.
-
-        Raises:
-            UnsupportedFeature, UnsupportedWriterVersion: this library cannot write the table.
-            ConditionalPutUnsupported: the store cannot commit safely.
-            InvalidArgument: the handle was opened at a version.
-        """
-        return Transaction(self._store, self._latest())
 
     def append(
         self,
@@ -439,31 +332,6 @@ class DeltaTable(
         options = WriteOptions(*asked, properties, progress, description, sort_by, cluster_by)
         done = overwrite_rows(self._store, self._latest(), data, options, where=where, clock=now_ms)
         return self._settle(done, engine, data)
-
-    def _known(self) -> Snapshot:
-        if self._snapshot is None:
-            self._snapshot = Snapshot.load(self._store)
-        return self._snapshot
-
-    def _latest(self) -> Snapshot | None:
-        """The latest version, from which every write starts; None where there is no table."""
-        if self._pinned:
-            raise InvalidArgument(
-                "the handle was opened at a version, and only the latest one can be written; open "
-                "the table without version",
-                table=self.uri,
-            )
-        try:
-            known = self._snapshot
-            self._snapshot = Snapshot.load(self._store) if known is None else known.update()
-        except TableNotFound:
-            if self._snapshot is not None:
-                raise
-        return self._snapshot
-
-    def _adopt(self, result: CommitResult) -> CommitResult:
-        self._snapshot = result.snapshot
-        return result
 
 
 def _already_exists(uri: str) -> TableAlreadyExists:

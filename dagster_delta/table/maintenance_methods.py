@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +11,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.committer import now_ms
 from dagster_delta.table.write.transaction import CommitResult
 
@@ -24,29 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["MaintenanceMethods"]
 
 
-class MaintenanceMethods(ABC):
+class MaintenanceMethods(TableHandle):
     """What maintains a table; part of `DeltaTable`."""
-
-    _store: ObjectStore
-    _snapshot: Snapshot | None
-
-    @abstractmethod
-    def _existing(self) -> Snapshot:
-        """The latest version; raises TableNotFound where there is no table."""
-
-    @abstractmethod
-    def _known(self) -> Snapshot:
-        """The version this handle knows; raises TableNotFound where there is no table."""
-
-    @abstractmethod
-    def snapshot(
-        self, version: int | None = None, timestamp: datetime | str | int | None = None
-    ) -> Snapshot:
-        """One immutable version of the table."""
-
-    @abstractmethod
-    def _adopt(self, result: CommitResult) -> CommitResult:
-        """Move the handle to the version that a commit made."""
 
     def optimize(
         self,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dagster_delta.errors import TableNotFound
-from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.committer import now_ms
 from dagster_delta.table.write.transaction import AppTransaction, CommitResult
 
@@ -24,19 +21,8 @@ __all__ = ["RowChangeMethods"]
 _AUTO = "delta.autoOptimize"
 
 
-class RowChangeMethods(ABC):
+class RowChangeMethods(TableHandle):
     """What changes rows of a table; part of `DeltaTable`."""
-
-    _store: ObjectStore
-    _snapshot: Snapshot | None
-
-    @abstractmethod
-    def _latest(self) -> Snapshot | None:
-        """The latest version; None where there is no table."""
-
-    @abstractmethod
-    def _adopt(self, result: CommitResult) -> CommitResult:
-        """Move the handle to the version that a commit made."""
 
     def _settle(self, result: CommitResult, engine: str | None, data: object) -> CommitResult:
         """Move the handle to the version that a write made, or to the one that its small files are
@@ -216,12 +202,3 @@ class RowChangeMethods(ABC):
             return self._settle(merged, engine, source)
 
         return MergeBuilder(execute)
-
-    def _existing(self) -> Snapshot:
-        latest = self._latest()
-        if latest is None:
-            raise TableNotFound(
-                "there is no Delta table here to change: create it, or append to it first",
-                table=self._store.location.uri,
-            )
-        return latest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
@@ -15,10 +14,8 @@ from dagster_delta.protocol.schema import (
     PrimitiveType,
     StructType,
 )
-from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.committer import now_ms
-from dagster_delta.table.write.transaction import CommitResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +39,7 @@ class AlterOptions(TypedDict, total=False):
     on_progress: Callable[[int, int], None] | None
 
 
-class SchemaChangeMethods(ABC):
+class SchemaChangeMethods(TableHandle):
     """What changes the schema of a table; part of `DeltaTable`.
 
     A column is named by its path: `a.b` is a field of a struct, `a.element` the element of an
@@ -50,16 +47,6 @@ class SchemaChangeMethods(ABC):
     without quotes. Every call makes one commit, planned anew where another writer was faster, and
     none where the table is like that already (`skipped` is true).
     """
-
-    _store: ObjectStore
-
-    @abstractmethod
-    def _existing(self) -> Snapshot:
-        """The latest version; raises TableNotFound where there is no table."""
-
-    @abstractmethod
-    def _adopt(self, result: CommitResult) -> CommitResult:
-        """Move the handle to the version that a commit made."""
 
     def alter(
         self,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 
 from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.committer import now_ms
 from dagster_delta.table.write.planning import new_column_name
 from dagster_delta.table.write.transaction import CommitResult
@@ -15,18 +13,8 @@ from dagster_delta.table.write.transaction import CommitResult
 __all__ = ["SettingMethods"]
 
 
-class SettingMethods(ABC):
+class SettingMethods(TableHandle):
     """What changes properties and protocol of a table; part of `DeltaTable`."""
-
-    _store: ObjectStore
-
-    @abstractmethod
-    def _existing(self) -> Snapshot:
-        """The latest version. Raises TableNotFound where there is no table."""
-
-    @abstractmethod
-    def _adopt(self, result: CommitResult) -> CommitResult:
-        """Move the handle to the version that a commit made."""
 
     def set_properties(
         self,

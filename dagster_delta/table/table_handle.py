@@ -1,0 +1,167 @@
+"""A handle on a table: where it is, and the latest version that has been seen of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from dagster_delta.errors import InvalidArgument, TableNotFound
+from dagster_delta.protocol.actions import Metadata, Protocol
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.storage import open_store
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write.transaction import CommitResult, Transaction
+
+if TYPE_CHECKING:
+    from dagster_delta.table.read.history import HistoryEntry
+
+__all__ = ["TableHandle"]
+
+
+class TableHandle:
+    """What the calls of a table stand on; `DeltaTable` puts them together and documents it."""
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        store: ObjectStore | None = None,
+        version: int | None = None,
+        must_exist: bool = True,
+        allow_column_changes: bool = True,
+    ) -> None:
+        self._store = store if store is not None else open_store(uri, storage_options)
+        self._allow_column_changes = allow_column_changes
+        self._pinned = version is not None
+        self._snapshot: Snapshot | None = None
+        try:
+            self._snapshot = Snapshot.load(self._store, version=version)
+        except TableNotFound:
+            if must_exist:
+                raise
+
+    def __repr__(self) -> str:
+        version = "absent" if self._snapshot is None else f"version {self._snapshot.version}"
+        return f"DeltaTable({self.uri!r}, {version})"
+
+    @property
+    def uri(self) -> str:
+        """Location of the table, without credentials."""
+        return self._store.location.uri
+
+    @property
+    def store(self) -> ObjectStore:
+        """The store that holds the table."""
+        return self._store
+
+    def version(self) -> int:
+        """The version this handle has seen. Raises TableNotFound if there is no table yet."""
+        return self._known().version
+
+    def schema(self) -> StructType:
+        """The logical schema. Raises TableNotFound if there is no table yet."""
+        return self._known().schema
+
+    def protocol(self) -> Protocol:
+        """The protocol action. Raises TableNotFound if there is no table yet."""
+        return self._known().protocol
+
+    def metadata(self) -> Metadata:
+        """The metadata action. Raises TableNotFound if there is no table yet."""
+        return self._known().metadata
+
+    def history(self, limit: int | None = None) -> list[HistoryEntry]:
+        """The commits, newest first, as far back as the log reaches.
+
+        Args:
+            limit: how many at most; None for all.
+
+        Raises:
+            TableNotFound, CorruptLog, StorageFailure.
+        """
+        from dagster_delta.table.read.history import history
+
+        return history(self._store, self._known(), limit)
+
+    def snapshot(
+        self, version: int | None = None, timestamp: datetime | str | int | None = None
+    ) -> Snapshot:
+        """One immutable version of the table, by default the one this handle has seen.
+
+        Args:
+            version: number of the version.
+            timestamp: the latest version committed at or before it; text is ISO 8601, a number
+                counts milliseconds since the epoch.
+
+        Raises:
+            TableNotFound, VersionNotFound, InvalidTable, UnsupportedFeature.
+            InvalidArgument: both are given.
+        """
+        if version is None and timestamp is None:
+            return self._known()
+        if version is not None and timestamp is not None:
+            raise InvalidArgument("a snapshot is asked for by version or by timestamp, not by both")
+        if self._snapshot is not None and version == self._snapshot.version:
+            return self._snapshot
+        return Snapshot.load(self._store, version=version, timestamp=timestamp)
+
+    def refresh(self) -> Snapshot:
+        """Move this handle to the latest version, and return it.
+
+        Raises:
+            TableNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
+        """
+        self._pinned = False
+        latest = self._latest()
+        return self._known() if latest is None else latest
+
+    def transaction(self) -> Transaction:
+        """A transaction on the latest version, for callers that stage actions themselves.
+
+        Raises:
+            UnsupportedFeature, UnsupportedWriterVersion: this library cannot write the table.
+            ConditionalPutUnsupported: the store cannot commit safely.
+            InvalidArgument: the handle was opened at a version.
+        """
+        return Transaction(self._store, self._latest())
+
+    def _known(self) -> Snapshot:
+        """The version that this handle has seen. Raises TableNotFound where there is no table."""
+        if self._snapshot is None:
+            self._snapshot = Snapshot.load(self._store)
+        return self._snapshot
+
+    def _latest(self) -> Snapshot | None:
+        """The latest version, from which every write starts; None where there is no table."""
+        if self._pinned:
+            raise InvalidArgument(
+                "the handle was opened at a version, and only the latest one can be written; open "
+                "the table without version",
+                table=self.uri,
+            )
+        try:
+            known = self._snapshot
+            self._snapshot = Snapshot.load(self._store) if known is None else known.update()
+        except TableNotFound:
+            if self._snapshot is not None:
+                raise
+        return self._snapshot
+
+    def _existing(self) -> Snapshot:
+        """The latest version. Raises TableNotFound where there is no table."""
+        latest = self._latest()
+        if latest is None:
+            raise TableNotFound(
+                "there is no Delta table here to change: create it, or append to it first",
+                table=self.uri,
+            )
+        return latest
+
+    def _adopt(self, result: CommitResult) -> CommitResult:
+        """Move the handle to the version that a commit made."""
+        self._snapshot = result.snapshot
+        return result
