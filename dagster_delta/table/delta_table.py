@@ -126,7 +126,7 @@ class DeltaTable(
         return table._create(definition, mode)
 
     def _create(self, definition: TableDefinition, mode: CreateMode) -> DeltaTable:
-        from dagster_delta.table.write.cluster_planning import define_clustering
+        from dagster_delta.table.write.clustering import define_clustering
         from dagster_delta.table.write.replacement import replace_everything
 
         existing = self._snapshot

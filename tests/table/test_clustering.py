@@ -19,7 +19,7 @@ from dagster_delta.errors import (
     SchemaChangeRefused,
     SchemaMismatch,
 )
-from dagster_delta.table.write.cluster_planning import table_clustering
+from dagster_delta.table.write.clustering import table_clustering
 
 SCHEMA = pa.schema(
     [("a", pa.int64()), ("s", pa.struct([("b", pa.int64())])), ("text", pa.string())]

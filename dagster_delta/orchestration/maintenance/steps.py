@@ -16,7 +16,7 @@ from dagster_delta.orchestration.maintenance.config import (
     RestoreConfig,
     VacuumConfig,
 )
-from dagster_delta.table.write.cluster_planning import table_clustering
+from dagster_delta.table.write.clustering import table_clustering
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable

@@ -12,8 +12,8 @@ from dagster_delta.errors import InvalidTable, LogGap, VersionNotFound
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_actions
 from dagster_delta.protocol.log.segment import CommitFile, LogListing, spell_versions
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.commit_times import commit_times
 from dagster_delta.table.log.reader import list_log, located, read_commits
-from dagster_delta.table.read.time_travel import commit_times
 
 __all__ = ["RangeCommit", "read_commit_range"]
 

@@ -6,11 +6,10 @@ Spec: Metadata Cleanup; Checkpoint Protection; In-Commit Timestamps.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import DeltaError, InvalidArgument, InvalidTable
@@ -25,12 +24,11 @@ from dagster_delta.protocol.log.paths import (
 )
 from dagster_delta.protocol.log.segment import CheckpointFiles, LogListing
 from dagster_delta.protocol.log.tail import decode_tail
-from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.table.log.listed_files import listed_files
 from dagster_delta.table.log.reader import list_log, located, open_checkpoint
-from dagster_delta.table.maintenance.file_listing import LISTED_FILE_SCHEMA
+from dagster_delta.table.read.newest_commit import check_newest_commit
 from dagster_delta.table.read.time_travel import newest_version_until
-from dagster_delta.table.write.newest_commit import check_newest_commit
 
 if TYPE_CHECKING:
     from dagster_delta.engines.engine import Clock
@@ -113,7 +111,7 @@ def clean_log(
     cut = plan.cut
     if cut is None:
         earliest = listing.earliest_version
-        none = _table_of(())
+        none = listed_files(())
         return LogCleanupResult(dry_run, none, retention_ms, cutoff_ms, earliest, plan.kept_because)
     if not dry_run:
         check_newest_commit(snapshot)
@@ -123,7 +121,7 @@ def clean_log(
         expired += _unreferenced_sidecars(store, files, cut, now_ms)
     if not dry_run:
         _delete(store, [each.path for each in expired])
-    return LogCleanupResult(dry_run, _table_of(expired), retention_ms, cutoff_ms, cut)
+    return LogCleanupResult(dry_run, listed_files(expired), retention_ms, cutoff_ms, cut)
 
 
 def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
@@ -318,13 +316,3 @@ def _delete(store: ObjectStore, paths: Sequence[str]) -> None:
 def _checksum_path(path: str) -> str:
     directory, slash, name = path.rpartition("/")
     return f"{directory}{slash}.{name}.crc"
-
-
-def _table_of(files: Iterable[ObjectMeta]) -> Any:
-    found = list(files)
-    columns = [
-        string_column([each.path for each in found]),
-        integer_column([each.size_bytes for each in found]),
-        integer_column([each.modified_ms for each in found]),
-    ]
-    return pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)

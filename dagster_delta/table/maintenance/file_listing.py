@@ -20,13 +20,9 @@ from dagster_delta.errors import StorageFailure
 from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.listed_files import LISTED_FILE_SCHEMA
 
-__all__ = ["LISTED_FILE_SCHEMA", "ListedFiles"]
-
-LISTED_FILE_SCHEMA = pa.schema(
-    [("path", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())]
-)
-"""Columns of a table of listed files; paths are decoded and relative to the root."""
+__all__ = ["ListedFiles"]
 
 _FILES_AT_ONCE = 65_536
 

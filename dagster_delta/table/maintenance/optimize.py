@@ -35,10 +35,11 @@ from dagster_delta.table.maintenance.compaction_plan import (
     is_purged,
     pack_small_files,
 )
+from dagster_delta.table.maintenance.cube_plan import clustered, plan_cubes
 from dagster_delta.table.maintenance.zorder_columns import zorder_columns
 from dagster_delta.table.read.large_tables import files_where
 from dagster_delta.table.read.row_selection import read_plan
-from dagster_delta.table.write.cluster_planning import clustered, plan_cubes, table_clustering
+from dagster_delta.table.write.clustering import table_clustering
 from dagster_delta.table.write.file_actions import tombstones
 from dagster_delta.table.write.moved_rows import check_no_row_lost
 from dagster_delta.table.write.planning import write_spec

@@ -14,8 +14,8 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.log.commit_file import decode_commit_info
 from dagster_delta.protocol.log.segment import CommitFile, LogListing
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.commit_times import commit_times
 from dagster_delta.table.log.reader import list_log, located, read_commits
-from dagster_delta.table.read.time_travel import commit_times
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot

@@ -16,10 +16,10 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import LogListing
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.commit_times import commit_times
 from dagster_delta.table.log.reader import list_settled_log, located, read_commit
 
 __all__ = [
-    "commit_times",
     "first_version_since",
     "newest_version_until",
     "parse_timestamp",
@@ -127,19 +127,6 @@ def parse_timestamp(timestamp: dt.datetime | str | int) -> int:
             f"A timestamp is a datetime, an ISO 8601 text or milliseconds, not {timestamp!r}"
         )
     return timestamp
-
-
-def commit_times(listing: LogListing, versions: Sequence[int]) -> list[int]:
-    """Times of commit files in milliseconds, ascending versions, each later than the one before.
-
-    Copying a table or a skewed clock may turn the order of file times around; a version is then
-    taken to be a millisecond younger than its predecessor.
-    """
-    times: list[int] = []
-    for version in versions:
-        modified = listing.commits[version].modified_ms
-        times.append(max(modified, times[-1] + 1) if times else modified)
-    return times
 
 
 class _Search:

@@ -291,7 +291,7 @@ class RowWrite:
         self, planned: TableConfiguration, columns: Sequence[str]
     ) -> TableConfiguration:
         """The configuration with these clustering columns, where the write creates the table."""
-        from dagster_delta.table.write.cluster_planning import check_clustered_by, define_clustering
+        from dagster_delta.table.write.clustering import check_clustered_by, define_clustering
 
         if self.transaction.snapshot is not None:
             check_clustered_by(self.transaction.snapshot, columns)
@@ -307,7 +307,7 @@ class RowWrite:
         """The configuration under which a table stays clustered whose schema is replaced."""
         if not planned.supports("clustering"):
             return planned
-        from dagster_delta.table.write.cluster_planning import keep_clustering
+        from dagster_delta.table.write.clustering import keep_clustering
 
         planned, domain = keep_clustering(snapshot, planned)
         if domain is not None:

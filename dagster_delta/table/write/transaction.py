@@ -47,8 +47,8 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
+from dagster_delta.table.read.newest_commit import check_newest_commit
 from dagster_delta.table.write.committer import CommitRequest, Conflicted, commit_with_retry, now_ms
-from dagster_delta.table.write.newest_commit import check_newest_commit
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot

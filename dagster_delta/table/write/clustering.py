@@ -1,19 +1,14 @@
-"""Which files of a clustered table are written anew, and which of them along one curve.
+"""The clustering columns of a table: defined, kept, and checked against what a write asks for.
 
-Files that were clustered together are a cube, told by their tags. New files and small cubes become
-larger cubes; a cube that is large enough stays as it is, so that an OPTIMIZE costs what is new.
-
-Spec: Clustered Table; Add File and Remove File (tags, clusteringProvider).
+Spec: Clustered Table.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow.compute as pc
 
 from dagster_delta.errors import (
     InvalidArgument,
@@ -26,9 +21,8 @@ from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_col
 from dagster_delta.evolution.schema_actions import ClusterBy
 from dagster_delta.evolution.schema_draft import SchemaDraft
 from dagster_delta.evolution.table_actions import cluster_by
-from dagster_delta.protocol.actions import AddFile, DomainMetadata
+from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.table.maintenance.compaction_plan import FileGroup
 from dagster_delta.table.write.planning import new_column_name
 
 if TYPE_CHECKING:
@@ -36,17 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_clustered_by",
-    "clustered",
     "define_clustering",
     "keep_clustering",
-    "plan_cubes",
     "table_clustering",
 ]
-
-PROVIDER = "liquid"
-"""What the reference implementation calls its way of clustering, which is followed here."""
-
-_CUBE_ID, _CUBE_COLUMNS, _CUBE_CURVE = "ZCUBE_ID", "ZCUBE_ZORDER_BY", "ZCUBE_ZORDER_CURVE"
 
 
 def define_clustering(
@@ -150,89 +137,3 @@ def check_clustered_by(snapshot: Snapshot, columns: Sequence[str]) -> None:
 
 def _folded(paths: Iterable[ColumnPath]) -> list[str]:
     return [dotted(each).casefold() for each in paths]
-
-
-def plan_cubes(
-    files: Any,
-    columns: Sequence[ColumnPath],
-    purged: Any,
-    *,
-    max_bytes: int,
-    full: bool,
-) -> list[FileGroup]:
-    """The cubes to make, each of the files that go into it.
-
-    Args:
-        files: `pa.Table` with `size_bytes`, `tags` and `clustering_provider`.
-        columns: the clustering columns.
-        purged: `pa.BooleanArray`: files that are written anew anyway.
-        max_bytes: of the files of one cube, where it is not one file alone.
-        full: whether files that were clustered by other columns are clustered anew too.
-    """
-    cubes = _cube_of(files["tags"], _CUBE_ID)
-    by = _cube_of(files["tags"], _CUBE_COLUMNS)
-    wanted = _column_names(columns)
-    sizes = files["size_bytes"].to_pylist()
-    total: dict[str | None, int] = {}
-    for cube, size in zip(cubes, sizes, strict=True):
-        total[cube] = total.get(cube, 0) + size
-    providers = files["clustering_provider"].to_pylist()
-    chosen, is_worth_it = [], False
-    for position, is_purged in enumerate(purged.to_pylist()):
-        cube = cubes[position]
-        is_foreign = providers[position] not in (None, PROVIDER) or by[position] not in (
-            None,
-            wanted,
-        )
-        if is_foreign and not full:
-            continue
-        is_large = cube is not None and not is_foreign and total[cube] * 3 >= max_bytes * 2
-        if is_large and not is_purged:
-            continue
-        chosen.append(position)
-        is_worth_it |= is_purged or is_foreign or cube is None
-    if not is_worth_it and len({cubes[each] for each in chosen}) < 2:
-        # One small cube is as good as it gets.
-        return []
-    chosen.sort(key=lambda each: cubes[each] or "")
-    return list(_packed(chosen, sizes, max_bytes))
-
-
-def clustered(files: Iterable[AddFile], columns: Sequence[ColumnPath]) -> Iterator[AddFile]:
-    """The files as those of a new cube.
-
-    Args:
-        files: whose rows lie along one curve.
-        columns: the clustering columns.
-    """
-    tags = {
-        _CUBE_ID: str(uuid.uuid4()),
-        _CUBE_COLUMNS: _column_names(columns),
-        _CUBE_CURVE: "hilbert",
-    }
-    for each in files:
-        yield msgspec.structs.replace(
-            each, tags={**(each.tags or {}), **tags}, clustering_provider=PROVIDER
-        )
-
-
-def _column_names(columns: Sequence[ColumnPath]) -> str:
-    return msgspec.json.encode([dotted(each) for each in columns]).decode()
-
-
-def _cube_of(tags: Any, key: str) -> list[str | None]:
-    found: list[str | None] = pc.map_lookup(tags, key, "first").to_pylist()
-    return found
-
-
-def _packed(positions: Sequence[int], sizes: Sequence[int], max_bytes: int) -> Iterator[FileGroup]:
-    together: list[int] = []
-    total = 0
-    for each in positions:
-        if together and total + sizes[each] > max_bytes:
-            yield FileGroup(tuple(together), total)
-            together, total = [], 0
-        together.append(each)
-        total += sizes[each]
-    if together:
-        yield FileGroup(tuple(together), total)

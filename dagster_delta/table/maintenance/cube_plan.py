@@ -1,0 +1,113 @@
+"""Which files of a clustered table are written anew, and which of them along one curve.
+
+Files that were clustered together are a cube, told by their tags. New files and small cubes become
+larger cubes; a cube that is large enough stays as it is, so that an OPTIMIZE costs what is new.
+
+Spec: Clustered Table; Add File and Remove File (tags, clusteringProvider).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.evolution.column_paths import ColumnPath, dotted
+from dagster_delta.protocol.actions import AddFile
+from dagster_delta.table.maintenance.compaction_plan import FileGroup
+
+__all__ = ["clustered", "plan_cubes"]
+
+PROVIDER = "liquid"
+"""What the reference implementation calls its way of clustering, which is followed here."""
+
+_CUBE_ID, _CUBE_COLUMNS, _CUBE_CURVE = "ZCUBE_ID", "ZCUBE_ZORDER_BY", "ZCUBE_ZORDER_CURVE"
+
+
+def plan_cubes(
+    files: pa.Table,
+    columns: Sequence[ColumnPath],
+    purged: pa.BooleanArray,
+    *,
+    max_bytes: int,
+    full: bool,
+) -> list[FileGroup]:
+    """The cubes to make, each of the files that go into it.
+
+    Args:
+        files: with `size_bytes`, `tags` and `clustering_provider`.
+        columns: the clustering columns.
+        purged: files that are written anew anyway.
+        max_bytes: of the files of one cube, where it is not one file alone.
+        full: whether files that were clustered by other columns are clustered anew too.
+    """
+    cubes = _cube_of(files["tags"], _CUBE_ID)
+    by = _cube_of(files["tags"], _CUBE_COLUMNS)
+    wanted = _column_names(columns)
+    sizes = files["size_bytes"].to_pylist()
+    total: dict[str | None, int] = {}
+    for cube, size in zip(cubes, sizes, strict=True):
+        total[cube] = total.get(cube, 0) + size
+    providers = files["clustering_provider"].to_pylist()
+    chosen, is_worth_it = [], False
+    for position, is_purged in enumerate(purged.to_pylist()):
+        cube = cubes[position]
+        is_foreign = providers[position] not in (None, PROVIDER) or by[position] not in (
+            None,
+            wanted,
+        )
+        if is_foreign and not full:
+            continue
+        is_large = cube is not None and not is_foreign and total[cube] * 3 >= max_bytes * 2
+        if is_large and not is_purged:
+            continue
+        chosen.append(position)
+        is_worth_it |= is_purged or is_foreign or cube is None
+    if not is_worth_it and len({cubes[each] for each in chosen}) < 2:
+        # One small cube is as good as it gets.
+        return []
+    chosen.sort(key=lambda each: cubes[each] or "")
+    return list(_packed(chosen, sizes, max_bytes))
+
+
+def clustered(files: Iterable[AddFile], columns: Sequence[ColumnPath]) -> Iterator[AddFile]:
+    """The files as those of a new cube.
+
+    Args:
+        files: whose rows lie along one curve.
+        columns: the clustering columns.
+    """
+    tags = {
+        _CUBE_ID: str(uuid.uuid4()),
+        _CUBE_COLUMNS: _column_names(columns),
+        _CUBE_CURVE: "hilbert",
+    }
+    for each in files:
+        yield msgspec.structs.replace(
+            each, tags={**(each.tags or {}), **tags}, clustering_provider=PROVIDER
+        )
+
+
+def _column_names(columns: Sequence[ColumnPath]) -> str:
+    return msgspec.json.encode([dotted(each) for each in columns]).decode()
+
+
+def _cube_of(tags: pa.ChunkedArray, key: str) -> list[str | None]:
+    found: list[str | None] = pc.map_lookup(tags, key, "first").to_pylist()
+    return found
+
+
+def _packed(positions: Sequence[int], sizes: Sequence[int], max_bytes: int) -> Iterator[FileGroup]:
+    together: list[int] = []
+    total = 0
+    for each in positions:
+        if together and total + sizes[each] > max_bytes:
+            yield FileGroup(tuple(together), total)
+            together, total = [], 0
+        together.append(each)
+        total += sizes[each]
+    if together:
+        yield FileGroup(tuple(together), total)
