@@ -28,7 +28,6 @@ from dagster_delta.evolution.required_protocol import (
 from dagster_delta.protocol.features.column_mapping import drop_column_mapping, map_fields
 from dagster_delta.protocol.features.existing_defaults import (
     EXISTING_DEFAULTS_FEATURE,
-    without_existing_defaults,
 )
 from dagster_delta.protocol.features.registry import TableFeature, find_feature
 from dagster_delta.protocol.features.row_tracking import (
@@ -42,7 +41,7 @@ from dagster_delta.protocol.log.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
 )
-from dagster_delta.protocol.schema import StructField, StructType
+from dagster_delta.protocol.schema import StructField
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 
@@ -148,14 +147,9 @@ def _without_field_metadata(prefix: str, then: _Prepare) -> _Prepare:
         return replace(field, metadata=kept)
 
     def prepare(configuration: TableConfiguration) -> TableConfiguration:
-        return _with_schema(then(configuration), map_fields(configuration.schema, strip))
+        return then(configuration).with_schema(map_fields(configuration.schema, strip))
 
     return prepare
-
-
-def _with_schema(configuration: TableConfiguration, schema: StructType) -> TableConfiguration:
-    metadata = msgspec.structs.replace(configuration.metadata, schema_string=schema.to_json())
-    return TableConfiguration(configuration.protocol, metadata)
 
 
 def _without_mapping(configuration: TableConfiguration) -> TableConfiguration:
@@ -164,7 +158,7 @@ def _without_mapping(configuration: TableConfiguration) -> TableConfiguration:
     )
     schema = drop_column_mapping(configuration.schema)
     check_column_names(schema, "none")
-    return _with_schema(unmapped, schema)
+    return unmapped.with_schema(schema)
 
 
 def _if_unused(feature: str, advice: str) -> _Prepare:
@@ -236,7 +230,7 @@ _PREPARATIONS: dict[str, _Prepare] = {
     ),
     "variantShredding": _without_properties("delta.enableVariantShredding"),
     "checkpointProtection": _without_properties("delta.requireCheckpointProtectionBeforeVersion"),
-    EXISTING_DEFAULTS_FEATURE: without_existing_defaults,
+    EXISTING_DEFAULTS_FEATURE: TableConfiguration.without_existing_defaults,
 }
 
 _FILES: dict[str, FilesToRewrite] = {

@@ -55,7 +55,7 @@ def materialize_defaults(draft: SchemaDraft, _action: MaterializeDefaults) -> No
     if not columns:
         draft.note("no row has a lazy default", "nothing")
         return
-    draft.set_schema(without_existing_defaults(draft.configuration).schema)
+    draft.set_schema(without_existing_defaults(draft.schema))
     draft.materializes_defaults = True
     draft.note(f"rewrite files that lack {', '.join(columns)}", "rewrites")
 

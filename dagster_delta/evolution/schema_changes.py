@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from dagster_delta.engines.engine import Constraint
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution import column_actions, table_actions
 from dagster_delta.evolution.column_change_states import refuse_altering_changing_column
 from dagster_delta.evolution.column_definition import check_column_values
-from dagster_delta.evolution.column_paths import ColumnPath
 from dagster_delta.evolution.default_values import check_default_values
 from dagster_delta.evolution.feature_drop import plan_feature_drop
 from dagster_delta.evolution.lazy_defaults import keep_defaults_in_log, materialize_defaults
-from dagster_delta.evolution.plan_report import plan_to_markdown
 from dagster_delta.evolution.schema_actions import (
     AddColumn,
     AddConstraint,
@@ -43,72 +39,13 @@ from dagster_delta.evolution.schema_actions import (
     SetTableComment,
     UnsetProperties,
 )
+from dagster_delta.evolution.schema_change_plan import ExistingRows, SchemaChangePlan
 from dagster_delta.evolution.schema_draft import PlannedStep, SchemaDraft
-from dagster_delta.evolution.schema_history import SchemaChanges, compare_schemas
 from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 
-__all__ = ["ExistingRows", "SchemaChangePlan", "plan_dropped_feature", "plan_schema_changes"]
-
-ExistingRows = Literal["rewrite", "lazy", "null"]
-"""What existing rows hold in a new column with a default: the default, as their files are written
-again; the default, as readers put it there; or null."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaChangePlan:
-    """What a change of the schema does, before it is done."""
-
-    before: TableConfiguration
-    """Protocol and metadata in force."""
-    after: TableConfiguration
-    """Protocol and metadata once it is done."""
-    steps: tuple[PlannedStep, ...]
-    """What is done, in the order it was asked for."""
-    fills: Mapping[str, str] = field(default_factory=dict)
-    """Spark SQL by logical name of a new column that existing files are written again for."""
-    existing_defaults: Mapping[ColumnPath, str] = field(default_factory=dict)
-    """Spark SQL by path of a new column whose default existing rows get when they are read."""
-    materializes_defaults: bool = False
-    """Whether files are written again that lack columns whose default they are read with."""
-    checks: tuple[Constraint, ...] = ()
-    """What every existing row has to satisfy, over the columns of `after`."""
-    domains: Mapping[str, str] = field(default_factory=dict)
-    """New configuration by name of the metadata domains that change."""
-    frees_files_of_feature: bool = False
-    """Whether data files that use a feature are written again without it, before it goes."""
-    affected_files: int = 0
-    """Data files that are written again, where that is known."""
-    affected_bytes: int = 0
-    """Size of those files in bytes."""
-
-    @property
-    def changes_anything(self) -> bool:
-        """Whether there is anything to commit."""
-        return self.before != self.after or bool(self.domains)
-
-    @property
-    def rewrites_data(self) -> bool:
-        """Whether existing data files have to be written again."""
-        return bool(self.fills) or self.materializes_defaults or self.frees_files_of_feature
-
-    @property
-    def validates_rows(self) -> bool:
-        """Whether existing rows have to be looked at."""
-        return bool(self.checks)
-
-    @property
-    def schema_changes(self) -> SchemaChanges:
-        """The difference between the two schemas; columns keep their identity when renamed."""
-        return compare_schemas(self.before.schema, self.after.schema)
-
-    def __str__(self) -> str:
-        return self.to_markdown()
-
-    def to_markdown(self) -> str:
-        """The plan for people: steps, what they cost, the protocol and the schema diff."""
-        return plan_to_markdown(self)
+__all__ = ["plan_dropped_feature", "plan_schema_changes"]
 
 
 def plan_schema_changes(

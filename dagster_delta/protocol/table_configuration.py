@@ -20,6 +20,8 @@ from dagster_delta.protocol.features.existing_defaults import (
     EXISTING_DEFAULT_KEY,
     EXISTING_DEFAULTS_FEATURE,
     check_existing_defaults,
+    with_existing_defaults_of,
+    without_existing_defaults,
 )
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -196,6 +198,32 @@ class TableConfiguration:
         """Whether rows may never be deleted or changed."""
         return self.supports("appendOnly") and self.properties.append_only
 
+    def with_schema(self, schema: StructType) -> TableConfiguration:
+        """The same with another schema; itself where it has this one. Raises nothing."""
+        if schema == self.schema:
+            return self
+        metadata = msgspec.structs.replace(self.metadata, schema_string=schema.to_json())
+        return TableConfiguration(self.protocol, metadata)
+
+    def without_existing_defaults(self) -> TableConfiguration:
+        """What a table says in which every file holds every column that has a default."""
+        return self.with_schema(without_existing_defaults(self.schema))
+
+    def with_existing_defaults_of(self, older: TableConfiguration) -> TableConfiguration:
+        """The same, able to read files that were live under an older configuration.
+
+        Once every file holds a column, its field no longer says what files without it have. Those
+        of before are read all the same where changes are.
+
+        Args:
+            older: of an earlier version of the same table.
+        """
+        if self is older or EXISTING_DEFAULT_KEY not in older.metadata.schema_string:
+            return self
+        # Columns that were there before the mapping keep their name as the physical one.
+        modes = (self.column_mapping_mode, older.column_mapping_mode)
+        return self.with_schema(with_existing_defaults_of(self.schema, older.schema, *modes))
+
     def check_readable(self, *, table: str, version: int) -> None:
         """Refuse a table that this library might read wrongly.
 
@@ -242,7 +270,7 @@ class TableConfiguration:
             InvalidTable, UnsupportedReaderVersion, CatalogRequired: see `check_readable`.
         """
         self.check_readable(table=table, version=version)
-        table_features.check_writable(self, table=table, version=version)
+        table_features.check_writable(self.protocol, table=table, version=version)
 
 
 def _check_unique_names(data_type: DataType) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from dagster_delta.evolution.schema_actions import Position, SchemaAction
-    from dagster_delta.evolution.schema_changes import ExistingRows
+    from dagster_delta.evolution.schema_change_plan import ExistingRows
     from dagster_delta.table.schema.schema_change_operation import SchemaChangeResult
 
 __all__ = ["AlterOptions", "SchemaChangeMethods"]

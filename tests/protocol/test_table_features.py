@@ -172,12 +172,12 @@ def test_listed_feature_is_read_as_its_row_says(row: TableFeature) -> None:
 
 @pytest.mark.parametrize("row", TABLE_FEATURES, ids=lambda each: each.name)
 def test_listed_feature_is_written_as_its_row_says(row: TableFeature) -> None:
-    configuration = table(listing_of(row))
+    protocol = listing_of(row)
     if row.can_write:
-        check_writable(configuration, table="t", version=0)
+        check_writable(protocol, table="t", version=0)
     else:
         with pytest.raises(UnsupportedFeature):
-            check_writable(configuration, table="t", version=0)
+            check_writable(protocol, table="t", version=0)
 
 
 def test_leftover_of_a_feature_that_is_not_supported_is_no_obstacle() -> None:

@@ -328,11 +328,7 @@ def advance_high_water_marks(
             mark = mark if known is None else identity.farther(known, mark)
             field = replace(field, metadata={**field.metadata, HIGH_WATER_MARK_KEY: mark})
         fields.append(field)
-    schema = StructType(tuple(fields))
-    if schema == configuration.schema:
-        return configuration
-    metadata = msgspec.structs.replace(configuration.metadata, schema_string=schema.to_json())
-    return type(configuration)(configuration.protocol, metadata)
+    return configuration.with_schema(StructType(tuple(fields)))
 
 
 def differ_in_marks_only(one: Metadata, other: Metadata) -> bool:

@@ -22,7 +22,6 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 
 from dagster_delta.errors import InvalidTable
@@ -36,7 +35,6 @@ from dagster_delta.protocol.schema import (
     data_type_from_json,
     walk_fields,
 )
-from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.protocol.values.partition_values import (
     parse_partition_value,
@@ -44,14 +42,12 @@ from dagster_delta.protocol.values.partition_values import (
 )
 
 if TYPE_CHECKING:
-    from dagster_delta.protocol.table_configuration import TableConfiguration
     from dagster_delta.protocol.table_properties import ColumnMappingMode
 
 __all__ = [
     "EXISTING_DEFAULTS_FEATURE",
     "EXISTING_DEFAULT_KEY",
     "check_existing_defaults",
-    "defaulted_columns",
     "existing_default",
     "fields_with_existing_default",
     "has_existing_default",
@@ -167,25 +163,6 @@ def fields_with_existing_default(
     return ((path, field) for path, field in walk_fields(schema) if has_existing_default(field))
 
 
-def defaulted_columns(schema: StructType, mode: ColumnMappingMode) -> list[StatisticsColumn]:
-    """The same fields as statistics know them.
-
-    Args:
-        schema: logical schema, or some of its columns.
-        mode: column mapping mode of the table.
-    """
-    columns = []
-    for path, field in fields_with_existing_default(schema):
-        level, physical = schema, []
-        for name in path:
-            step = level.field(name)
-            physical.append(physical_name(step, mode))
-            if isinstance(step.data_type, StructType):
-                level = step.data_type
-        columns.append(StatisticsColumn(tuple(physical), field.data_type))
-    return columns
-
-
 def check_existing_defaults(schema: StructType) -> None:
     """Refuse a schema whose defaults for existing rows cannot be read.
 
@@ -207,9 +184,9 @@ def check_existing_defaults(schema: StructType) -> None:
             level = level.field(name).data_type
 
 
-def without_existing_defaults(configuration: TableConfiguration) -> TableConfiguration:
-    """The configuration of a table in which every file holds every column that has a default."""
-    return _with_schema(configuration, map_fields(configuration.schema, _strip))
+def without_existing_defaults(schema: StructType) -> StructType:
+    """The schema of a table in which every file holds every column that has a default."""
+    return map_fields(schema, _strip)
 
 
 def _strip(field: StructField) -> StructField:
@@ -218,27 +195,16 @@ def _strip(field: StructField) -> StructField:
 
 
 def with_existing_defaults_of(
-    newer: TableConfiguration, older: TableConfiguration
-) -> TableConfiguration:
-    """The newer configuration, able to read files that were live under the older one.
-
-    Once every file holds a column, its field no longer says what files without it have. Those of
-    before are read all the same where changes are.
-
-    Args:
-        newer: whose columns rows are read with.
-        older: of an earlier version of the same table.
-    """
-    if newer is older or EXISTING_DEFAULT_KEY not in older.metadata.schema_string:
-        return newer
-    # Columns that were there before the mapping keep their name as the physical one.
-    modes = (newer.column_mapping_mode, older.column_mapping_mode)
-    return _with_schema(newer, _carried(newer.schema, older.schema, *modes))
-
-
-def _carried(
     newer: StructType, older: StructType, mode: ColumnMappingMode, older_mode: ColumnMappingMode
 ) -> StructType:
+    """The newer schema with the defaults that its fields had in an older one, and lost since.
+
+    Args:
+        newer: logical schema that rows are read with.
+        older: of an earlier version of the same table.
+        mode: column mapping mode of the newer version.
+        older_mode: of the earlier one.
+    """
     known = {physical_name(each, older_mode): each for each in older}
 
     def carry(field: StructField) -> StructField:
@@ -246,7 +212,7 @@ def _carried(
         if before is None:
             return field
         if isinstance(field.data_type, StructType) and isinstance(before.data_type, StructType):
-            inside = _carried(field.data_type, before.data_type, mode, older_mode)
+            inside = with_existing_defaults_of(field.data_type, before.data_type, mode, older_mode)
             return replace(field, data_type=inside)
         if has_existing_default(field) or not has_existing_default(before):
             return field
@@ -254,10 +220,3 @@ def _carried(
         return replace(field, metadata={**field.metadata, **value})
 
     return StructType(tuple(map(carry, newer)))
-
-
-def _with_schema(configuration: TableConfiguration, schema: StructType) -> TableConfiguration:
-    if schema == configuration.schema:
-        return configuration
-    metadata = msgspec.structs.replace(configuration.metadata, schema_string=schema.to_json())
-    return type(configuration)(configuration.protocol, metadata)

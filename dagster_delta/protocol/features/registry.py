@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dagster_delta._version import __version__
 from dagster_delta.errors import (
@@ -18,9 +17,6 @@ from dagster_delta.errors import (
     UnsupportedWriterVersion,
 )
 from dagster_delta.protocol.actions import Protocol
-
-if TYPE_CHECKING:
-    from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = [
     "TABLE_FEATURES",
@@ -352,13 +348,13 @@ def _refusal(
     )
 
 
-def check_writable(configuration: TableConfiguration, *, table: str, version: int) -> None:
+def check_writable(protocol: Protocol, *, table: str, version: int) -> None:
     """Refuse a table that this library might write wrongly, before anything is written.
 
     Args:
-        configuration: protocol and metadata of the table.
+        protocol: of the table.
         table: URI of the table, without credentials, for the message.
-        version: table version the configuration is in force at.
+        version: table version that it is in force at.
 
     Raises:
         UnsupportedWriterVersion: minWriterVersion is not 1 to 7.
@@ -366,7 +362,6 @@ def check_writable(configuration: TableConfiguration, *, table: str, version: in
             `check_readable` raises, since a writer has to read the table first.
         InvalidTable: the versions and the lists of features contradict each other.
     """
-    protocol = configuration.protocol
     check_readable(protocol, table=table, version=version)
     if not 1 <= protocol.min_writer_version <= TABLE_FEATURES_WRITER_VERSION:
         raise UnsupportedWriterVersion(

@@ -247,5 +247,4 @@ def tracked_configuration(configuration: TableConfiguration) -> TableConfigurati
         for name in columns.names
     )
     schema = StructType((*configuration.schema.fields, *fields))
-    metadata = msgspec.structs.replace(configuration.metadata, schema_string=schema.to_json())
-    return TableConfiguration(configuration.protocol, metadata)
+    return configuration.with_schema(schema)

@@ -23,7 +23,6 @@ from dagster_delta.engines.arrow.change_data_reader import (
 )
 from dagster_delta.errors import ChangeDataNotRecorded, SchemaMismatch
 from dagster_delta.protocol.actions import Metadata, Protocol
-from dagster_delta.protocol.features.existing_defaults import with_existing_defaults_of
 from dagster_delta.protocol.log.change_data import (
     CHANGE_FILE_SCHEMA,
     FileChange,
@@ -116,7 +115,7 @@ def plan_changes(
             with located(store, commit.actions.version):
                 collected.take(commit)
         found = _check_configurations(store, start, end, collected, appends_suffice=appends_suffice)
-        shown = reduce(with_existing_defaults_of, found, shown)
+        shown = reduce(TableConfiguration.with_existing_defaults_of, found, shown)
     with located(store, end.version):
         return ChangedFiles(
             ChangeFileSet(

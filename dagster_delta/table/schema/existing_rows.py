@@ -28,7 +28,7 @@ from dagster_delta.table.write.transaction import Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
-    from dagster_delta.evolution.schema_changes import SchemaChangePlan
+    from dagster_delta.evolution.schema_change_plan import SchemaChangePlan
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["ExistingFiles", "RowValidation"]

@@ -35,9 +35,8 @@ from dagster_delta.evolution.schema_actions import (
     SetProperties,
     UnsetProperties,
 )
+from dagster_delta.evolution.schema_change_plan import ExistingRows, SchemaChangePlan
 from dagster_delta.evolution.schema_changes import (
-    ExistingRows,
-    SchemaChangePlan,
     plan_dropped_feature,
     plan_schema_changes,
 )

@@ -16,7 +16,6 @@ from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
 from dagster_delta.engines.arrow.change_data_reader import ChangeFileSet, feed_configuration
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, VersionNotFound
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
-from dagster_delta.protocol.features.existing_defaults import with_existing_defaults_of
 from dagster_delta.protocol.log.change_data import FileChange
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path
@@ -302,7 +301,7 @@ class _BatchFiles:
 
     def carry_defaults_of(self, configuration: TableConfiguration) -> None:
         """Read files of a version as rows were read then, see `with_existing_defaults_of`."""
-        self._configuration = with_existing_defaults_of(self._configuration, configuration)
+        self._configuration = self._configuration.with_existing_defaults_of(configuration)
 
     def add(self, version: int, timestamp_ms: int, changes: Sequence[FileChange]) -> None:
         """Append the files of a commit, or of a snapshot."""

@@ -14,12 +14,10 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.parquet.read.file_projection import num_steps_found
 from dagster_delta.engines.parquet.read.source import read_arrow_schema
-from dagster_delta.protocol.features.existing_defaults import (
-    defaulted_columns,
-    fields_with_existing_default,
-)
+from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.arrow_values import every
 from dagster_delta.protocol.values.partition_values import decode_path
@@ -48,7 +46,7 @@ def may_lack(files: Any, schema: StructType, mode: ColumnMappingMode) -> Any:
     Returns:
         `pa.BooleanArray`, one value per file.
     """
-    columns = defaulted_columns(schema, mode)
+    columns = _defaulted_columns(schema, mode)
     unknown = every(False, files.num_rows)
     if not columns:
         return unknown
@@ -57,6 +55,25 @@ def may_lack(files: Any, schema: StructType, mode: ColumnMappingMode) -> Any:
         counts = statistics[f"null_count.{index}"].combine_chunks()
         unknown = pc.or_(unknown, pc.is_null(counts))
     return unknown
+
+
+def _defaulted_columns(schema: StructType, mode: ColumnMappingMode) -> list[StatisticsColumn]:
+    """The fields that have a default in files without them, as statistics know them.
+
+    Args:
+        schema: logical schema, or some of its columns.
+        mode: column mapping mode of the table.
+    """
+    columns = []
+    for path, field in fields_with_existing_default(schema):
+        level, physical = schema, []
+        for name in path:
+            step = level.field(name)
+            physical.append(physical_name(step, mode))
+            if isinstance(step.data_type, StructType):
+                level = step.data_type
+        columns.append(StatisticsColumn(tuple(physical), field.data_type))
+    return columns
 
 
 def lacked_fields(

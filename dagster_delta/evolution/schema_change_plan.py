@@ -1,0 +1,122 @@
+"""The plan of a schema change: what is to be done, and how people are told.
+
+Spec: Change Metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dagster_delta.engines.engine import Constraint
+from dagster_delta.evolution.column_paths import ColumnPath
+from dagster_delta.evolution.plan_report import code_span, configuration_lines, table_cell
+from dagster_delta.evolution.schema_draft import PlannedStep
+from dagster_delta.evolution.schema_history import SchemaChanges, compare_schemas
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+__all__ = ["ExistingRows", "SchemaChangePlan"]
+
+_EFFECTS = {
+    "nothing": "no change",
+    "metadata": "metadata only",
+    "validates": "metadata only, after existing rows are validated",
+    "rewrites": "existing files are rewritten",
+}
+
+ExistingRows = Literal["rewrite", "lazy", "null"]
+"""What existing rows hold in a new column with a default: the default, as their files are written
+again; the default, as readers put it there; or null."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChangePlan:
+    """What a change of the schema does, before it is done."""
+
+    before: TableConfiguration
+    """Protocol and metadata in force."""
+    after: TableConfiguration
+    """Protocol and metadata once it is done."""
+    steps: tuple[PlannedStep, ...]
+    """What is done, in the order it was asked for."""
+    fills: Mapping[str, str] = field(default_factory=dict)
+    """Spark SQL by logical name of a new column that existing files are written again for."""
+    existing_defaults: Mapping[ColumnPath, str] = field(default_factory=dict)
+    """Spark SQL by path of a new column whose default existing rows get when they are read."""
+    materializes_defaults: bool = False
+    """Whether files are written again that lack columns whose default they are read with."""
+    checks: tuple[Constraint, ...] = ()
+    """What every existing row has to satisfy, over the columns of `after`."""
+    domains: Mapping[str, str] = field(default_factory=dict)
+    """New configuration by name of the metadata domains that change."""
+    frees_files_of_feature: bool = False
+    """Whether data files that use a feature are written again without it, before it goes."""
+    affected_files: int = 0
+    """Data files that are written again, where that is known."""
+    affected_bytes: int = 0
+    """Size of those files in bytes."""
+
+    @property
+    def changes_anything(self) -> bool:
+        """Whether there is anything to commit."""
+        return self.before != self.after or bool(self.domains)
+
+    @property
+    def rewrites_data(self) -> bool:
+        """Whether existing data files have to be written again."""
+        return bool(self.fills) or self.materializes_defaults or self.frees_files_of_feature
+
+    @property
+    def validates_rows(self) -> bool:
+        """Whether existing rows have to be looked at."""
+        return bool(self.checks)
+
+    @property
+    def schema_changes(self) -> SchemaChanges:
+        """The difference between the two schemas; columns keep their identity when renamed."""
+        return compare_schemas(self.before.schema, self.after.schema)
+
+    def __str__(self) -> str:
+        return self.to_markdown()
+
+    def to_markdown(self) -> str:
+        """The plan for people: steps, what they cost, the protocol and the schema diff."""
+        return "\n".join(_lines(self)) + "\n"
+
+
+def _lines(plan: SchemaChangePlan) -> Iterator[str]:
+    yield "| Change | Cost |"
+    yield "|---|---|"
+    for each in plan.steps:
+        yield f"| {table_cell(each.what)} | {_EFFECTS[each.effect]} |"
+    yield ""
+    if not plan.changes_anything:
+        yield "No change is needed: there is nothing to commit."
+        return
+    yield _cost(plan)
+    for check in plan.checks:
+        yield f"- every existing row must satisfy {code_span(check.name)}: {code_span(check.sql)}"
+    yield from configuration_lines(plan.before, plan.after)
+    if changes := plan.schema_changes:
+        yield ""
+        yield "```diff"
+        yield from changes.lines
+        yield "```"
+
+
+def _cost(plan: SchemaChangePlan) -> str:
+    if plan.frees_files_of_feature:
+        known = f" ({_size(plan)})" if plan.affected_files else ""
+        return f"**Rewrites data**: the files that use the feature{known}, in a commit of its own."
+    if plan.rewrites_data:
+        return f"**Rewrites data**: {_size(plan)}, in one commit."
+    if plan.validates_rows:
+        return "**Reads data** where statistics do not prove the constraint; rewrites none."
+    if plan.existing_defaults:
+        return "**Metadata only**: no row is read, and no data file is written."
+    return "**Metadata only**: no data file is read or written."
+
+
+def _size(plan: SchemaChangePlan) -> str:
+    return f"{plan.affected_files} files, {plan.affected_bytes} bytes"
