@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
-from dagster_delta.engines.parquet.read.data_file_reader import DataFile, DataFileReader
+from dagster_delta.engines.parquet.read.data_file import DataFile
+from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.read.source import count_file_rows

@@ -14,11 +14,8 @@ import msgspec
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import ReadPlan, WriteSpec
-from dagster_delta.engines.parquet.read.data_file_reader import (
-    FILE_ORDINAL,
-    DataFileReader,
-    data_files,
-)
+from dagster_delta.engines.parquet.read.data_file import data_files
+from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, DataFileReader
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.writer import DataFileWriter

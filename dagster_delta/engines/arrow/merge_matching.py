@@ -17,12 +17,11 @@ from dagster_delta.engines.arrow.merge_join import (
     target_columns,
 )
 from dagster_delta.engines.arrow.merge_source import MergeSource
+from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     FILE_ORDINAL,
     ROW_INDEX,
-    DataFile,
     DataFileReader,
-    data_files,
 )
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.statements.merge_clauses import MergeClause

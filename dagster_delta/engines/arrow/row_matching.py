@@ -13,11 +13,11 @@ import numpy as np
 from pyroaring import BitMap64
 
 from dagster_delta.engines.engine import MatchedRows, ReadPlan
+from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     FILE_ORDINAL,
     ROW_INDEX,
     DataFileReader,
-    data_files,
 )
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 

@@ -19,12 +19,8 @@ from pyroaring import BitMap64
 from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter, ChangeType
 from dagster_delta.engines.arrow.column_update import ColumnUpdate, FileUpdate
 from dagster_delta.engines.engine import RewriteResult, RowRewrite
-from dagster_delta.engines.parquet.read.data_file_reader import (
-    ROW_INDEX,
-    DataFile,
-    DataFileReader,
-    data_files,
-)
+from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
+from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX, DataFileReader
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns, RowGroupCopier

@@ -22,6 +22,7 @@ __all__ = [
     "DELETION_VECTOR_TYPE",
     "KEY_SEPARATOR",
     "LIVE_FILE_SCHEMA",
+    "ROW_ID_COLUMNS",
     "TOMBSTONE_SCHEMA",
     "FileActions",
     "HiddenFiles",
@@ -57,6 +58,9 @@ LIVE_FILE_SCHEMA = pa.schema(
 )
 """Columns of a table of live files. Paths stand as in the log, percent-encoded; partition values
 are keyed by physical column name."""
+
+ROW_ID_COLUMNS = ("base_row_id", "default_row_commit_version")
+"""Columns of `LIVE_FILE_SCHEMA` that only a read of row ids needs."""
 
 TOMBSTONE_SCHEMA = pa.schema(
     [

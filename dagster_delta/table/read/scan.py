@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import ReadPlan
-from dagster_delta.engines.parquet.read.data_file_reader import ROW_ID_COLUMNS
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.row_tracking import materialized_columns, tracked_configuration
-from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, ROW_ID_COLUMNS
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.statistics.predicates import Constant, Predicate
 from dagster_delta.protocol.statistics.skipping import SkippedFiles, skip_files

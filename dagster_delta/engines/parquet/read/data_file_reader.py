@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +19,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from dagster_delta.engines.parquet.read.batch_sizes import BATCH_BYTES
+from dagster_delta.engines.parquet.read.data_file import DataFile
 from dagster_delta.engines.parquet.read.file_projection import FileProjection
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
@@ -37,7 +36,7 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import FALSE
-from dagster_delta.protocol.values.partition_values import decode_path, parse_partition_column
+from dagster_delta.protocol.values.partition_values import parse_partition_column
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -45,11 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FILE_ORDINAL",
-    "ROW_ID_COLUMNS",
     "ROW_INDEX",
-    "DataFile",
     "DataFileReader",
-    "data_files",
 ]
 
 FILE_ORDINAL = "\0file ordinal"
@@ -60,57 +56,7 @@ ROW_INDEX = "\0row index"
 SPLIT_FILE_BYTES = 16 * 1024 * 1024
 """Files from this size on are shared out among workers by row group."""
 
-ROW_ID_COLUMNS = ("base_row_id", "default_row_commit_version")
-"""Columns of `LIVE_FILE_SCHEMA` that only a read of row ids needs."""
-
-_FILES_AT_ONCE = 10_000
-_NEEDED_COLUMNS = ("path", "size_bytes", "partition_values", "deletion_vector")
 _POSITION_FIELDS = (pa.field(FILE_ORDINAL, pa.int32()), pa.field(ROW_INDEX, pa.int64()))
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """One logical file of the table."""
-
-    path: str
-    """Decoded: relative to the table root, or absolute."""
-    size_bytes: int
-    partition_values: Mapping[str, str | None]
-    """Serialised values by physical column name."""
-    deletion_vector: DeletionVectorDescriptor | None
-    ordinal: int = 0
-    """Which of the files that are read together it is."""
-    selected: BitMap64 | None = None
-    """Indexes of the rows to read, of those that are live; None for all."""
-    hidden: BitMap64 | None = None
-    """Indexes of rows to leave out besides the deleted ones."""
-    base_row_id: int | None = None
-    """Row id of the first row, where the log was asked for it."""
-    default_row_commit_version: int | None = None
-    """Version of rows that carry none of their own, where the log was asked for it."""
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> DataFile:
-        """The file of one row of `LIVE_FILE_SCHEMA`, as `to_pylist` gives it."""
-        vector = row.get("deletion_vector")
-        return cls(
-            path=decode_path(row["path"]),
-            size_bytes=row["size_bytes"],
-            partition_values=dict(row["partition_values"] or ()),
-            deletion_vector=None if vector is None else DeletionVectorDescriptor(**vector),
-            base_row_id=row.get("base_row_id"),
-            default_row_commit_version=row.get("default_row_commit_version"),
-        )
-
-
-def data_files(files: pa.Table) -> Iterator[DataFile]:
-    """The files of a `pyarrow.Table` with columns of `LIVE_FILE_SCHEMA`, numbered in order."""
-    names = [*_NEEDED_COLUMNS, *(each for each in ROW_ID_COLUMNS if each in files.column_names)]
-    needed = files.select(names)
-    ordinals = count()
-    for chunk in needed.to_batches(max_chunksize=_FILES_AT_ONCE):
-        for row in chunk.to_pylist():
-            yield replace(DataFile.from_row(row), ordinal=next(ordinals))
 
 
 class DataFileReader:

@@ -23,7 +23,7 @@ from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.parquet.read.data_file_reader import DataFile
+    from dagster_delta.engines.parquet.read.data_file import DataFile
 
 __all__ = ["OpenedFile"]
 

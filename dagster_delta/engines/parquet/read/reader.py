@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader, data_files
+from dagster_delta.engines.parquet.read.data_file import data_files
+from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, prefetch_in_order
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool

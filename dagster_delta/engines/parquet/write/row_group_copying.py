@@ -20,11 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import ReadPlan, WriteSpec
-from dagster_delta.engines.parquet.read.data_file_reader import (
-    SPLIT_FILE_BYTES,
-    DataFile,
-    DataFileReader,
-)
+from dagster_delta.engines.parquet.read.data_file import DataFile
+from dagster_delta.engines.parquet.read.data_file_reader import SPLIT_FILE_BYTES, DataFileReader
 from dagster_delta.engines.parquet.read.file_projection import leaf_ranges
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     FILE_ORDINAL,
     ROW_INDEX,
     DataFileReader,
-    data_files,
 )
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.writer import write_data_files
