@@ -36,6 +36,7 @@
     ├── CommitStateUnknown             the store never answered: the commit may or may not exist
     ├── StorageFailure                 the store refused or failed
     │   └── ConditionalPutUnsupported  the store cannot do put-if-absent, so it cannot be written
+    ├── MemoryExhausted                reading a file took more memory than there is
     └── SparkSessionLost               the JVM behind the Spark session has ended
 
 Each carries its facts as attributes beside the message, and no message carries a secret.
@@ -68,6 +69,7 @@ __all__ = [
     "InvalidCast",
     "InvalidTable",
     "LogGap",
+    "MemoryExhausted",
     "MetadataChanged",
     "MissingMetadata",
     "MissingProtocol",
@@ -324,6 +326,30 @@ class StorageFailure(DeltaError):
 
 class ConditionalPutUnsupported(StorageFailure):
     """The store cannot create a file only if it is absent, so tables on it are read-only."""
+
+
+class MemoryExhausted(DeltaError, MemoryError):
+    """Reading a file took more memory than this process has; nothing is known to be damaged."""
+
+    @classmethod
+    def of_file(
+        cls, error: MemoryError, *, table: str | None = None, file: str | None = None
+    ) -> MemoryExhausted:
+        """What a failed allocation says while a file is read.
+
+        Args:
+            error: of the allocation.
+            table: URI of the table, without credentials.
+            file: the file that was read, relative to the table root.
+        """
+        reason = str(error) or "an allocation failed"
+        return cls(
+            f"the memory of this process did not suffice to read a file ({reason}): read fewer "
+            "columns or rows, take them in batches with to_batches(), or use the Spark engine; "
+            "a file that says it is small may be damaged",
+            table=table,
+            file=file,
+        )
 
 
 class SparkSessionLost(DeltaError):

@@ -27,6 +27,7 @@ from dagster_delta.errors import (
     DataFileMissing,
     InvalidArgument,
     InvalidTable,
+    MemoryExhausted,
 )
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.deletion_vectors import (
@@ -46,6 +47,7 @@ from dagster_delta.protocol.schema import (
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage import open_store
 from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.delta_table import DeltaTable
 from tests.engines.data_tables import (
     configuration,
     featured,
@@ -578,3 +580,19 @@ def test_an_error_in_one_file_comes_after_the_rows_before_it() -> None:
         assert next(batches).column("n").to_pylist() == [0, 1, 2, 3]
         with pytest.raises(DataFileMissing):
             next(batches)
+
+
+def test_a_lack_of_memory_is_not_taken_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 33554432 failed")
+
+    table = DeltaTable(tmp_path, must_exist=False)
+    table.append(pa.table({"id": [1, 2]}))
+    monkeypatch.setattr(opened_file.OpenedFile, "decode", fail)
+    with pytest.raises(MemoryExhausted, match="malloc of size 33554432 failed") as caught:
+        table.snapshot().scan().to_arrow()
+    assert isinstance(caught.value, MemoryError)
+    assert caught.value.table == table.uri
+    assert caught.value.file == table.snapshot().files()["path"][0].as_py()

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_delta.errors import CorruptLog
+from dagster_delta.errors import CorruptLog, MemoryExhausted
 from dagster_delta.protocol.checkpoint import parquet_reader
+from dagster_delta.protocol.checkpoint.columns import corruption_named
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from tests.table.logs import (
@@ -274,3 +275,10 @@ def test_an_action_that_lacks_what_it_must_have_is_refused() -> None:
     types = {"protocol": pa.struct([("minReaderVersion", pa.int32())])}
     with pytest.raises(CorruptLog, match="minWriterVersion"):
         _part_of([PROTOCOL], types).read_table_actions()
+
+
+def test_a_lack_of_memory_is_not_taken_for_damage() -> None:
+    path = "_delta_log/a.checkpoint.parquet"
+    with pytest.raises(MemoryExhausted, match="malloc failed") as caught, corruption_named(path):
+        raise pa.ArrowMemoryError("malloc failed")
+    assert caught.value.file == path

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.soak.known import KNOWN
-
 __all__ = ["Failure", "Part", "PartResult", "Round", "Unavailable", "run_part"]
 
 
@@ -29,8 +27,6 @@ class Failure:
     title: str
     """What happened, without values that differ between runs: equal titles count as one failure."""
     detail: str
-    known: str | None = None
-    """Why the failure is expected for now, from `KNOWN`."""
 
 
 @dataclass
@@ -47,11 +43,6 @@ class PartResult:
     failures: list[Failure] = field(default_factory=list)
     skipped: str = ""
     """Why the part, or a piece of it, did not run."""
-
-    @property
-    def new_failures(self) -> list[Failure]:
-        """Failures that are not listed in `KNOWN`."""
-        return [failure for failure in self.failures if failure.known is None]
 
 
 @dataclass
@@ -81,10 +72,9 @@ class Round:
         """
         if any(failure.title == title for failure in self.result.failures):
             return
-        known = next((entry.why for entry in KNOWN if entry.matches(self.result.part, title)), None)
         if save is not None:
             detail = f"{detail}\nsaved: {self._save(save)}"
-        self.result.failures.append(Failure(self.number, title, detail, known))
+        self.result.failures.append(Failure(self.number, title, detail))
 
     def _save(self, source: Path | bytes) -> Path:
         count = len(self.result.failures)

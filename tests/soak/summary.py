@@ -8,7 +8,7 @@ from tests.soak.part import Failure, PartResult
 
 __all__ = ["describe_failures", "render_summary"]
 
-_HEADINGS = ("part", "seconds", "rounds", "operations", "attacks", "failures", "known", "repeat")
+_HEADINGS = ("part", "seconds", "rounds", "operations", "attacks", "failures", "repeat")
 
 
 def render_summary(results: Iterable[PartResult]) -> str:
@@ -24,8 +24,6 @@ def render_summary(results: Iterable[PartResult]) -> str:
 
 
 def _row(result: PartResult) -> tuple[str, ...]:
-    new = len(result.new_failures)
-    known = len(result.failures) - new
     repeat = f"PARTS={result.part} SEED={result.seed}"
     if result.skipped:
         repeat = (
@@ -37,33 +35,24 @@ def _row(result: PartResult) -> tuple[str, ...]:
         str(result.rounds),
         str(result.operations),
         f"{result.faults.total()} {result.unit}",
-        str(new),
-        str(known),
+        str(len(result.failures)),
         repeat,
     )
 
 
 def describe_failures(results: Iterable[PartResult]) -> str:
-    """All failures with their details, new ones last; and the attacks by kind."""
+    """The attacks by kind, and all failures with their details."""
     blocks = []
     for result in results:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.faults.items()))
         blocks.append(f"{result.part}: {kinds or 'nothing'}")
-    for is_new in (False, True):
-        for result in results:
-            blocks += [
-                _describe(result, failure)
-                for failure in result.failures
-                if (failure.known is None) is is_new
-            ]
+    for result in results:
+        blocks += [_describe(result, failure) for failure in result.failures]
     return "\n".join(blocks)
 
 
 def _describe(result: PartResult, failure: Failure) -> str:
-    kind = "FAILURE" if failure.known is None else "known failure"
     repeat = f"make soak PARTS={result.part} SEED={result.seed} ROUND={failure.round}"
-    lines = [f"{kind} in {result.part}: {failure.title}", f"  repeat: {repeat}"]
-    if failure.known is not None:
-        lines.append(f"  known: {failure.known}")
+    lines = [f"FAILURE in {result.part}: {failure.title}", f"  repeat: {repeat}"]
     lines += [f"  {line}" for line in failure.detail.splitlines()[:25]]
     return "\n".join(lines)

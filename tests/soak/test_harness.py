@@ -114,7 +114,7 @@ def test_a_round_that_breaks_off_is_a_failure(tmp_path: Path) -> None:
         raise ValueError("broken")
 
     result = _run(play, tmp_path)
-    assert [failure.title for failure in result.new_failures] == ["the round broke off: ValueError"]
+    assert [failure.title for failure in result.failures] == ["the round broke off: ValueError"]
     assert "PARTS=p SEED=1" in render_summary([result])
 
 

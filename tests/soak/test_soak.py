@@ -19,6 +19,6 @@ def test_a_short_run_finds_no_failure(name: str, tmp_path: Path) -> None:
     if result.skipped and not result.rounds:
         pytest.skip(result.skipped)
     report = f"{describe_failures([result])}\n{render_summary([result])}"
-    assert not result.new_failures, report
+    assert not result.failures, report
     assert result.operations
     assert result.faults.total()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from dagster_delta.errors import CorruptLog
+from dagster_delta.errors import CorruptLog, InvalidTable
+from dagster_delta.protocol.log.paths import v2_checkpoint_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import FaultyStore
+from tests.table.logs import encode, features, metadata
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
+UNIQUE = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
 NEWEST = f"_delta_log/{2:020d}.json"
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -76,6 +80,68 @@ def test_an_append_on_top_of_a_damaged_commit_is_refused(damage: str) -> None:
         DeltaTable("", store=store).append(ROWS)
     assert caught.value.version == 2
     assert caught.value.file == NEWEST
+    assert _objects(store) == before
+
+
+# Parts of an action that opening a table does not look at, and reading it does.
+WRONG_TYPES = {
+    "partition values": (rb'"partitionValues":\{\}', b'"partitionValues":7'),
+    "statistics": (rb'"stats":"', b'"tags":{"a":{}},"stats":"'),
+    "time": (rb'"modificationTime":\d+', b'"modificationTime":1.5'),
+    "time of a remove": (
+        b"$",
+        b'{"remove":{"path":"a","dataChange":true,"deletionTimestamp":"12"}}\n',
+    ),
+}
+
+
+def _without_checksum(data: bytes) -> bytes:
+    return re.sub(rb',"contentCrc32":\d+', b"", data)
+
+
+@pytest.mark.parametrize("wrong", WRONG_TYPES)
+@pytest.mark.parametrize("with_version_checksum", [True, False])
+def test_an_append_on_top_of_values_of_a_wrong_type_is_refused(
+    wrong: str, with_version_checksum: bool
+) -> None:
+    store = MemoryStore()
+    _table(store)
+    pattern, replacement = WRONG_TYPES[wrong]
+    whole = _without_checksum(store.read(NEWEST))
+    damaged = re.sub(pattern, replacement, whole, count=1)
+    assert damaged != whole
+    store.put(NEWEST, damaged)
+    if not with_version_checksum:
+        store.delete([NEWEST.replace(".json", ".crc")])
+    before = _objects(store)
+    with pytest.raises(CorruptLog) as caught:
+        DeltaTable("", store=store).append(ROWS)
+    assert caught.value.file == NEWEST
+    assert _objects(store) == before
+
+
+def test_a_handle_that_read_the_damage_as_an_update_refuses_as_well() -> None:
+    store = MemoryStore()
+    table = _table(store)
+    newest = _without_checksum(store.read(NEWEST))
+    later = NEWEST.replace("2.json", "3.json")
+    store.put(later, re.sub(rb'"modificationTime":\d+', b'"modificationTime":"12"', newest))
+    with pytest.raises(CorruptLog) as caught:
+        table.append(ROWS)
+    assert caught.value.file == later
+
+
+def test_an_append_on_a_checkpoint_without_one_of_its_sidecars_is_refused() -> None:
+    store = MemoryStore()
+    sidecar = {"path": "nothing.parquet", "sizeInBytes": 1, "modificationTime": 1}
+    protocol, columns = features("v2Checkpoint"), metadata()
+    manifest = encode(
+        {"checkpointMetadata": {"version": 3}}, protocol, columns, {"sidecar": sidecar}
+    )
+    store.put(v2_checkpoint_path(3, UNIQUE, "json"), manifest)
+    before = _objects(store)
+    with pytest.raises(InvalidTable):
+        DeltaTable("", store=store).append(pa.table({"id": pa.array([1], pa.int64())}))
     assert _objects(store) == before
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.errors import CorruptLog
+from dagster_delta.errors import CorruptLog, MemoryExhausted
 from dagster_delta.protocol.checkpoint.parquet_reader import storage_failure
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
@@ -30,7 +30,6 @@ _DELETION_VECTOR_FIELDS = {
 _MAY_BE_NULL = ("offset",)
 
 _CORRUPTION = (pa.ArrowException, OSError, *DECODING_ERRORS)
-_NO_CORRUPTION = (MemoryError, pa.ArrowCancelled)
 
 
 @contextmanager
@@ -43,8 +42,10 @@ def corruption_named(path: str) -> Iterator[None]:
     """
     try:
         yield
-    except _NO_CORRUPTION:
+    except (MemoryExhausted, pa.ArrowCancelled):
         raise
+    except MemoryError as error:
+        raise MemoryExhausted.of_file(error, file=path) from error
     except _CORRUPTION as error:
         failure = storage_failure(error, file=path)
         if failure is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -48,6 +49,7 @@ __all__ = [
     "LogTail",
     "RawCommit",
     "add_columns",
+    "check_file_actions",
     "decode_tail",
     "deletion_vector_column",
     "remove_columns",
@@ -268,6 +270,17 @@ def _add_batch(every: Sequence[_Add]) -> Any:
         ],
         schema=LIVE_FILE_SCHEMA,
     )
+
+
+def check_file_actions(commits: Sequence[RawCommit]) -> None:
+    """Decode every add and remove as far as readers ever do, and keep none of them.
+
+    Raises:
+        CorruptLog: a value is of a wrong type.
+    """
+    with garbage_collection_paused():
+        for each in chain(_every_add(commits), _every_remove(commits)):
+            del each
 
 
 def remove_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> Any:

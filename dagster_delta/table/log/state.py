@@ -5,8 +5,8 @@ Spec: Action Reconciliation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial, update_wrapper
 from itertools import chain
 from threading import RLock
@@ -36,12 +36,12 @@ from dagster_delta.protocol.log.tail import (
     LogTail,
     RawCommit,
     add_columns,
+    check_file_actions,
     decode_tail,
     remove_columns,
 )
 from dagster_delta.protocol.statistics.log_statistics import (
     checkpoint_statistics,
-    checkpoint_statistics_json,
 )
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import (
@@ -50,6 +50,7 @@ from dagster_delta.protocol.values.arrow_columns import (
 )
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.log.base import LogBase, live_paths, read_base, vectors_of
 from dagster_delta.table.log.columns import (
     chosen,
     compacted,
@@ -71,35 +72,15 @@ _P = ParamSpec("_P")
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class _Base:
-    """Everything older than the tail."""
-
-    actions: TableActions = field(default_factory=TableActions)
-    parts: tuple[CheckpointPart, ...] = ()
-    masks: tuple[Any, ...] | None = None
-    """Per part a `pa.BooleanArray` of its live adds; None while nobody has looked."""
-    rows: Any = field(default_factory=partial(pa.Table.from_batches, [], LIVE_FILE_SCHEMA))
-    """`pa.Table` of LIVE_FILE_SCHEMA: live files that later commits added."""
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    """Columns that are in memory already: the parts' live adds, then `rows`."""
-    statistics: tuple[tuple[StatisticsColumn, ...], Any] | None = None
-    """The last statistics that were asked for and their `pa.Table`, row for row with `columns`."""
-    tombstones: Any = None
-    """`pa.Table` of TOMBSTONE_SCHEMA; None for those of the parts."""
-    tombstone_tails: tuple[LogTail, ...] = ()
-    """Commits that are in `masks` and `rows`, and not yet in the tombstones."""
-
-
 class _Source:
     """A base and the commits read together with it; shared by the versions that build on it."""
 
-    def __init__(self, read: Callable[[], tuple[_Base, tuple[LogTail, ...]]]) -> None:
+    def __init__(self, read: Callable[[], tuple[LogBase, tuple[LogTail, ...]]]) -> None:
         self._read = read
         self._lock = RLock()
-        self.loaded: tuple[_Base, tuple[LogTail, ...]] | None = None
+        self.loaded: tuple[LogBase, tuple[LogTail, ...]] | None = None
 
-    def load(self) -> tuple[_Base, tuple[LogTail, ...]]:
+    def load(self) -> tuple[LogBase, tuple[LogTail, ...]]:
         with self._lock:
             if self.loaded is None:
                 self.loaded = self._read()
@@ -141,11 +122,17 @@ class LogState:
     """The reconciled log at one version. Thread-safe; nothing about it changes but its caches."""
 
     def __init__(
-        self, source: _Source, fallback: LogFallback, later: tuple[LogTail, ...] = ()
+        self,
+        source: _Source,
+        fallback: LogFallback,
+        later: tuple[LogTail, ...] = (),
+        *,
+        newest_is_whole: bool = False,
     ) -> None:
         self._source = source
         self._fallback = fallback
         self._later = later
+        self._newest_is_whole = newest_is_whole
         self._lock = RLock()
         self._files: _Files | None = None
         self._columns: dict[str, Any] = {}
@@ -159,24 +146,52 @@ class LogState:
         """The state of a log segment. Nothing is read before it is asked for."""
         return cls(_Source(partial(_read_segment, store, segment)), LogFallback(store, segment))
 
-    def advance(self, tail: LogTail, segment: LogSegment) -> LogState:
+    def advance(self, tail: LogTail, segment: LogSegment, *, is_own: bool = False) -> LogState:
         """The state after more commits; what is known already is carried over.
 
         Args:
             tail: the commits.
             segment: of the version after them.
+            is_own: whether this process has just written the last of them.
         """
         with self._lock:
             fallback = self._fallback.after(segment)
             if self._files is None:
-                return LogState(self._source, fallback, (*self._later, tail))
+                later = (*self._later, tail)
+                return LogState(self._source, fallback, later, newest_is_whole=is_own)
             settled = self._settle(self._files)
-        return LogState(_Source(lambda: (settled, ())), fallback, (tail,))
+        source = _Source(lambda: (settled, ()))
+        return LogState(source, fallback, (tail,), newest_is_whole=is_own)
 
-    @property
-    def has_read_commits(self) -> bool:
-        """Whether the commits after the checkpoint were read."""
-        return bool(self._later) or self._source.loaded is not None
+    @_despite_damage
+    def check_newest_commit(self) -> None:
+        """Decode the newest commit as far as readers ever do, unless that was done.
+
+        A version checksum says what a write has to know, so that nobody may have read the commit
+        that it speaks of. Where the checkpoint has been opened, the footers of its files are read.
+
+        Raises:
+            CorruptLog: it is empty, cut or changed, or holds a value of a wrong type.
+            LogGap: it has disappeared.
+            StorageFailure: the store refused or failed.
+        """
+        with self._lock:
+            if self._newest_is_whole:
+                return
+            tails = self._later
+            if self._source.loaded is not None:
+                base, read = self._source.loaded
+                tails = (*read, *tails)
+                for part in base.parts if base.masks is None else ():
+                    part.check_footer()
+            newest = _commits(tails)[-1:]
+            if not newest and self._source.loaded is None:
+                newest = list(
+                    read_commits(self._fallback.store, self._fallback.segment.replay[-1:])
+                )
+                decode_tail(newest)
+            check_file_actions(newest)
+            self._newest_is_whole = True
 
     @property
     def damaged_files(self) -> tuple[str, ...]:
@@ -196,8 +211,10 @@ class LogState:
         self._fallback = other._fallback
         if self._files is not None:
             rows = in_known_order(rows, self._columns["path"], error)
-        base = _Base(actions=actions, rows=rows, tombstones=tombstones)
+        base = LogBase(actions=actions, rows=rows, tombstones=tombstones)
         self._source, self._later = _Source(lambda: (base, ())), ()
+        # All that readers need of it was decoded just now.
+        self._newest_is_whole = True
         self._files = self._added_rows = self._statistics = None
         self._tombstones = self._actions = None
         self._columns = {}
@@ -353,7 +370,7 @@ class LogState:
             self._tombstones = _unexpired(self._tombstones, removed_after_ms)
             return self._tombstones
 
-    def _load(self) -> tuple[_Base, tuple[LogTail, ...]]:
+    def _load(self) -> tuple[LogBase, tuple[LogTail, ...]]:
         base, tails = self._source.load()
         return base, (*tails, *self._later)
 
@@ -366,9 +383,9 @@ class LogState:
     def _reconcile(self) -> _Files:
         base, tails = self._load()
         tail = reconcile_tail(tails)
-        masks, paths = _live_paths(base)
+        masks, paths = live_paths(base)
         kept = HiddenFiles(tail.keys).rows_to_keep(
-            pa.chunked_array(paths, pa.string()), partial(_vectors_of, base, masks)
+            pa.chunked_array(paths, pa.string()), partial(vectors_of, base, masks)
         )
         rows = base.rows
         if kept is not None:
@@ -392,7 +409,9 @@ class LogState:
                 name: pa.chunked_array(filtered(column.chunks, files.kept), column.type)
                 for name, column in held.items()
             }
-        held |= _read_base(base, files, [name for name in names if name not in held])
+        held |= read_base(
+            base, files.masks, files.rows, [name for name in names if name not in held]
+        )
         for name in names:
             if name == "size_bytes":
                 sizes = [size for each in tails for size in each.add_sizes]
@@ -424,13 +443,13 @@ class LogState:
         older = older if kept is None else older.filter(kept)
         return pa.concat_tables([older, remove_columns(_commits(tails), tail.live_removes)])
 
-    def _settle(self, files: _Files) -> _Base:
+    def _settle(self, files: _Files) -> LogBase:
         base, tails = self._load()
         if self._tombstones is None:
             tombstones, pending = base.tombstones, (*base.tombstone_tails, *tails)
         else:
             tombstones, pending = compacted(self._tombstones), ()
-        return _Base(
+        return LogBase(
             actions=self.table_actions(),
             parts=base.parts,
             masks=files.masks,
@@ -442,13 +461,13 @@ class LogState:
         )
 
 
-def _read_segment(store: ObjectStore, segment: LogSegment) -> tuple[_Base, tuple[LogTail, ...]]:
+def _read_segment(store: ObjectStore, segment: LogSegment) -> tuple[LogBase, tuple[LogTail, ...]]:
     checkpoint = EMPTY_CHECKPOINT
     if segment.checkpoint is not None:
         checkpoint = open_checkpoint(store, segment.checkpoint)
     commits = read_commits(store, segment.replay)
     tail = decode_tail((*checkpoint.manifests, *commits))
-    return _Base(checkpoint.actions, checkpoint.parts), (tail,)
+    return LogBase(checkpoint.actions, checkpoint.parts), (tail,)
 
 
 def _unexpired(tombstones: Any, removed_after_ms: int) -> Any:
@@ -458,41 +477,3 @@ def _unexpired(tombstones: Any, removed_after_ms: int) -> Any:
 
 def _commits(tails: Sequence[LogTail]) -> list[RawCommit]:
     return [commit for tail in tails for commit in tail.commits]
-
-
-def _live_paths(base: _Base) -> tuple[tuple[Any, ...], list[Any]]:
-    """The masks of the parts, and the paths of all live files of the base in chunks."""
-    if base.masks is not None and "path" in base.columns:
-        return base.masks, base.columns["path"].chunks
-    found = [part.add_rows() for part in base.parts]
-    chunks = [chunk for _, paths in found for chunk in paths]
-    chunks += base.rows.column("path").chunks
-    return tuple(mask for mask, _ in found), chunks
-
-
-def _vectors_of(base: _Base, masks: Sequence[Any], touched: Any) -> Any:
-    """Deletion vectors of some live files of the base: a `pa.ChunkedArray`."""
-    touched_masks = narrowed(masks, touched)
-    chunks: list[Any] = []
-    for part, mask in zip(base.parts, touched_masks, strict=True):
-        chunks += part.read_adds(["deletion_vector"], mask)["deletion_vector"].chunks
-    later = touched.slice(len(touched) - len(base.rows))
-    chunks += base.rows.column("deletion_vector").filter(later).chunks
-    return pa.chunked_array(chunks, LIVE_FILE_SCHEMA.field("deletion_vector").type)
-
-
-def _read_base(base: _Base, files: _Files, names: Sequence[str]) -> dict[str, Any]:
-    chunks: dict[str, list[Any]] = {name: [] for name in names}
-    plain = [name for name in names if name != "stats"]
-    for part, mask in zip(base.parts, files.masks, strict=True):
-        columns = part.read_adds(plain, mask) if plain else {}
-        if "stats" in chunks:
-            with corruption_named(part.path):
-                columns["stats"] = checkpoint_statistics_json(part, mask)
-        for name, column in columns.items():
-            chunks[name] += column.chunks
-    for name in names:
-        chunks[name] += files.rows.column(name).chunks
-    return {
-        name: pa.chunked_array(chunks[name], LIVE_FILE_SCHEMA.field(name).type) for name in names
-    }

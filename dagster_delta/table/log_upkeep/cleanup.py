@@ -27,7 +27,6 @@ from dagster_delta.protocol.log.tail import decode_tail
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 from dagster_delta.table.log.listed_files import listed_files
 from dagster_delta.table.log.reader import list_log, located, open_checkpoint
-from dagster_delta.table.read.newest_commit import check_newest_commit
 from dagster_delta.table.read.time_travel import newest_version_until
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def clean_log(
         none = listed_files(())
         return LogCleanupResult(dry_run, none, retention_ms, cutoff_ms, earliest, plan.kept_because)
     if not dry_run:
-        check_newest_commit(snapshot)
+        snapshot.check_newest_commit()
         _make_readable(store, cut, listing, now_ms)
     expired = expired_log_files(files, cut)
     if configuration.supports("v2Checkpoint"):

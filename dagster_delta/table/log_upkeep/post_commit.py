@@ -68,7 +68,7 @@ def follow_commit(
     if base is None:
         snapshot = Snapshot.load(store, version=version)
     else:
-        snapshot = base.advance(commits, checksum=checksum)
+        snapshot = base.advance(commits, checksum=checksum, is_own=True)
     checkpointed = _checkpointed_when_due(snapshot, clock=clock)
     return snapshot if checkpointed is None else _with_clean_log(checkpointed, clock=clock)
 

@@ -295,10 +295,19 @@ class Snapshot:
             since = self._retained_since_ms(now_ms)
             yield from self._state.tombstone_batches(removed_after_ms=since)
 
-    @property
-    def has_read_commits(self) -> bool:
-        """Whether the commits since the checkpoint were read, the newest one among them."""
-        return self._state.has_read_commits
+    def check_newest_commit(self) -> None:
+        """Make sure that a write may build on this version.
+
+        A commit on top of a damaged one would be acknowledged, and could not be read.
+
+        Raises:
+            CorruptLog: the newest commit is empty, cut or changed, or holds a value of a wrong
+                type, or a file of the checkpoint is damaged.
+            LogGap: it has disappeared.
+            StorageFailure: the store refused or failed.
+        """
+        with located(self.store, self.version):
+            self._state.check_newest_commit()
 
     @property
     def max_file_actions(self) -> int:
@@ -416,13 +425,18 @@ class Snapshot:
         return now - self.configuration.properties.deleted_file_retention_ms
 
     def advance(
-        self, commits: Sequence[tuple[int, bytes]], *, checksum: VersionChecksum | None = None
+        self,
+        commits: Sequence[tuple[int, bytes]],
+        *,
+        checksum: VersionChecksum | None = None,
+        is_own: bool = False,
     ) -> Snapshot:
         """The snapshot after the next commits, from their bytes alone.
 
         Args:
             commits: (version, contents of the commit file), in order, from the next version on.
             checksum: of the last of these versions, where the caller knows it.
+            is_own: whether this process has just written the last of them.
 
         Raises:
             InvalidArgument: the versions do not follow this one.
@@ -447,7 +461,7 @@ class Snapshot:
                 )
                 configuration.check_readable(table=self.store.location.uri, version=versions[-1])
             segment = extended_segment(self.log_segment, commits)
-            state = self._state.advance(tail, segment)
+            state = self._state.advance(tail, segment, is_own=is_own)
         return Snapshot(self.store, segment, configuration, state, checksum)
 
     def update(self) -> Snapshot:

@@ -47,7 +47,6 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
-from dagster_delta.table.read.newest_commit import check_newest_commit
 from dagster_delta.table.write.committer import CommitRequest, Conflicted, commit_with_retry, now_ms
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ class Transaction:
             self.snapshot.configuration.check_writable(
                 table=self.store.location.uri, version=self.snapshot.version
             )
-            check_newest_commit(self.snapshot)
+            self.snapshot.check_newest_commit()
 
     @property
     def read_version(self) -> int | None:

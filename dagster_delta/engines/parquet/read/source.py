@@ -14,7 +14,7 @@ from dagster_delta.engines.parquet.read.batch_sizes import (
     longest_entry,
     may_expand,
 )
-from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable
+from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, MemoryExhausted
 from dagster_delta.protocol.checkpoint.parquet_footer import open_footer
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, storage_failure
 from dagster_delta.storage.object_store import ObjectStore
@@ -184,6 +184,8 @@ def naming_data_file(store: ObjectStore, path: str) -> Iterator[None]:
             table=table,
             file=path,
         ) from error
+    except MemoryError as error:
+        raise MemoryExhausted.of_file(error, table=table, file=path) from error
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         failure = storage_failure(error, table=table, file=path)
         if failure is not None:

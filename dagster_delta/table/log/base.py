@@ -1,0 +1,94 @@
+"""What a log says before its last commits: the files of a checkpoint, and what was added since.
+
+Spec: Checkpoints; Action Reconciliation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.protocol.checkpoint.columns import corruption_named
+from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.log.tail import LogTail
+from dagster_delta.protocol.statistics.log_statistics import checkpoint_statistics_json
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn
+from dagster_delta.table.log.columns import narrowed
+
+__all__ = ["LogBase", "live_paths", "read_base", "vectors_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogBase:
+    """Everything older than the tail."""
+
+    actions: TableActions = field(default_factory=TableActions)
+    parts: tuple[CheckpointPart, ...] = ()
+    masks: tuple[Any, ...] | None = None
+    """Per part a `pa.BooleanArray` of its live adds; None while nobody has looked."""
+    rows: Any = field(default_factory=partial(pa.Table.from_batches, [], LIVE_FILE_SCHEMA))
+    """`pa.Table` of LIVE_FILE_SCHEMA: live files that later commits added."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Columns that are in memory already: the parts' live adds, then `rows`."""
+    statistics: tuple[tuple[StatisticsColumn, ...], Any] | None = None
+    """The last statistics that were asked for and their `pa.Table`, row for row with `columns`."""
+    tombstones: Any = None
+    """`pa.Table` of TOMBSTONE_SCHEMA; None for those of the parts."""
+    tombstone_tails: tuple[LogTail, ...] = ()
+    """Commits that are in `masks` and `rows`, and not yet in the tombstones."""
+
+
+def live_paths(base: LogBase) -> tuple[tuple[Any, ...], list[Any]]:
+    """The masks of the parts, and the paths of all live files of the base in chunks."""
+    if base.masks is not None and "path" in base.columns:
+        return base.masks, base.columns["path"].chunks
+    found = [part.add_rows() for part in base.parts]
+    chunks = [chunk for _, paths in found for chunk in paths]
+    chunks += base.rows.column("path").chunks
+    return tuple(mask for mask, _ in found), chunks
+
+
+def vectors_of(base: LogBase, masks: Sequence[Any], touched: Any) -> Any:
+    """Deletion vectors of some live files of the base: a `pa.ChunkedArray`."""
+    touched_masks = narrowed(masks, touched)
+    chunks: list[Any] = []
+    for part, mask in zip(base.parts, touched_masks, strict=True):
+        chunks += part.read_adds(["deletion_vector"], mask)["deletion_vector"].chunks
+    later = touched.slice(len(touched) - len(base.rows))
+    chunks += base.rows.column("deletion_vector").filter(later).chunks
+    return pa.chunked_array(chunks, LIVE_FILE_SCHEMA.field("deletion_vector").type)
+
+
+def read_base(
+    base: LogBase, masks: Sequence[Any], rows: Any, names: Sequence[str]
+) -> dict[str, Any]:
+    """Columns of LIVE_FILE_SCHEMA of the live files of the base, as `pa.ChunkedArray`s.
+
+    Args:
+        base: that is read.
+        masks: per part a `pa.BooleanArray` of its live adds.
+        rows: the live ones of the base's `rows`.
+        names: of the columns.
+
+    Raises:
+        CorruptLog: a file of the checkpoint is damaged.
+    """
+    chunks: dict[str, list[Any]] = {name: [] for name in names}
+    plain = [name for name in names if name != "stats"]
+    for part, mask in zip(base.parts, masks, strict=True):
+        columns = part.read_adds(plain, mask) if plain else {}
+        if "stats" in chunks:
+            with corruption_named(part.path):
+                columns["stats"] = checkpoint_statistics_json(part, mask)
+        for name, column in columns.items():
+            chunks[name] += column.chunks
+    for name in names:
+        chunks[name] += rows.column(name).chunks
+    return {
+        name: pa.chunked_array(chunks[name], LIVE_FILE_SCHEMA.field(name).type) for name in names
+    }
