@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 import dagster_delta
 from dagster_delta import errors
+from dagster_delta.cached_property import cached_property
 from dagster_delta.orchestration.maintenance.jobs import MaintenanceJobOptions
 from dagster_delta.orchestration.sensors.sensors import DeltaSensorOptions
 

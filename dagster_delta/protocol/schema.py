@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaMismatch, UnsupportedFeature
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import msgspec
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidTable, UnsupportedFeature
 from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.features import registry as table_features

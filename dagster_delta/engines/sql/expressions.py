@@ -7,12 +7,12 @@ One text serves three readers: bounds that skip files (`to_predicate`), exact ev
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.sql.analysis import analyse
 from dagster_delta.engines.sql.arrow_expressions import compile_value
 from dagster_delta.engines.sql.parser import parse_syntax

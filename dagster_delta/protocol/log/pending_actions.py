@@ -9,10 +9,10 @@ Spec: Row Tracking; In-Commit Timestamps; Checkpoint Protection.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import msgspec
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.protocol.features.row_id_mark import RowIdHighWaterMark, is_row_id_mark
 from dagster_delta.protocol.features.row_tracking import (
     assign_row_ids,

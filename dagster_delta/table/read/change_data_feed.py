@@ -8,12 +8,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
 from dagster_delta.engines.arrow.change_data_reader import (
     feed_configuration,

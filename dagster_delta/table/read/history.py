@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.log.commit_file import decode_commit_info
 from dagster_delta.protocol.log.segment import CommitFile, LogListing

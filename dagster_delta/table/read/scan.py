@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.engine import ReadPlan
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.row_tracking import materialized_columns, tracked_configuration

@@ -8,12 +8,12 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.engine import LARGE_TABLE_FILES, LoggedFiles
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import (
@@ -21,6 +20,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.arrow.change_data_reader import ChangeFileSet, feed_configuration
 from dagster_delta.engines.spark.session.schema import to_spark_schema
 from dagster_delta.errors import InvalidArgument, SchemaMismatch

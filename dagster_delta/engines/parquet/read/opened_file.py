@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.parquet.read.batch_sizes import BatchSizes, split_by_bytes
 from dagster_delta.engines.parquet.read.source import (
     columns_with_long_entries,

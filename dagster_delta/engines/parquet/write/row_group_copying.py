@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.engine import ReadPlan, WriteSpec
 from dagster_delta.engines.parquet.read.data_file import DataFile
 from dagster_delta.engines.parquet.read.data_file_reader import SPLIT_FILE_BYTES, DataFileReader

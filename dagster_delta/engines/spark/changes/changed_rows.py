@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.engines.rows.completion import generation_constraints
 from dagster_delta.engines.rows.row_tracking import CarriedIds

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.engine import ReadPlan, WriteSpec
 from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes

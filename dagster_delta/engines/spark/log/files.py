@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
+from functools import partial, reduce
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.engine import LoggedFiles
 from dagster_delta.engines.spark.log.schema import (
     PARSED_STATISTICS,

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.engine import ReadPlan
 from dagster_delta.engines.spark.read.declared_columns import (
     declared_column,
