@@ -183,41 +183,6 @@ class WriteResult:
     """The last value given out, by logical name of each identity column that was numbered."""
 
 
-class Engine(Protocol):
-    """Reads and writes rows of one kind of value."""
-
-    def read(self, plan: ReadPlan) -> Any:
-        """The rows of the plan, lazily: a `pyarrow.RecordBatchReader` or a Spark DataFrame.
-
-        Raises:
-            DataFileMissing: the log names a file that is not there.
-            CorruptDeletionVector, UnsupportedExpression, InvalidTable.
-        """
-
-    def rows_of(self, data: Any) -> Any:
-        """The rows of a caller's value in the form that this engine reads: a
-        `pyarrow.RecordBatchReader` or a Spark DataFrame.
-
-        Raises:
-            InvalidArgument: the value is no tabular data.
-            SchemaMismatch: a column has a type that no Delta type holds.
-        """
-
-    def schema_of(self, data: Any) -> StructType:
-        """The logical schema of a value that is about to be written."""
-
-    def write(self, data: Any, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
-        """Write rows as data files under the table root.
-
-        Columns are matched by name (case-insensitively), missing ones are filled as the spec says
-        or become null, and values are cast to the table's types under ANSI store assignment.
-
-        Raises:
-            SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch: before anything is
-                referenced; files already written are deleted where that is possible.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class MatchedRows:
     """The live rows of one data file that a predicate is true of; there is at least one."""
@@ -279,8 +244,8 @@ class RewriteResult:
     """Rows of the rest, written as they were."""
 
 
-class RowChangeEngine(Protocol):
-    """Finds the rows that DELETE, UPDATE and MERGE are about, and writes what replaces them."""
+class Engine(Protocol):
+    """Reads and writes the rows of tables."""
 
     casts_values: bool
     """Whether it fits new values to their columns by itself, whatever types the SQL has."""
@@ -292,6 +257,37 @@ class RowChangeEngine(Protocol):
     @property
     def log_planner(self) -> LogPlanner | None:
         """What finds the files of large tables; None where that always happens here."""
+
+    def read(self, plan: ReadPlan) -> Any:
+        """The rows of the plan, lazily: a `pyarrow.RecordBatchReader` or a Spark DataFrame.
+
+        Raises:
+            DataFileMissing: the log names a file that is not there.
+            CorruptDeletionVector, UnsupportedExpression, InvalidTable.
+        """
+
+    def rows_of(self, data: Any) -> Any:
+        """The rows of a caller's value in the form that this engine reads: a
+        `pyarrow.RecordBatchReader` or a Spark DataFrame.
+
+        Raises:
+            InvalidArgument: the value is no tabular data.
+            SchemaMismatch: a column has a type that no Delta type holds.
+        """
+
+    def schema_of(self, data: Any) -> StructType:
+        """The logical schema of a value that is about to be written."""
+
+    def write(self, data: Any, spec: WriteSpec, *, store: ObjectStore) -> WriteResult:
+        """Write rows as data files under the table root.
+
+        Columns are matched by name (case-insensitively), missing ones are filled as the spec says
+        or become null, and values are cast to the table's types under ANSI store assignment.
+
+        Raises:
+            SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch: before anything is
+                referenced; files already written are deleted where that is possible.
+        """
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate, file by file; no file without any.
@@ -321,6 +317,10 @@ class RowChangeEngine(Protocol):
             DataFileMissing, InvalidTable, StorageFailure: of a file; files already written are
                 deleted where that is possible.
         """
+
+
+RowChangeEngine = Engine
+"""An engine, as those who change rows ask for it."""
 
 
 Clock = Callable[[], int]

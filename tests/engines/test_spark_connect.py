@@ -63,7 +63,9 @@ def test_a_stream_lands_once_in_its_sink(tmp_path: Path, connect_session: SparkS
 @pytest.fixture
 def active(connect_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """The session of the server, as if it were the only one of this process."""
-    monkeypatch.setattr("dagster_delta.engines.active_spark_session", lambda: connect_session)
+    monkeypatch.setattr(
+        "dagster_delta.engines.choose.active_spark_session", lambda: connect_session
+    )
     return connect_session
 
 

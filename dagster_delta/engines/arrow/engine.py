@@ -98,7 +98,7 @@ class ArrowEngine:
         return replace(written, high_water_marks=numbers.high_water_marks)
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
-        """The live rows that satisfy the plan's predicate. Raises as `RowChangeEngine` says."""
+        """The live rows that satisfy the plan's predicate. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.row_matching import find_matches
 
         if plan.where is not None:
@@ -107,13 +107,13 @@ class ArrowEngine:
         return find_matches(plan)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
-        """Write rows anew. Raises as `RowChangeEngine` says."""
+        """Write rows anew. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
 
         return rewrite_rows(rewrite)
 
     def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
-        """Record all rows of a plan as inserted. Raises as `RowChangeEngine` says."""
+        """Record all rows of a plan as inserted. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
 
         with ChangeDataWriter(spec, plan.store) as changes:

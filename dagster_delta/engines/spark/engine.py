@@ -62,7 +62,7 @@ class SparkEngine:
             InvalidArgument: the value is no tabular data.
             SchemaMismatch: a column has a type that no Delta type holds.
         """
-        from dagster_delta.engines import is_spark_frame
+        from dagster_delta.engines.choose import is_spark_frame
 
         if is_spark_frame(data):
             return cast("DataFrame", data)
@@ -104,21 +104,21 @@ class SparkEngine:
         return write_frame(data, spec, store)
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
-        """The live rows that satisfy the plan's predicate. Raises as `RowChangeEngine` says."""
+        """The live rows that satisfy the plan's predicate. Raises as `Engine` says."""
         from dagster_delta.engines.spark.changes.row_changes import find_matches
 
         check_reachable(plan.store)
         return find_matches(self.session, plan)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
-        """Write rows anew, in no order. Raises as `RowChangeEngine` says."""
+        """Write rows anew, in no order. Raises as `Engine` says."""
         from dagster_delta.engines.spark.changes.row_changes import rewrite_rows
 
         check_reachable(rewrite.source.store)
         return rewrite_rows(self.session, rewrite)
 
     def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
-        """Record all rows of a plan as inserted. Raises as `RowChangeEngine` says."""
+        """Record all rows of a plan as inserted. Raises as `Engine` says."""
         from dagster_delta.engines.spark.changes.row_changes import record_inserts
 
         check_reachable(plan.store)
@@ -145,7 +145,7 @@ class SparkEngine:
 
 
 def _active_session() -> SparkSession:
-    from dagster_delta.engines import active_spark_session
+    from dagster_delta.engines.choose import active_spark_session
 
     session = active_spark_session()
     if session is None:

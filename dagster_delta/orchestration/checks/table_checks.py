@@ -90,7 +90,7 @@ class NewRows:
 
     def batches(self, where: str, columns: Sequence[str] | None = None) -> Any:
         """The rows for which a condition is true, as a `pa.RecordBatchReader`."""
-        from dagster_delta.engines.arrow.engine import ArrowEngine
+        from dagster_delta.engines import embedded_engine
 
         scan = Scan(self.snapshot, columns, where)
         if self.paths is None:
@@ -99,7 +99,7 @@ class NewRows:
             scan.where.check_embeddable()
         plan = scan.plan()
         wanted = pc.is_in(plan.files["path"], value_set=pa.array(sorted(self.paths), pa.string()))
-        return ArrowEngine().read(replace(plan, files=plan.files.filter(wanted)))
+        return embedded_engine().read(replace(plan, files=plan.files.filter(wanted)))
 
 
 def rows_since(snapshot: Snapshot, version: int | None) -> NewRows:

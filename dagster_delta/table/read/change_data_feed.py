@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.cached_property import cached_property
+from dagster_delta.engines import spark_engine
 from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
 from dagster_delta.engines.arrow.change_data_reader import (
     feed_configuration,
@@ -146,13 +147,11 @@ class ChangeDataFeed(RowFrames):
         Raises:
             As `to_batches` does of the log, and of files that are missing.
         """
-        from dagster_delta.engines.spark.engine import SparkEngine
-
         predicate = None
         if self.where is not None:
             is_utc = not self.where.depends_on_time_zone or is_in_utc(spark)
             predicate = self.where.to_predicate(session_is_utc=is_utc)
-        engine = SparkEngine(spark)
+        engine = spark_engine(spark)
         with self._naming_versions():
             parts = [engine.read(plan) for plan in self._read_plans(self._matching(predicate))]
         return reduce(lambda left, right: left.union(right), parts)

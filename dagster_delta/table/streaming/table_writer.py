@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.engine import WriteResult
 from dagster_delta.engines.spark.session.schema import from_spark_schema
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound
@@ -83,7 +84,6 @@ class TableWriter(DataSourceArrowWriter):
         """
         import pyarrow as pa
 
-        from dagster_delta.engines.arrow.engine import ArrowEngine
         from dagster_delta.errors import StorageFailure
 
         first = next(iterator, None)
@@ -93,7 +93,7 @@ class TableWriter(DataSourceArrowWriter):
         reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], iterator))
         try:
             self._check_time_zone(first.schema)
-            return _WrittenByTask(ArrowEngine().write(reader, self._planned.spec, store=store))
+            return _WrittenByTask(embedded_engine().write(reader, self._planned.spec, store=store))
         except StorageFailure:
             raise
         except DeltaError as error:

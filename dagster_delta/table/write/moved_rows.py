@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.compute as pc
 
-from dagster_delta.engines.arrow.engine import ArrowEngine
+from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.engine import WriteResult
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.errors import InvalidTable
@@ -49,7 +49,7 @@ def stage_moved_rows(
     # The rows stand in the table, so they have passed its constraints.
     spec = write_spec(configuration, snapshot.store.location, check_rows=False)
     plan, spec = keep_row_ids(read_plan(snapshot, files, None), spec)
-    engine = ArrowEngine()
+    engine = embedded_engine()
     written = engine.write(engine.read(plan), spec, store=snapshot.store)
     transaction.stage_written(
         msgspec.structs.replace(each, data_change=False) for each in written.files

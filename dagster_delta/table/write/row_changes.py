@@ -15,7 +15,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from dagster_delta.engines.engine import Assignment, RewriteResult, RowChangeEngine, RowRewrite
+from dagster_delta.engines.engine import Assignment, Engine, RewriteResult, RowRewrite
 from dagster_delta.engines.parquet.read.source import count_file_rows
 from dagster_delta.engines.rows.completion import changed_values
 from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
@@ -78,7 +78,7 @@ def refuse_append_only(transaction: Transaction, what: str) -> None:
 def change_rows(
     transaction: Transaction,
     selected: SelectedRows,
-    engine: RowChangeEngine,
+    engine: Engine,
     *,
     assignments: tuple[Assignment, ...] = (),
     where: Any = None,
@@ -201,7 +201,7 @@ def _rewrite(
     transaction: Transaction,
     selected: SelectedRows,
     touched: list[_TouchedFile],
-    engine: RowChangeEngine,
+    engine: Engine,
     assignments: tuple[Assignment, ...],
     where: Any,
     records_changes: bool,

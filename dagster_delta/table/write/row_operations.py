@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines import engine_for_changes
-from dagster_delta.engines.engine import Assignment, RowChangeEngine
+from dagster_delta.engines.engine import Assignment, Engine
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.row_selection import select_rows
 from dagster_delta.table.write.app_transactions import ApplicationRecord
@@ -33,7 +33,7 @@ def delete_rows(
     store: ObjectStore,
     snapshot: Snapshot,
     where: str | None,
-    engine: RowChangeEngine | None,
+    engine: Engine | None,
     *,
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
@@ -65,7 +65,7 @@ def update_rows(
     snapshot: Snapshot,
     values: Mapping[str, str],
     where: str | None,
-    engine: RowChangeEngine | None,
+    engine: Engine | None,
     *,
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
@@ -139,7 +139,7 @@ class _RowOperation:
     def run(
         self,
         assignments: tuple[Assignment, ...],
-        engine: RowChangeEngine,
+        engine: Engine,
         parameters: Mapping[str, object],
         commit_info: Mapping[str, object] | None,
         record: ApplicationRecord,
@@ -173,7 +173,7 @@ class _RowOperation:
             user_info=commit_info,
         )
 
-    def engine_of(self, assignments: tuple[Assignment, ...]) -> RowChangeEngine:
+    def engine_of(self, assignments: tuple[Assignment, ...]) -> Engine:
         """The engine that the expressions ask for."""
         where = () if self.where is None else (self.where,)
         expressions = (*where, *(each.value for each in assignments))

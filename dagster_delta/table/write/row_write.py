@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dagster_delta.engines import engine_for
-from dagster_delta.engines.engine import Constraint, WriteResult, WriteSpec
+from dagster_delta.engines.engine import Constraint, Engine, WriteResult, WriteSpec
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.engines.sql.moments import at_statement
 from dagster_delta.engines.sql.repeatability import check_repeatable
@@ -40,9 +40,7 @@ from dagster_delta.table.write.row_changes import change_rows
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.arrow.engine import ArrowEngine
     from dagster_delta.engines.engine import Clock
-    from dagster_delta.engines.spark.engine import SparkEngine
 
 __all__ = ["DYNAMIC", "PlannedWrite", "RowWrite", "overwrite_check"]
 
@@ -73,7 +71,7 @@ class RowWrite:
     planned: PlannedWrite | None = field(default=None, init=False)
     """Set, together with `written`, where the rows are in files already."""
     written: WriteResult | None = field(default=None, init=False)
-    _engine: ArrowEngine | SparkEngine | None = field(default=None, init=False)
+    _engine: Engine | None = field(default=None, init=False)
     _data_schema: StructType | None = field(default=None, init=False)
 
     @classmethod
@@ -97,7 +95,7 @@ class RowWrite:
         return self.transaction.store
 
     @property
-    def engine(self) -> ArrowEngine | SparkEngine:
+    def engine(self) -> Engine:
         """The engine that the data or the caller chooses."""
         if self._engine is None:
             self._engine = engine_for(self.data, self.options.engine)

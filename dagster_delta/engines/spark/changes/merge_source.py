@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines import is_spark_frame
 from dagster_delta.engines.arrow.merge_source import MergeSource
+from dagster_delta.engines.choose import is_spark_frame
 from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import (

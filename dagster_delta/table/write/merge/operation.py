@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dagster_delta import engines
+from dagster_delta.engines import is_spark_frame, universal_engine
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.arrow.merge_join import ClauseChoice, MergeJoin
 from dagster_delta.engines.arrow.merge_matching import (
@@ -33,7 +33,6 @@ from dagster_delta.engines.statements.merge_condition import key_predicate, spli
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.statistics.predicates import Constant, Predicate
 from dagster_delta.protocol.values.arrow_columns import index_column
-from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.read.row_selection import SelectedRows
@@ -80,7 +79,7 @@ def merge_rows(
         refuse_append_only(transaction, "this MERGE")
     if statement.engine not in (None, "arrow", "spark"):
         raise InvalidArgument(f"engine is 'arrow' or 'spark', not {statement.engine!r}")
-    is_frame = engines.is_spark_frame(statement.source)
+    is_frame = is_spark_frame(statement.source)
     with scratch_directory("merge-") as directory:
         if statement.engine == "spark" or (statement.engine is None and is_frame):
             return _merge_on_spark(transaction, snapshot, statement, times, directory)
@@ -89,15 +88,11 @@ def merge_rows(
         try:
             merging = _Merging.plan(transaction, snapshot, statement, source, directory)
         except UnsupportedExpression:
-            if statement.engine is not None or not _spark_is_there(store):
+            if statement.engine is not None or universal_engine(store) is None:
                 raise
             return _merge_on_spark(transaction, snapshot, statement, times, directory, source)
         outcome = merging.run(times)
         return commit_merge(transaction, snapshot, statement, outcome, ArrowEngine(), times)
-
-
-def _spark_is_there(store: ObjectStore) -> bool:
-    return scheme_of(store.location.uri) != "memory" and engines.active_spark_session() is not None
 
 
 def _merge_on_spark(

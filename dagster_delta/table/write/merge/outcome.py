@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.engine import RowChangeEngine
+from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.statements.merge_clauses import MergeClause
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.table.read.row_selection import SelectedRows
@@ -81,9 +81,7 @@ class MergeTimes:
         return {name: round(value * 1000) for name, value in seconds.items()}
 
 
-def stage_merge(
-    transaction: Transaction, outcome: MergeOutcome, engine: RowChangeEngine
-) -> RowChangeCounts:
+def stage_merge(transaction: Transaction, outcome: MergeOutcome, engine: Engine) -> RowChangeCounts:
     """Stage what was written, and that rows leave.
 
     Raises:
@@ -105,7 +103,7 @@ def commit_merge(
     snapshot: Snapshot,
     statement: MergeStatement,
     outcome: MergeOutcome,
-    engine: RowChangeEngine,
+    engine: Engine,
     times: MergeTimes,
 ) -> CommitResult:
     """Commit a MERGE; as in the reference implementation, what changes nothing makes no version.

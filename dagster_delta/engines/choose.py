@@ -1,0 +1,139 @@
+"""Which engine serves an operation: chosen here once, by name or by who has the rows.
+
+Imports no engine until it is chosen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.storage.locations import scheme_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dagster_delta.engines.arrow.engine import ArrowEngine
+    from dagster_delta.engines.engine import Engine
+    from dagster_delta.engines.spark.engine import SparkEngine
+    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = [
+    "active_spark_session",
+    "change_engine",
+    "embedded_engine",
+    "engine_for",
+    "engine_for_changes",
+    "is_spark_frame",
+    "spark_engine",
+    "universal_engine",
+]
+
+
+def engine_for(data: object, name: str | None = None) -> Engine:
+    """The engine that serves a value: Spark for its own frames, Arrow for everything else.
+
+    Args:
+        data: the value; its class alone is looked at, so nothing is imported to decide.
+        name: "arrow" or "spark" to decide otherwise; None to go by the value.
+
+    Raises:
+        InvalidArgument: there is no engine of that name.
+    """
+    if name is None:
+        name = "spark" if is_spark_frame(data) else "arrow"
+    match name:
+        case "arrow":
+            return embedded_engine()
+        case "spark":
+            return spark_engine(getattr(data, "sparkSession", None))
+    raise InvalidArgument(f"engine is 'arrow' or 'spark', not {name!r}")
+
+
+def is_spark_frame(data: object) -> bool:
+    """Whether a value is a DataFrame of Spark, classic or Connect. Imports nothing."""
+    return type(data).__module__.startswith("pyspark.sql")
+
+
+def embedded_engine() -> ArrowEngine:
+    """The engine of this process."""
+    from dagster_delta.engines.arrow.engine import ArrowEngine
+
+    return ArrowEngine()
+
+
+def spark_engine(session: SparkSession | None = None) -> SparkEngine:
+    """The distributed engine.
+
+    Args:
+        session: classic or Connect; by default the active one, which is asked for when it is used.
+    """
+    from dagster_delta.engines.spark.engine import SparkEngine
+
+    return SparkEngine(session)
+
+
+def change_engine(name: str | None) -> Engine | None:
+    """The engine of a name that a caller gave; None where none was given.
+
+    Raises:
+        InvalidArgument: there is no engine of that name.
+    """
+    return None if name is None else engine_for(None, name)
+
+
+def engine_for_changes(expressions: Iterable[SqlExpression], store: ObjectStore) -> Engine:
+    """The engine that changes rows by some expressions: Spark where only Spark evaluates them
+    exactly and there is a session, Arrow otherwise.
+
+    Args:
+        expressions: all of the operation.
+        store: store of the table.
+    """
+    try:
+        for expression in expressions:
+            expression.check_embeddable()
+    except UnsupportedExpression:
+        return universal_engine(store) or embedded_engine()
+    return embedded_engine()
+
+
+def universal_engine(store: ObjectStore) -> Engine | None:
+    """The engine that evaluates every expression: Spark, where this process has a session and the
+    executors can read the table; else None.
+
+    Args:
+        store: store of the table.
+    """
+    if scheme_of(store.location.uri) == "memory":
+        return None
+    session = active_spark_session()
+    return None if session is None else spark_engine(session)
+
+
+def active_spark_session() -> SparkSession | None:
+    """The session that this process uses: the active one of this thread before that of others, a
+    classic one before one of Connect; None where the process does not use Spark.
+    """
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    kinds: list[type[SparkSession]] = [SparkSession]
+    if "pyspark.sql.connect.session" in sys.modules:
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        kinds.append(ConnectSession)  # type: ignore[arg-type]
+    for kind in kinds:
+        if (found := kind.getActiveSession()) is not None:
+            return found
+    for kind in kinds:
+        # What other threads use: raised where there is none.
+        with suppress(PySparkRuntimeError):
+            return kind.active()
+    return None
