@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.orchestration.io.asset_options import (
+    ASSET_KEYS,
+    INPUT_KEYS,
     AssetOptions,
     InputOptions,
+    note_foreign_key,
     read_asset_options,
     read_input_options,
 )
@@ -70,8 +74,66 @@ def test_an_unknown_key_of_our_namespace_is_an_error_with_a_suggestion():
         read({"delta/partition_exp": "day"})
 
 
-def test_foreign_metadata_is_left_alone():
-    assert read({"owner": "x", "dagster/column_schema": object()}) == AssetOptions()
+def test_foreign_metadata_is_left_alone_and_noted_once(caplog):
+    note_foreign_key.cache_clear()
+    foreign = {"owner": "x", "dagster/column_schema": object(), "team/mod": 1}
+    assert read(foreign) == AssetOptions()
+    assert read(foreign) == AssetOptions()
+    (record,) = caplog.records
+    assert "'owner' of asset flights is no option" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("mod", "mode"),
+        ("Mode", "mode"),
+        ("partition_exp", "partition_expr"),
+        ("tablename", "table_name"),
+    ],
+)
+def test_a_key_that_is_nearly_an_option_is_an_error(key, meant):
+    with pytest.raises(InvalidArgument, match=rf"asset flights.*{key!r}.*did you mean {meant!r}"):
+        read({key: "append"})
+
+
+def test_a_key_near_an_option_that_is_given_too_is_the_users_own():
+    assert read({"model": "xgboost", "mode": "append"}).mode == "append"
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("write_mode", "mode"),
+        ("upsert_options", "merge_config"),
+        ("delta_write_options", "schema_mode"),
+        ("delta_merge_options", "merge_config"),
+        ("schema_update_mode", "schema_mode"),
+        ("table_config", "table_configuration"),
+        ("storage_options", "DeltaIOManager"),
+    ],
+)
+def test_a_key_of_another_integration_is_an_error_with_the_name_here(key, meant):
+    with pytest.raises(InvalidArgument, match=rf"asset flights.*{key!r}.*{meant}"):
+        read({key: "append"})
+
+
+@pytest.mark.parametrize(("key", "meant"), [("column", "columns"), ("filter", "where")])
+def test_a_key_of_an_input_that_is_nearly_an_option_is_an_error(key, meant):
+    with pytest.raises(InvalidArgument, match=meant):
+        read_input_options({key: "a"}, InputOptions(), asset="flights")
+
+
+def test_metadata_that_a_run_puts_on_its_output_are_the_users_own():
+    options = read_asset_options({}, AssetOptions(), asset="flights", runtime={"model": 1})
+    assert options == AssetOptions()
+
+
+def test_the_pages_list_every_key():
+    root = Path(__file__).parents[2]
+    listed = (root / "README.md").read_text()
+    missing = [key for key in (*ASSET_KEYS, *INPUT_KEYS) if f"`{key}`" not in listed]
+    assert not missing
 
 
 @pytest.mark.parametrize(

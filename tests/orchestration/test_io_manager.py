@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import dagster as dg
@@ -309,3 +310,29 @@ def test_a_partitioned_asset_is_clustered_instead_of_laid_out_by_partitions(lake
         assert metadata["delta/clustering_columns"] == "color, id"
     assert lake.column("color") == ["blue", "red"]
     assert lake.table().snapshot().configuration.partition_columns == ()
+
+
+def returning_none(annotation):
+    def events():
+        return None
+
+    if annotation is not Ellipsis:
+        events.__annotations__["return"] = annotation
+    return dg.asset(events)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "level"),
+    [(..., "WARNING"), (Any, "WARNING"), (pd.DataFrame | None, "INFO"), (None, None)],
+)
+def test_an_asset_that_returns_none_and_does_not_say_so_is_warned(lake, annotation, level):
+    result = lake.materialize(returning_none(annotation))
+    entries = lake.instance.all_logs(result.run_id)
+    noted = [each for each in entries if "nothing was written" in each.user_message]
+    assert [logging.getLevelName(each.level) for each in noted] == ([level] if level else [])
+    assert not (lake.root / "public" / "events").exists()
+
+
+def test_an_asset_that_promises_rows_and_returns_none_fails(lake):
+    error = lake.fail(returning_none(pd.DataFrame))
+    assert "Type check failed" in str(error)

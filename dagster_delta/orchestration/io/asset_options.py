@@ -3,15 +3,17 @@
 Metadata on the asset (or on an op's `Out`) overrides the configuration of the IO manager, and
 metadata that the asset puts on its output while it runs overrides both, for what does not decide
 where the table lies. A key may be written plainly, as the other Delta integrations have it
-(`partition_expr`), or under our own namespace (`delta/partition_expr`), where a key we do not know
-is an error and not a typo that nobody notices.
+(`partition_expr`), or under our own namespace (`delta/partition_expr`). A key that is nearly an
+option, or an option of another integration, is an error and not a typo that nobody notices.
 """
 
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 from dagster import AssetKey, MetadataValue
@@ -25,11 +27,14 @@ from dagster_delta.orchestration.io.merge_config import (
 )
 
 __all__ = [
+    "ASSET_KEYS",
+    "INPUT_KEYS",
     "NAMESPACE",
     "AssetOptions",
     "InputOptions",
     "SchemaMode",
     "WriteMode",
+    "note_foreign_key",
     "read_asset_options",
     "read_input_options",
 ]
@@ -40,7 +45,7 @@ SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
 NAMESPACE = "delta/"
 DEFAULT_SCHEMA = "public"
 
-_ASSET_KEYS = {
+ASSET_KEYS = {
     "mode": "mode",
     "schema_mode": "schema_mode",
     "overwrite_schema": "overwrite_schema",
@@ -64,16 +69,41 @@ _ASSET_KEYS = {
 }
 """Metadata key to option; several keys for one option are the spellings of earlier integrations."""
 
+_FOREIGN_KEYS = {
+    "write_mode": "it is 'mode' here",
+    "upsert_options": "use 'mode': 'merge' with 'merge_config' here",
+    "schema_update_mode": "it is 'schema_mode' here",
+    "partition_spec_update_mode": "name the partition columns of a new table in 'partition_by'",
+    "delta_write_options": "use 'schema_mode', 'partition_by' and 'table_configuration' here",
+    "delta_merge_options": "use 'mode': 'merge' with 'merge_config' here",
+    "partition_columns": "it is 'partition_by' here",
+    "table_config": "on an asset it is 'table_configuration'",
+    "storage_options": "they are an option of the DeltaIOManager, for all of its tables",
+    "writer_engine": "leave it out, what an asset returns picks the engine",
+}
+"""Metadata key of another integration to what takes its place here."""
+
 _FIXED_OPTIONS = frozenset({"partition_expr", "schema", "table_name"})
 """Options that readers of the table go by too, so that no run can have its own."""
 
-_INPUT_KEYS = {
+INPUT_KEYS = {
     "columns": "columns",
     "where": "where",
     "predicate": "where",
     "version": "version",
     "table_version": "version",
 }
+"""The same for the metadata of an input."""
+
+_FOREIGN_INPUT_KEYS = {
+    "filter": "it is 'where' here",
+    "filters": "write Spark SQL in 'where' here",
+    "row_filter": "write Spark SQL in 'where' here",
+    "selected_fields": "it is 'columns' here",
+    "snapshot_id": "it is 'version' here",
+}
+
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -162,7 +192,8 @@ def read_asset_options(
             value that the option does not take.
     """
     owner = "the DeltaIOManager" if asset is None else f"asset {asset}"
-    found = _options(metadata, _ASSET_KEYS, owner)
+    found = _options(metadata, ASSET_KEYS, owner)
+    _check_plain_keys(metadata, ASSET_KEYS, _FOREIGN_KEYS, found, owner)
     reader = _Reader(found | _runtime_options(runtime or {}, owner), owner)
     none: Mapping[str, str] = {}
     files = reader.read("writer_properties", _WRITER_PROPERTIES, none)
@@ -214,7 +245,9 @@ def read_input_options(
         InvalidArgument: as `read_asset_options` does.
     """
     owner = f"asset {asset}"
-    reader = _Reader(_options(metadata, _INPUT_KEYS, owner), owner)
+    found = _options(metadata, INPUT_KEYS, owner)
+    _check_plain_keys(metadata, INPUT_KEYS, _FOREIGN_INPUT_KEYS, found, owner)
+    reader = _Reader(found, owner)
     return InputOptions(
         columns=reader.read("columns", _NAMES, defaults.columns),
         where=reader.read("where", _TEXT, defaults.where),
@@ -245,11 +278,51 @@ def _options(
     return found
 
 
+def _check_plain_keys(
+    metadata: Mapping[str, Any],
+    known: Mapping[str, str],
+    foreign: Mapping[str, str],
+    found: Mapping[str, object],
+    owner: str,
+) -> None:
+    """Refuse keys that mean an option, and say once of others that they mean none.
+
+    Raises:
+        InvalidArgument: a key is nearly that of an option which is not given, or the name that
+            another integration has for one.
+    """
+    for key in metadata:
+        if key in known or "/" in key:
+            continue
+        close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.8)
+        if key in foreign:
+            hint = foreign[key]
+        elif close and known[close[0]] not in found:
+            hint = f"did you mean {close[0]!r}?"
+        else:
+            note_foreign_key(key, owner)
+            continue
+        raise InvalidArgument(
+            f"the metadata of {owner} has the key {key!r}, which is no option: {hint} If it is a "
+            f"note of your own, give it a namespace, as in 'team/{key}'"
+        )
+
+
+@cache
+def note_foreign_key(key: str, owner: str) -> None:
+    """Say once that a metadata key changes nothing about how a table is written or read."""
+    _LOG.warning(
+        "the metadata %r of %s is no option of the DeltaIOManager and changes nothing about its "
+        "table; a key with a namespace, such as 'team/%s', is not looked at",
+        key,
+        owner,
+        key,
+    )
+
+
 def _runtime_options(metadata: Mapping[str, Any], owner: str) -> dict[str, tuple[str, Any]]:
-    known = {
-        key: raw for key, raw in metadata.items() if key.removeprefix(NAMESPACE) in _ASSET_KEYS
-    }
-    found = _options(known, _ASSET_KEYS, owner)
+    known = {key: raw for key, raw in metadata.items() if key.removeprefix(NAMESPACE) in ASSET_KEYS}
+    found = _options(known, ASSET_KEYS, owner)
     for option, (key, _) in found.items():
         if option in _FIXED_OPTIONS:
             raise InvalidArgument(

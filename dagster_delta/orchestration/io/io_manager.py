@@ -79,8 +79,9 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
     """Stores assets as Delta tables, and loads tables as inputs.
 
     What an asset returns (a pyspark, pandas or polars frame, or any Arrow value) picks the engine
-    that writes it; the annotation of an input picks the type it is loaded as. An asset that returns
-    None has written its table by itself, and nothing is done.
+    that writes it; the annotation of an input picks the type it is loaded as. An asset annotated
+    `-> None` writes its table by itself, if it has one; one that returns None and does not say so
+    gets a warning.
 
     Metadata on an asset overrides the configuration here, see `AssetOptions`; on an `AssetIn` it
     names the `columns`, a `where` filter or the `version` to read, see `InputOptions`.
@@ -178,7 +179,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         """
         name = _name(context)
         if obj is None:
-            context.log.debug(f"{name} returned None: it wrote its table by itself, if at all")
+            _note_nothing_returned(context, name)
             return
         options = read_asset_options(
             context.definition_metadata,
@@ -381,6 +382,19 @@ def _identity(context: OutputContext | InputContext) -> tuple[AssetKey | None, s
     output = context.upstream_output if isinstance(context, InputContext) else context
     asset_key = context.asset_key if context.has_asset_key else None
     return asset_key, context.name if output is None else output.name
+
+
+def _note_nothing_returned(context: OutputContext, name: str) -> None:
+    kind = context.dagster_type.kind.name
+    if kind == "NOTHING":
+        return
+    if kind == "NULLABLE":
+        context.log.info(f"{name} returned None: nothing was written")
+        return
+    context.log.warning(
+        f"{name} returned None, so that nothing was written to its table: return the rows. If it "
+        "writes its table by itself, annotate it with -> None"
+    )
 
 
 def _selection(
