@@ -23,6 +23,7 @@ from dagster_delta.storage.object_store import ObjectStore, StoreLocation
 
 if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, MergeSource
 
 __all__ = [
     "LARGE_TABLE_FILES",
@@ -316,6 +317,33 @@ class Engine(Protocol):
         Raises:
             DataFileMissing, InvalidTable, StorageFailure: of a file; files already written are
                 deleted where that is possible.
+        """
+
+    def merge_source(self, data: Any, directory: str, *, store: ObjectStore) -> MergeSource:
+        """The source of a MERGE: read once, as it could answer otherwise the next time.
+
+        Args:
+            data: rows, in any form that this engine writes, or the source that the embedded engine
+                has made of them.
+            directory: where rows may be put down; it must outlive the source.
+            store: store of the table.
+
+        Raises:
+            InvalidArgument: the value is no tabular data, or the engine cannot read the table.
+            SchemaMismatch: a column has a type that no Delta type holds, or is there twice.
+            UnsupportedFeature: the engine cannot merge rows of this form.
+        """
+
+    def merge(self, plan: MergePlan) -> MergedRows:
+        """Write the rows that get new values and the rows that are new, and say which leave.
+
+        Raises:
+            ConstraintViolation: several rows of the source would change one row of the table, or a
+                new row breaks a constraint.
+            SchemaMismatch, InvalidCast: a new value is no value of its column.
+            UnsupportedExpression, InvalidArgument: of an expression.
+            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+                Whatever is raised, files already written are deleted as far as the store lets it.
         """
 
 

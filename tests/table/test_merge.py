@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_delta.engines.arrow import merge_source
 from dagster_delta.engines.parquet.read.reader import read_ahead
 from dagster_delta.errors import (
     ConcurrentAppend,
@@ -422,7 +421,7 @@ def _interleave(table: DeltaTable, win: Any) -> None:
 
 
 def test_a_large_source_is_put_down_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_source, "MEMORY_BYTES", 1000)
+    monkeypatch.setattr("dagster_delta.engines.rows.source_rows.MEMORY_BYTES", 1000)
     table = make("vectors")
     batches = data(*((each, f"s{each}", each % 2) for each in range(5, 300))).to_batches(40)
     reader = pa.RecordBatchReader.from_batches(batches[0].schema, batches)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -25,6 +26,10 @@ from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 from dagster_delta.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.arrow.merge import ArrowMergeSource
+    from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 
 __all__ = ["ArrowEngine", "check_constraints"]
 
@@ -111,6 +116,24 @@ class ArrowEngine:
         from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
 
         return rewrite_rows(rewrite)
+
+    def merge_source(
+        self,
+        data: object,
+        directory: str,
+        *,
+        store: ObjectStore,  # noqa: ARG002  this process reads every store
+    ) -> ArrowMergeSource:
+        """The source of a MERGE, in memory or beside it. Raises as `Engine` says."""
+        from dagster_delta.engines.arrow.merge import ArrowMergeSource
+
+        return ArrowMergeSource(data, directory)
+
+    def merge(self, plan: MergePlan) -> MergedRows:
+        """Carry out a MERGE. Raises as `Engine` says."""
+        from dagster_delta.engines.arrow.merge import merge_rows
+
+        return merge_rows(plan)
 
     def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
         """Record all rows of a plan as inserted. Raises as `Engine` says."""

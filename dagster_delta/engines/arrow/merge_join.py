@@ -16,19 +16,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.arrow.merge_source import MergeSource, column_at
 from dagster_delta.engines.arrow.semi_join_filter import SemiJoinFilter
 from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, ROW_INDEX
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
+from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
-from dagster_delta.engines.sql.typed import Column
+from dagster_delta.engines.sql.typed import Column, Typed, walk
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_condition import Columns, Computed, MergeCondition
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of
 
-__all__ = ["ClauseChoice", "MergeJoin", "Pairs", "source_columns", "target_columns"]
+__all__ = [
+    "ClauseChoice",
+    "MergeJoin",
+    "Pairs",
+    "SourceKeys",
+    "source_columns",
+    "target_columns",
+]
 
 _MEMORY_LIMIT = "1GB"
 _BATCH_ROWS = 131_072
@@ -36,12 +43,20 @@ _BATCH_ROWS = 131_072
 
 def source_columns(batch: Any, paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], Any]:
     """Columns of the source by path, out of a `pyarrow.RecordBatch` of its rows."""
-    return {path: column_at(batch, path[1:]) for path in paths if path[0] == SOURCE}
+    return {path: _column_at(batch, path[1:]) for path in paths if path[0] == SOURCE}
 
 
 def target_columns(batch: Any, paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], Any]:
     """Columns of the target by path, out of a `pyarrow.RecordBatch` of its rows."""
-    return {path: column_at(batch, path[1:]) for path in paths if path[0] == TARGET}
+    return {path: _column_at(batch, path[1:]) for path in paths if path[0] == TARGET}
+
+
+def _column_at(batch: Any, path: Sequence[str]) -> Any:
+    """A column of a `pyarrow.RecordBatch`, or a field inside structs, as an array."""
+    values = batch.column(path[0])
+    for name in path[1:]:
+        values = pc.struct_field(values, indices=[values.type.get_field_index(name)])
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,33 +113,81 @@ class ClauseChoice:
         return chosen
 
 
+@dataclass(frozen=True, slots=True)
+class SourceKeys:
+    """The rows of a source that can match, and their keys."""
+
+    rows: tuple[Any, ...]
+    """numpy int64 arrays: numbers of the rows, batch by batch."""
+    values: tuple[Any, ...]
+    """Per key, `pyarrow.ChunkedArray`s with a chunk per batch."""
+
+    @classmethod
+    def of(cls, source: SourceRows, condition: MergeCondition) -> SourceKeys:
+        """The keys of a source.
+
+        Args:
+            source: all its rows.
+            condition: when rows match.
+
+        Raises:
+            UnsupportedExpression: a part of the condition cannot be computed exactly.
+            InvalidArgument: it fails on a value.
+        """
+        source_only = [Computed(each) for each in condition.source_only]
+        keys = [Computed(each.source) for each in condition.keys]
+        numbers: list[Any] = []
+        parts: list[list[Any]] = [[] for _ in keys]
+        for start, batch in source.batches():
+            places = np.arange(batch.num_rows, dtype=np.int64)
+            rows = batch
+            for each in source_only:
+                columns = source_columns(rows, each.columns)
+                kept = _places(each.is_true(columns, rows.num_rows))
+                rows, places = rows.take(pa.array(kept)), places[kept]
+            for part, key in zip(parts, keys, strict=True):
+                part.append(key.values(source_columns(rows, key.columns), rows.num_rows))
+            numbers.append(places + start)
+        values = (
+            pa.chunked_array(part, _arrow_type(key.target.data_type))
+            for part, key in zip(parts, condition.keys, strict=True)
+        )
+        return cls(tuple(numbers), tuple(values))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that may match at all."""
+        return sum(map(len, self.rows))
+
+
 class MergeJoin:
     """Joins rows of the target with the source; a context manager.
 
     Args:
         condition: when rows match.
         source: all its rows.
+        keys: of the source.
         wanted: columns of either side that are needed of the pairs.
         directory: where the SQL engine may put down what memory does not hold.
 
     Raises:
         UnsupportedExpression: a part of the condition cannot be computed exactly.
-        InvalidArgument: it fails on a value of the source.
     """
 
     def __init__(
         self,
         condition: MergeCondition,
-        source: MergeSource,
+        source: SourceRows,
+        keys: SourceKeys,
         wanted: Mapping[tuple[str, ...], DataType],
         directory: str,
     ) -> None:
         self._source = source
-        self._keys = [(Computed(each.target), Computed(each.source)) for each in condition.keys]
+        self._source_keys = keys
+        self._keys = [Computed(each.target) for each in condition.keys]
         self._nulls_match = [each.nulls_match for each in condition.keys]
         self._types = [each.target.data_type for each in condition.keys]
         self._target_only = [Computed(each) for each in condition.target_only]
-        self._source_only = [Computed(each) for each in condition.source_only]
         self._rest = [Computed(each) for each in condition.rest]
         of_pairs = dict(wanted)
         for each in self._rest:
@@ -132,27 +195,23 @@ class MergeJoin:
         self._carried = {path: kind for path, kind in of_pairs.items() if path[0] == TARGET}
         self._source_paths = [path for path in of_pairs if path[0] == SOURCE]
         self.source_key_names = tuple(
-            dict.fromkeys(path[1] for _, key in self._keys for path in key.columns)
+            dict.fromkeys(path[1] for each in condition.keys for path in _paths(each.source))
         )
         """Columns of the source that the keys are made of."""
         self._directory = directory
         self._connection: Any = None
-        self.keys: list[Any] = []
-        """Per key, the values of the rows that can match: `pyarrow.ChunkedArray`s."""
-        self._source_rows: list[Any] = []
-        self._load()
         self._semi_join = self._find_filter(condition)
 
     @property
     def target_paths(self) -> frozenset[tuple[str, ...]]:
         """The columns of the target that batches have to hold."""
-        computed = [*self._target_only, *(target for target, _ in self._keys)]
+        computed = [*self._target_only, *self._keys]
         return frozenset(self._carried).union(*(each.columns for each in computed))
 
     @property
     def num_candidates(self) -> int:
         """Rows of the source that may match at all."""
-        return sum(map(len, self._source_rows))
+        return self._source_keys.num_rows
 
     def close(self) -> None:
         """Give back what the SQL engine holds."""
@@ -171,7 +230,7 @@ class MergeJoin:
 
         def rows() -> Iterator[Any]:
             for batch in source():
-                kept = batch.filter(semi_join.may_be_there(column_at(batch, path)))
+                kept = batch.filter(semi_join.may_be_there(_column_at(batch, path)))
                 if kept.num_rows:
                     yield kept
 
@@ -206,29 +265,11 @@ class MergeJoin:
         finally:
             connection.unregister("target")
 
-    def _load(self) -> None:
-        """Find the rows of the source that can match, and their keys."""
-        parts: list[list[Any]] = [[] for _ in self._keys]
-        for start, batch in self._source.batches():
-            places = np.arange(batch.num_rows, dtype=np.int64)
-            rows = batch
-            for each in self._source_only:
-                columns = source_columns(rows, each.columns)
-                kept = _places(each.is_true(columns, rows.num_rows))
-                rows, places = rows.take(pa.array(kept)), places[kept]
-            for part, (_, key) in zip(parts, self._keys, strict=True):
-                part.append(key.values(source_columns(rows, key.columns), rows.num_rows))
-            self._source_rows.append(places + start)
-        self.keys = [
-            pa.chunked_array(part, _arrow_type(data_type))
-            for part, data_type in zip(parts, self._types, strict=True)
-        ]
-
     def _find_filter(
         self, condition: MergeCondition
     ) -> tuple[tuple[str, ...], SemiJoinFilter] | None:
         """A filter for the first key that is a column of the target and of a supported type."""
-        for key, values in zip(condition.keys, self.keys, strict=True):
+        for key, values in zip(condition.keys, self._source_keys.values, strict=True):
             if not isinstance(key.target, Column) or key.nulls_match:
                 continue
             if SemiJoinFilter.takes(values):
@@ -260,11 +301,11 @@ class MergeJoin:
         return connection
 
     def _source_batches(self, fields: list[Any]) -> Iterator[Any]:
-        for index, rows in enumerate(self._source_rows):
+        for index, rows in enumerate(self._source_keys.rows):
             arrays = [pa.array(rows)]
             arrays += [
                 _join_input(key.chunk(index), data_type)
-                for key, data_type in zip(self.keys, self._types, strict=True)
+                for key, data_type in zip(self._source_keys.values, self._types, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
@@ -298,7 +339,7 @@ class MergeJoin:
                     rows = rows.filter(each.is_true(columns, rows.num_rows))
                 columns = target_columns(rows, self.target_paths)
                 arrays = [rows.column(FILE_ORDINAL), rows.column(ROW_INDEX)]
-                for (key, _), data_type in zip(self._keys, self._types, strict=True):
+                for key, data_type in zip(self._keys, self._types, strict=True):
                     arrays.append(_join_input(key.values(columns, rows.num_rows), data_type))
                 for path, data_type in self._carried.items():
                     arrays.append(duckdb_input(columns[path], data_type))
@@ -327,6 +368,10 @@ class MergeJoin:
             ordinals, rows, source_rows = ordinals[places], rows[places], source_rows[places]
         if len(rows):
             yield Pairs(ordinals, rows, source_rows, columns)
+
+
+def _paths(typed: Typed) -> Iterator[tuple[str, ...]]:
+    return (each.path for each in walk(typed) if isinstance(each, Column))
 
 
 def _numpy(values: Any) -> Any:

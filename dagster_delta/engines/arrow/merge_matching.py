@@ -16,7 +16,7 @@ from dagster_delta.engines.arrow.merge_join import (
     Pairs,
     target_columns,
 )
-from dagster_delta.engines.arrow.merge_source import MergeSource
+from dagster_delta.engines.engine import ReadPlan
 from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     FILE_ORDINAL,
@@ -24,42 +24,15 @@ from dagster_delta.engines.parquet.read.data_file_reader import (
     DataFileReader,
 )
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.merge_clauses import MergeClause
+from dagster_delta.engines.statements.merge_plan import MergePlan
 from dagster_delta.errors import ConstraintViolation
-from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["MergeTarget", "RowActions", "find_row_actions"]
+__all__ = ["RowActions", "find_row_actions"]
 
 _MAX_EXAMPLES = 5
 _NO_SOURCE_ROW = -1
-
-
-@dataclass(frozen=True, slots=True)
-class MergeTarget:
-    """The part of a table that a MERGE looks at."""
-
-    store: ObjectStore
-    configuration: TableConfiguration
-    files: Any
-    """`pyarrow.Table` of LIVE_FILE_SCHEMA."""
-    may_match: Any
-    """`pyarrow.BooleanArray`, a value per file: whether a row of it may match."""
-    may_lack_source: Any
-    """`pyarrow.BooleanArray`, a value per file: whether a row of it may be one that a clause for
-    rows not matched by the source wants."""
-
-    def reader(self, paths: Iterable[tuple[str, ...]]) -> DataFileReader:
-        """Reads the top-level columns that hold some paths (without their side), with positions."""
-        needed = {path[0] for path in paths}
-        names = [name for name in self.configuration.schema.names if name in needed]
-        return DataFileReader(
-            self.store,
-            self.configuration,
-            names,
-            expected_vectors=deletion_vectors_of(self.files),
-            with_positions=True,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,34 +66,29 @@ class RowActions:
         return {ordinal: bitmap_of(part) for ordinal, part in _by_file(ordinals, rows)}
 
 
-def find_row_actions(
-    target: MergeTarget,
-    source: MergeSource,
-    join: MergeJoin,
-    clauses: Sequence[MergeClause],
-) -> RowActions:
+def find_row_actions(plan: MergePlan, source: SourceRows, join: MergeJoin) -> RowActions:
     """What the clauses do to the rows that stand in the table.
 
     Args:
-        target: what is read.
+        plan: of the merge.
         source: all rows of the source.
         join: of the two; it carries the columns of the conditions of the matched clauses.
-        clauses: all clauses.
 
     Raises:
         ConstraintViolation: several rows of the source would change one row of the target.
         InvalidArgument: a condition fails on a value.
         DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
     """
+    target, clauses = plan.target, plan.clauses
     matched = _of_kind(clauses, "matched")
     lacking = _of_kind(clauses, "not_matched_by_source")
     search = _Search(clauses, matched, source.num_rows, keeps_rows=bool(lacking))
     files = list(data_files(target.files))
     searched = [
-        each for each, is_in in zip(files, target.may_match.to_pylist(), strict=True) if is_in
+        each for each, is_in in zip(files, plan.may_match.to_pylist(), strict=True) if is_in
     ]
     if searched and join.num_candidates:
-        reader = target.reader(path[1:] for path in join.target_paths)
+        reader = _reader(target, join.target_paths)
         sources = map(join.narrowed, reader.sources(searched))
         batches = read_ahead(target.store, sources)
         for pairs in join.pairs(batches):
@@ -134,7 +102,7 @@ def find_row_actions(
         hidden = search.matched_rows()
         rest = [
             replace(each, hidden=hidden.get(each.ordinal))
-            for each, is_in in zip(files, target.may_lack_source.to_pylist(), strict=True)
+            for each, is_in in zip(files, plan.may_lack_source.to_pylist(), strict=True)
             if is_in
         ]
         parts = [found, *_lacking(target, rest, clauses, lacking)]
@@ -142,6 +110,19 @@ def find_row_actions(
     ordinals, rows, source_rows, chosen = found
     used = search.used_files | frozenset(np.unique(ordinals).tolist())
     return RowActions(ordinals, rows, source_rows, chosen, search.source_matched, used)
+
+
+def _reader(target: ReadPlan, paths: Iterable[tuple[str, ...]]) -> DataFileReader:
+    """Reads the top-level columns of the table that hold some paths, with positions."""
+    needed = {path[1] for path in paths}
+    names = [name for name in target.configuration.schema.names if name in needed]
+    return DataFileReader(
+        target.store,
+        target.configuration,
+        names,
+        expected_vectors=deletion_vectors_of(target.files),
+        with_positions=True,
+    )
 
 
 _Columns = tuple[Any, Any, Any, Any]
@@ -226,7 +207,7 @@ def _without_doubles(found: _Columns) -> _Columns:
     return ordinals[kept], rows[kept], source_rows[kept], clauses[kept]
 
 
-def _refuse_doubles(found: _Columns, join: MergeJoin, source: MergeSource, *, table: str) -> None:
+def _refuse_doubles(found: _Columns, join: MergeJoin, source: SourceRows, *, table: str) -> None:
     """Make sure that no two rows of the source change one row of the target.
 
     Raises:
@@ -247,7 +228,7 @@ def _refuse_doubles(found: _Columns, join: MergeJoin, source: MergeSource, *, ta
 
 
 def _lacking(
-    target: MergeTarget,
+    target: ReadPlan,
     files: Sequence[DataFile],
     clauses: Sequence[MergeClause],
     lacking: Sequence[int],
@@ -255,7 +236,7 @@ def _lacking(
     """The rows of some files, but for the hidden ones, that a clause wants without a source."""
     choice = ClauseChoice([clauses[index] for index in lacking])
     indexes = np.array([*lacking, -1], dtype=np.int32)
-    reader = target.reader(path[1:] for path in choice.columns)
+    reader = _reader(target, choice.columns)
     for batch in read_ahead(target.store, reader.sources(files)):
         columns = target_columns(batch, choice.columns)
         chosen = indexes[choice.choose(columns, batch.num_rows)]

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter, ChangeType
 from dagster_delta.engines.arrow.merge_join import ClauseChoice, source_columns
-from dagster_delta.engines.arrow.merge_matching import MergeTarget, RowActions
-from dagster_delta.engines.arrow.merge_source import MergeSource
+from dagster_delta.engines.arrow.merge_matching import RowActions
 from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX, DataFileReader
@@ -31,16 +30,18 @@ from dagster_delta.engines.rows.completion import (
     row_update,
 )
 from dagster_delta.engines.rows.row_tracking import CarriedIds
+from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.sql.constraint_check import ConstraintCheck
 from dagster_delta.engines.statements.assignments import compute_assigned
-from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause, MergeNames
+from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
+from dagster_delta.engines.statements.merge_plan import MergePlan
 from dagster_delta.engines.values.store_assignment import MAX_BATCH_ROWS, assign_batches
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
-__all__ = ["MergeWriting", "MergedFiles", "write_merged"]
+__all__ = ["MergedFiles", "write_merged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +56,27 @@ class MergedFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeWriting:
+class _Writing:
     """What the rows of one MERGE are made of."""
 
-    target: MergeTarget
-    source: MergeSource
-    names: MergeNames
-    clauses: Sequence[MergeClause]
+    plan: MergePlan
+    source: SourceRows
     actions: RowActions
-    data: WriteSpec
-    """How the files are written; its constraints bind every new row."""
-    change_data: WriteSpec | None
-    """How changes are recorded for the change data feed; None where they are not."""
+    data: DataFileWriter
+    changes: ChangeDataWriter | None
+    """None where changes are not recorded."""
 
 
-def write_merged(merge: MergeWriting) -> MergedFiles:
+def write_merged(
+    plan: MergePlan, source: SourceRows, actions: RowActions, change_data: WriteSpec | None
+) -> MergedFiles:
     """Write the rows that get new values, and the rows that are new.
+
+    Args:
+        plan: of the merge.
+        source: all rows of the source.
+        actions: which rows change, and how.
+        change_data: how changes are recorded for the change data feed; None where they are not.
 
     Raises:
         SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column.
@@ -78,16 +84,17 @@ def write_merged(merge: MergeWriting) -> MergedFiles:
         DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file. Whatever
             is raised, files already written are deleted as far as the store lets it.
     """
-    store = merge.target.store
-    tracked = replace(merge.data, configuration=tracked_configuration(merge.data.configuration))
+    store = plan.target.store
+    tracked = replace(plan.data, configuration=tracked_configuration(plan.data.configuration))
     schema = to_arrow_schema(tracked.configuration.schema)
     with ExitStack() as writers:
         data = writers.enter_context(DataFileWriter(schema, tracked, store))
         changes = None
-        if merge.change_data is not None:
-            changes = writers.enter_context(ChangeDataWriter(merge.change_data, store))
-        _Changing(merge, data, changes).run()
-        inserting = _Inserting(merge, data, changes)
+        if change_data is not None:
+            changes = writers.enter_context(ChangeDataWriter(change_data, store))
+        writing = _Writing(plan, source, actions, data, changes)
+        _Changing(writing).run()
+        inserting = _Inserting(writing)
         inserting.run()
         return MergedFiles(
             data.finish().files,
@@ -100,29 +107,27 @@ def write_merged(merge: MergeWriting) -> MergedFiles:
 class _Changing:
     """Rows of the table that get new values, and, where it is recorded, those that leave."""
 
-    def __init__(
-        self, merge: MergeWriting, data: DataFileWriter, changes: ChangeDataWriter | None
-    ) -> None:
-        self._merge, self._data, self._changes = merge, data, changes
-        table = merge.data.location.uri
-        self._configuration = tracked_configuration(merge.target.configuration)
+    def __init__(self, writing: _Writing) -> None:
+        self._writing, self._plan = writing, writing.plan
+        plan, table = writing.plan, writing.plan.data.location.uri
+        self._configuration = tracked_configuration(plan.target.configuration)
         self._ids = CarriedIds.of(self._configuration)
         schema = self._configuration.schema
         self._updates = {
             index: row_update(
-                each.assignments, each.values, schema, _constraints(merge, each), table=table
+                each.assignments, each.values, schema, _constraints(plan, each), table=table
             )
-            for index, each in enumerate(merge.clauses)
+            for index, each in enumerate(plan.clauses)
             if each.text.action == "update"
         }
         self._source_names = {
-            index: _source_names(merge, clause) for index, clause in enumerate(merge.clauses)
+            index: _source_names(plan, clause) for index, clause in enumerate(plan.clauses)
         }
 
     def run(self) -> None:
-        actions = self._merge.actions
+        actions = self._writing.actions
         wanted = np.ones(len(actions), dtype=bool)
-        if self._changes is None:
+        if self._writing.changes is None:
             wanted = np.isin(actions.clauses, list(self._updates))
         if not wanted.any():
             return
@@ -137,14 +142,14 @@ class _Changing:
     def _needed_columns(self, clauses: Sequence[int]) -> list[str]:
         """The columns of the table that are kept, computed with or recorded, ids of rows too."""
         every = self._configuration.schema.names
-        if self._changes is not None:
+        if self._writing.changes is not None:
             return list(every)
         needed: set[str] = set()
         for index in clauses:
-            clause = self._merge.clauses[index]
+            clause = self._plan.clauses[index]
             replaced = {each.column[0] for each in clause.assignments if len(each.column) == 1}
             needed.update(name for name in every if name not in replaced)
-            needed.update(path[1] for path in self._merge.names.paths(clause) if path[0] == TARGET)
+            needed.update(path[1] for path in self._plan.names.paths(clause) if path[0] == TARGET)
         return [name for name in every if name in needed]
 
     def _read(
@@ -156,7 +161,7 @@ class _Changing:
             for start in range(0, len(rows), MAX_BATCH_ROWS):
                 yield None, min(MAX_BATCH_ROWS, len(rows) - start)
             return
-        target, bitmaps = self._merge.target, actions.bitmaps(wanted)
+        target, bitmaps = self._plan.target, actions.bitmaps(wanted)
         reader = DataFileReader(
             target.store,
             self._configuration,
@@ -204,39 +209,37 @@ class _Changing:
 
     def _update(self, index: int, rows: Any, source_rows: Any) -> None:
         sides = {TARGET: self._ids.of_table(rows)}
-        if self._merge.clauses[index].text.kind == "matched":
-            sides[SOURCE] = self._merge.source.take(source_rows, self._source_names[index])
-        changed = self._updates[index].apply(rows, self._merge.names.rows(sides))
+        if self._plan.clauses[index].text.kind == "matched":
+            sides[SOURCE] = self._writing.source.take(source_rows, self._source_names[index])
+        changed = self._updates[index].apply(rows, self._plan.names.rows(sides))
         changed = self._ids.as_changed(changed)
-        self._data.add(changed)
+        self._writing.data.add(changed)
         self._record(rows, "update_preimage")
         self._record(changed, "update_postimage")
 
     def _record(self, rows: Any, change: ChangeType) -> None:
-        if self._changes is not None:
-            self._changes.add(self._ids.of_table(rows), change)
+        if self._writing.changes is not None:
+            self._writing.changes.add(self._ids.of_table(rows), change)
 
 
 @dataclass(slots=True)
 class _Inserting:
     """Rows of the source that match none of the table's."""
 
-    merge: MergeWriting
-    data: DataFileWriter
-    changes: ChangeDataWriter | None
+    writing: _Writing
     num_rows: int = field(default=0, init=False)
     numbers: IdentityNumbers = field(default_factory=IdentityNumbers, init=False)
 
     def run(self) -> None:
-        merge = self.merge
-        clauses = [each for each in merge.clauses if each.text.kind == "not_matched"]
+        plan, actions = self.writing.plan, self.writing.actions
+        clauses = [each for each in plan.clauses if each.text.kind == "not_matched"]
         if not clauses:
             return
         choice = ClauseChoice(clauses)
-        insertions = [_Insertion(merge, each, self.numbers) for each in clauses]
-        ids = CarriedIds.of(tracked_configuration(merge.target.configuration))
-        for start, batch in merge.source.batches():
-            matched = merge.actions.source_matched[start : start + batch.num_rows]
+        insertions = [_Insertion(plan, each, self.numbers) for each in clauses]
+        ids = CarriedIds.of(tracked_configuration(plan.target.configuration))
+        for start, batch in self.writing.source.batches():
+            matched = actions.source_matched[start : start + batch.num_rows]
             places = np.flatnonzero(~matched)
             if not len(places):
                 continue
@@ -249,20 +252,20 @@ class _Inserting:
 
     def _insert(self, batches: Iterator[Any], ids: CarriedIds) -> None:
         for new in batches:
-            self.data.add(ids.as_new(new))
+            self.writing.data.add(ids.as_new(new))
             self.num_rows += new.num_rows
-            if self.changes is not None:
-                self.changes.add(new, "insert")
+            if self.writing.changes is not None:
+                self.writing.changes.add(new, "insert")
 
 
 class _Insertion:
     """Makes the new rows of one clause."""
 
-    def __init__(self, merge: MergeWriting, clause: MergeClause, numbers: IdentityNumbers) -> None:
-        schema, self._table = merge.target.configuration.schema, merge.data.location.uri
-        self._names, self._assignments = merge.names, clause.assignments
+    def __init__(self, plan: MergePlan, clause: MergeClause, numbers: IdentityNumbers) -> None:
+        schema, self._table = plan.target.configuration.schema, plan.data.location.uri
+        self._names, self._assignments = plan.names, clause.assignments
         self._completion = RowCompletion(clause.values, schema, numbers, table=self._table)
-        self._check = ConstraintCheck(_constraints(merge, clause), schema, table=self._table)
+        self._check = ConstraintCheck(_constraints(plan, clause), schema, table=self._table)
 
     def rows(self, source: Any) -> Iterator[Any]:
         """Rows of the table for rows of the source, as `pyarrow.RecordBatch`es."""
@@ -277,10 +280,10 @@ class _Insertion:
             yield new
 
 
-def _constraints(merge: MergeWriting, clause: MergeClause) -> tuple[Constraint, ...]:
-    return (*merge.data.constraints, *generation_constraints(clause.values))
+def _constraints(plan: MergePlan, clause: MergeClause) -> tuple[Constraint, ...]:
+    return (*plan.data.constraints, *generation_constraints(clause.values))
 
 
-def _source_names(merge: MergeWriting, clause: MergeClause) -> list[str]:
-    needed = {path[1] for path in merge.names.paths(clause) if path[0] == SOURCE}
-    return [name for name in merge.source.schema.names if name in needed]
+def _source_names(plan: MergePlan, clause: MergeClause) -> list[str]:
+    needed = {path[1] for path in plan.names.paths(clause) if path[0] == SOURCE}
+    return [name for name in plan.source.schema.names if name in needed]

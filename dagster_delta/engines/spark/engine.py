@@ -22,7 +22,9 @@ from dagster_delta.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from dagster_delta.engines.spark.changes.merge_source import SparkMergeSource
     from dagster_delta.engines.spark.log.planner import SparkLogPlanner
+    from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 
 __all__ = ["SparkEngine", "check_reachable"]
 
@@ -116,6 +118,19 @@ class SparkEngine:
 
         check_reachable(rewrite.source.store)
         return rewrite_rows(self.session, rewrite)
+
+    def merge_source(self, data: object, directory: str, *, store: ObjectStore) -> SparkMergeSource:
+        """The source of a MERGE as a DataFrame. Raises as `Engine` says."""
+        from dagster_delta.engines.spark.changes.merge_source import SparkMergeSource
+
+        check_reachable(store)
+        return SparkMergeSource.of(self.session, data, directory, table=store.location.uri)
+
+    def merge(self, plan: MergePlan) -> MergedRows:
+        """Carry out a MERGE on the executors. Raises as `Engine` says."""
+        from dagster_delta.engines.spark.changes.merge import merge_frames
+
+        return merge_frames(self.session, plan)
 
     def record_inserts(self, plan: ReadPlan, spec: WriteSpec) -> tuple[AddCDCFile, ...]:
         """Record all rows of a plan as inserted. Raises as `Engine` says."""

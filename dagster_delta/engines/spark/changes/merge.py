@@ -10,15 +10,15 @@ Spec: Add File and Remove File; Change Data Files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING
-
-from pyroaring import BitMap64
+from typing import TYPE_CHECKING, cast
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.engine import ReadPlan, WriteSpec
+from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.changes.merge_source import ROW_NUMBER, SparkMergeSource
@@ -37,109 +37,89 @@ from dagster_delta.engines.statements.merge_clauses import (
     TARGET,
     ClauseKind,
     MergeClause,
-    MergeNames,
 )
+from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 from dagster_delta.errors import ConstraintViolation
-from dagster_delta.protocol.actions import AddCDCFile, AddFile
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["FrameMerge", "MergedRows"]
+__all__ = ["merge_frames"]
 
 _MAX_EXAMPLES = 5
 _MATCHED, _TURN = "__delta_matched", "__delta_turn"
 
 
-@dataclass(frozen=True, slots=True)
-class MergedRows:
-    """What a MERGE did, none of it referenced yet."""
-
-    files: tuple[AddFile, ...]
-    change_files: tuple[AddCDCFile, ...]
-    num_inserted_rows: int
-    num_changed_rows: dict[int, int]
-    """Rows of the table by the index of the clause."""
-    rows: dict[str, BitMap64] = field(default_factory=dict)
-    """Indexes of the changed rows by path."""
-    high_water_marks: dict[str, int] = field(default_factory=dict)
-    """The last value of each identity column that was numbered."""
+def merge_frames(session: SparkSession, plan: MergePlan) -> MergedRows:
+    """Carry out a MERGE. Raises as `Engine.merge` says."""
+    target, data = keep_row_ids(plan.target, plan.data)
+    source = cast("SparkMergeSource", plan.source)
+    return _FrameMerge(session, replace(plan, target=target, data=data), source).run()
 
 
 @dataclass(frozen=True)
-class FrameMerge:
+class _FrameMerge:
     """One MERGE, planned."""
 
     session: SparkSession
-    target: ReadPlan
-    """The files that are looked into, with all columns, as they will be written."""
+    plan: MergePlan
+    """Rows keep their ids by what it reads and writes."""
     source: SparkMergeSource
-    num_source_rows: int
-    names: MergeNames
-    on: str
-    clauses: Sequence[MergeClause]
-    data: WriteSpec
-    change_data: WriteSpec | None
-    """How changes are recorded; None where the log tells of them."""
 
     def run(self) -> MergedRows:
-        """Write the rows that get new values, and the rows that are new.
-
-        Raises:
-            ConstraintViolation: several rows of the source would change one row of the table, or a
-                new row breaks a constraint.
-            SchemaMismatch, InvalidCast: a new value is no value of its column.
-            InvalidArgument: of an expression.
-            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
-                Whatever is raised, files already written are deleted as far as the store lets it.
-        """
+        """Write the rows that get new values, and the rows that are new."""
         changed = self._change()
         try:
             inserted = self._insert(changed)
         except BaseException:
-            delete_files(changed.paths, self.target.store)
+            delete_files(changed.paths, self.plan.target.store)
             raise
-        table = self.target.store.location.uri
+        table = self.plan.target.store.location.uri
         counts = {index: count for index, count in self._counts(changed).items() if count}
+        rows = self._files.by_path(changed.rows, table=table) if changed.rows else {}
+        # A row of the source is not inserted because of rows in files that may stay as they are.
+        used = self.plan.target.files["path"].to_pylist() if self._inserting else rows
         return MergedRows(
-            (*changed.files, *inserted.files),
-            (*changed.change_files, *inserted.change_files),
-            sum(inserted.counts.values()),
-            counts,
-            self._files.by_path(changed.rows, table=table) if changed.rows else {},
-            inserted.high_water_marks,
+            files=(*changed.files, *inserted.files),
+            change_files=(*changed.change_files, *inserted.change_files),
+            num_inserted_rows=sum(inserted.counts.values()),
+            num_changed_rows=counts,
+            rows=rows,
+            used_paths=frozenset(used),
+            scanned=time.perf_counter(),
+            high_water_marks=inserted.high_water_marks,
         )
 
     def _change(self) -> WrittenChanges:
-        if not self.target.files.num_rows:
+        if not self.plan.target.files.num_rows:
             return WrittenChanges()
-        with spark_failures(table=self.target.store.location.uri):
+        with spark_failures(table=self.plan.target.store.location.uri):
             if not self._changing:
                 return WrittenChanges(matched=collect_numbers(self._joined(), ROW_NUMBER))
             frame, changes = self._joined(), self._changes()
-        if self._deletes_only and self.change_data is not None:
+        if self._deletes_only and self._change_data is not None:
             frame, changes = self._without_doubles(frame, changes)
         written = write_changes(
             ChangingRows(
                 frame,
                 changes,
-                self.data,
-                self.change_data,
+                self.plan.data,
+                self._change_data,
                 old=lambda name: self._column(TARGET, name),
                 with_positions=True,
                 source_number=ROW_NUMBER if self._inserting else None,
                 rebalances=True,
             ),
-            self.target.store,
+            self.plan.target.store,
         )
         changed = sum(map(len, written.rows.values()))
         if sum(written.counts.values()) > changed and not self._deletes_only:
-            delete_files(written.paths, self.target.store)
+            delete_files(written.paths, self.plan.target.store)
             raise self._ambiguity(sum(written.counts.values()) - changed)
         return written
 
     def _insert(self, changed: WrittenChanges) -> WrittenChanges:
-        if not self._inserting or len(changed.matched) == self.num_source_rows:
+        if not self._inserting or len(changed.matched) == self.plan.num_source_rows:
             return WrittenChanges()
         rows = self.source.frame
         if changed.matched:
@@ -147,15 +127,15 @@ class FrameMerge:
             rows = marked.where(~self._functions.col(_MATCHED)).drop(_MATCHED)
         return write_changes(
             ChangingRows(
-                rows.alias(self.names.alias(SOURCE)),
+                rows.alias(self.plan.names.alias(SOURCE)),
                 [self._row_change(clause, None) for _, clause in self._inserting],
-                self.data,
+                self.plan.data,
                 # As soon as a commit has change data files, they alone are the feed.
-                self.change_data if changed.rows else None,
+                self._change_data if changed.rows else None,
                 old=lambda name: self._column(SOURCE, name),
                 rebalances=True,
             ),
-            self.target.store,
+            self.plan.target.store,
         )
 
     @cached_property
@@ -163,8 +143,12 @@ class FrameMerge:
         return functions_of(self.session)
 
     @cached_property
+    def _change_data(self) -> WriteSpec | None:
+        return self.plan.change_data_for(index for index, _ in self._changing)
+
+    @cached_property
     def _files(self) -> FileIndex:
-        target = self.target
+        target = self.plan.target
         return FileIndex.of(target.files, target.store, version=target.version)
 
     @cached_property
@@ -172,7 +156,7 @@ class FrameMerge:
         """The clauses for rows of the table, with their indexes among all."""
         return [
             (index, each)
-            for index, each in enumerate(self.clauses)
+            for index, each in enumerate(self.plan.clauses)
             if each.text.kind != "not_matched"
         ]
 
@@ -180,7 +164,7 @@ class FrameMerge:
     def _inserting(self) -> list[tuple[int, MergeClause]]:
         return [
             (index, each)
-            for index, each in enumerate(self.clauses)
+            for index, each in enumerate(self.plan.clauses)
             if each.text.kind == "not_matched"
         ]
 
@@ -193,17 +177,17 @@ class FrameMerge:
         )
 
     def _column(self, side: str, name: str) -> Column:
-        found: Column = self._functions.col(f"{quote(self.names.alias(side))}.{quote(name)}")
+        found: Column = self._functions.col(f"{quote(self.plan.names.alias(side))}.{quote(name)}")
         return found
 
     def _joined(self) -> DataFrame:
         """Rows of the table with the rows of the source that match, or without any."""
         self._files  # noqa: B018  two files of one key would mix up their rows
-        rows = read_frame(self.session, self.target, with_positions=True)
-        target = rows.alias(self.names.alias(TARGET))
-        source = self.source.frame.alias(self.names.alias(SOURCE))
+        rows = read_frame(self.session, self.plan.target, with_positions=True)
+        target = rows.alias(self.plan.names.alias(TARGET))
+        source = self.source.frame.alias(self.plan.names.alias(SOURCE))
         lacking = any(each.text.kind == "not_matched_by_source" for _, each in self._changing)
-        condition = sql_column(self.names.qualified(self.on, "matched"), self._functions)
+        condition = sql_column(self.plan.names.qualified(self.plan.on, "matched"), self._functions)
         return target.join(source, condition, "left" if lacking else "inner")
 
     def _changes(self) -> list[RowChange]:
@@ -217,13 +201,14 @@ class FrameMerge:
         kind: ClauseKind = clause.text.kind
         conditions = [] if applies is None else [applies]
         if clause.text.condition is not None:
-            sql = self.names.qualified(clause.text.condition, kind)
+            sql = self.plan.names.qualified(clause.text.condition, kind)
             conditions.append(sql_column(sql, self._functions))
         both = conditions[0] if conditions else None
         for each in conditions[1:]:
             both = each if both is None else both & each
         values = {
-            each.column: self.names.qualified(each.value.sql, kind) for each in clause.assignments
+            each.column: self.plan.names.qualified(each.value.sql, kind)
+            for each in clause.assignments
         }
         structs = {
             each.column[: depth + 1]: struct.sql
@@ -263,7 +248,7 @@ class FrameMerge:
             "several rows of the source match the same row of the table, so the result would be "
             f"ambiguous ({count} surplus matches): leave one row per key in the source, or make "
             "the condition of the merge stricter",
-            table=self.target.store.location.uri,
+            table=self.plan.target.store.location.uri,
             examples=tuple(self._ambiguous_rows()),
         )
 
@@ -290,6 +275,6 @@ class FrameMerge:
 
     def _key_names(self) -> list[str]:
         """Columns of the source that the condition looks at."""
-        looked_at = self.names.paths_of(self.on, "matched")
+        looked_at = self.plan.names.paths_of(self.plan.on, "matched")
         names = {path[1].casefold() for path in looked_at if path[0] == SOURCE and len(path) > 1}
         return [name for name in self.source.schema.names if name.casefold() in names]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.arrow.merge_source import MergeSource
 from dagster_delta.engines.choose import is_spark_frame
+from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import (
@@ -26,9 +26,11 @@ from dagster_delta.engines.sql.typed import Column as ColumnOf
 from dagster_delta.engines.statements.merge_clauses import SOURCE
 from dagster_delta.engines.statements.merge_condition import (
     JoinKey,
+    MergeCondition,
     bounds_predicate,
     key_predicate,
 )
+from dagster_delta.engines.statements.merge_plan import SourceSummary
 from dagster_delta.protocol.schema import PrimitiveType, StructType
 from dagster_delta.protocol.statistics.predicates import Constant, Predicate, Unknown
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
@@ -54,47 +56,45 @@ class SparkMergeSource:
     """With `ROW_NUMBER` behind its columns."""
     schema: StructType
     """Logical schema, without the number."""
+    table: str
+    """URI of the table, for errors."""
 
     @classmethod
-    def of(cls, session: SparkSession, data: object, directory: str) -> SparkMergeSource:
+    def of(
+        cls, session: SparkSession, data: object, directory: str, *, table: str
+    ) -> SparkMergeSource:
         """The source that a value is.
 
         Args:
             session: of the engine.
-            data: a DataFrame, a `MergeSource`, or what one can be made of.
+            data: a DataFrame, `SourceRows`, or what they can be made of.
             directory: where rows may be put down on their way to Spark.
+            table: URI of the table.
 
         Raises:
             InvalidArgument: the value is no tabular data.
             SchemaMismatch: a column has a type that no Delta type holds, or is there twice.
         """
         if is_spark_frame(data):
-            return cls._of_frame(data)  # type: ignore[arg-type]
-        rows = data if isinstance(data, MergeSource) else MergeSource(data, directory)
+            return cls._of_frame(data, table)  # type: ignore[arg-type]
+        rows = data if isinstance(data, SourceRows) else SourceRows(data, directory)
         schema = to_arrow_schema(rows.schema)
-        table = pa.Table.from_batches([batch for _, batch in rows.batches()], schema)
+        found = pa.Table.from_batches([batch for _, batch in rows.batches()], schema)
         numbers = pa.array(range(rows.num_rows), pa.int64())
         spark_schema = to_spark_schema(rows.schema).add(ROW_NUMBER, "long")
-        named = table.append_column(ROW_NUMBER, numbers)
-        return cls(frame_of(session, named, spark_schema), rows.schema)
+        named = found.append_column(ROW_NUMBER, numbers)
+        return cls(frame_of(session, named, spark_schema), rows.schema, table)
 
     @classmethod
-    def _of_frame(cls, frame: DataFrame) -> SparkMergeSource:
+    def _of_frame(cls, frame: DataFrame, table: str) -> SparkMergeSource:
         schema = from_spark_schema(frame.schema)
         functions = functions_of(frame)
         numbered = frame.withColumn(ROW_NUMBER, functions.monotonically_increasing_id())
-        return cls(numbered.localCheckpoint(), schema)
+        return cls(numbered.localCheckpoint(), schema, table)
 
-    def summarise(self, keys: Sequence[JoinKey], *, table: str) -> tuple[int, list[Predicate]]:
-        """Number of rows, and what each key asks of the table's side of it.
-
-        Args:
-            keys: of the join.
-            table: URI of the table, for errors.
-
-        Raises:
-            InvalidArgument: a key fails on a value.
-        """
+    def summarise(self, condition: MergeCondition) -> SourceSummary:
+        """What the rows ask of the table, by one job. Raises as `MergeSource` says."""
+        keys = condition.keys
         functions = functions_of(self.frame)
         known = {index: self._key_column(each.source) for index, each in enumerate(keys)}
         columns = {index: column for index, column in known.items() if column is not None}
@@ -105,7 +105,7 @@ class SparkMergeSource:
                 functions.max(column).alias(f"max_{index}"),
                 functions.count(column).alias(f"count_{index}"),
             ]
-        with spark_failures(table=table):
+        with spark_failures(table=self.table):
             found = self.frame.agg(*sums).toArrow()
             count = int(found["rows"][0].as_py())
             listed = None
@@ -114,7 +114,7 @@ class SparkMergeSource:
                     *[column.alias(f"key_{index}") for index, column in columns.items()]
                 ).toArrow()
         predicates = _predicates(keys, columns, found, listed)
-        return count, [Constant(False)] if not count else list(predicates)
+        return SourceSummary(count, tuple(predicates) if count else (Constant(False),))
 
     def _key_column(self, typed: Typed) -> Column | None:
         """The expression of the source's side of a key, where it is a column with bounds."""

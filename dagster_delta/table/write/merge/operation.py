@@ -7,35 +7,21 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections import Counter
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
+import pyarrow.compute as pc
 
-from dagster_delta.engines import is_spark_frame, universal_engine
-from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.arrow.merge_join import ClauseChoice, MergeJoin
-from dagster_delta.engines.arrow.merge_matching import (
-    MergeTarget,
-    RowActions,
-    find_row_actions,
-)
-from dagster_delta.engines.arrow.merge_source import MergeSource
-from dagster_delta.engines.arrow.merge_writing import MergedFiles, MergeWriting, write_merged
-from dagster_delta.engines.statements.merge_clauses import (
-    MergeClause,
-    MergeNames,
-    parse_clauses,
-)
-from dagster_delta.engines.statements.merge_condition import key_predicate, split_condition
-from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.statistics.predicates import Constant, Predicate
-from dagster_delta.protocol.values.arrow_columns import index_column
+from dagster_delta.engines import engine_for, universal_engine
+from dagster_delta.engines.statements.merge_clauses import MergeClause, MergeNames, parse_clauses
+from dagster_delta.engines.statements.merge_condition import MergeCondition, split_condition
+from dagster_delta.engines.statements.merge_plan import MergePlan, MergeSource
+from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
-from dagster_delta.table.read.row_selection import SelectedRows
+from dagster_delta.table.read.row_selection import SelectedRows, read_plan
 from dagster_delta.table.write.merge.outcome import MergeOutcome, MergeTimes, commit_merge
 from dagster_delta.table.write.merge.schema_change import merged_configuration
 from dagster_delta.table.write.merge.scope import MergeScope, matching_predicate
@@ -45,7 +31,7 @@ from dagster_delta.table.write.row_changes import refuse_append_only
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock
+    from dagster_delta.engines.engine import Clock, Engine
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["MergeStatement", "merge_rows"]
@@ -77,67 +63,47 @@ def merge_rows(
     statement.record.stage(transaction)
     if any(each.action != "insert" for each in statement.clauses):
         refuse_append_only(transaction, "this MERGE")
-    if statement.engine not in (None, "arrow", "spark"):
-        raise InvalidArgument(f"engine is 'arrow' or 'spark', not {statement.engine!r}")
-    is_frame = is_spark_frame(statement.source)
+    engine = engine_for(statement.source, statement.engine)
     with scratch_directory("merge-") as directory:
-        if statement.engine == "spark" or (statement.engine is None and is_frame):
-            return _merge_on_spark(transaction, snapshot, statement, times, directory)
-        source = MergeSource(statement.source, directory)
+        source = engine.merge_source(statement.source, directory, store=store)
         times.materialised = time.perf_counter()
         try:
-            merging = _Merging.plan(transaction, snapshot, statement, source, directory)
+            merge = _Merge.parse(engine, snapshot, statement, source)
         except UnsupportedExpression:
-            if statement.engine is not None or universal_engine(store) is None:
+            chosen = statement.engine is not None or engine.casts_values
+            able = None if chosen else universal_engine(store)
+            if able is None:
                 raise
-            return _merge_on_spark(transaction, snapshot, statement, times, directory, source)
-        outcome = merging.run(times)
-        return commit_merge(transaction, snapshot, statement, outcome, ArrowEngine(), times)
-
-
-def _merge_on_spark(
-    transaction: Transaction,
-    snapshot: Snapshot,
-    statement: MergeStatement,
-    times: MergeTimes,
-    directory: str,
-    source: MergeSource | None = None,
-) -> CommitResult:
-    from dagster_delta.engines.spark.engine import SparkEngine
-    from dagster_delta.table.write.merge.on_spark import merge_frames
-
-    session = getattr(statement.source, "sparkSession", None)
-    engine = SparkEngine(session)
-    data = statement.source if source is None else source
-    outcome = merge_frames(engine, transaction, snapshot, statement, data, times, directory)
-    return commit_merge(transaction, snapshot, statement, outcome, engine, times)
+            source = able.merge_source(source, directory, store=store)
+            times.materialised = time.perf_counter()
+            merge = _Merge.parse(able, snapshot, statement, source)
+        outcome = merge.run(transaction, times)
+        return commit_merge(transaction, snapshot, statement, outcome, merge.engine, times)
 
 
 @dataclass(frozen=True, slots=True)
-class _Merging:
-    """A MERGE on the embedded engine."""
+class _Merge:
+    """A MERGE whose names have been found."""
 
-    transaction: Transaction
+    engine: Engine
     snapshot: Snapshot
     statement: MergeStatement
+    """With its time in it."""
     source: MergeSource
+    configuration: TableConfiguration
+    """Of the table after the commit."""
     names: MergeNames
     clauses: tuple[MergeClause, ...]
-    directory: str
+    condition: MergeCondition
 
     @classmethod
-    def plan(
-        cls,
-        transaction: Transaction,
-        snapshot: Snapshot,
-        statement: MergeStatement,
-        source: MergeSource,
-        directory: str,
-    ) -> _Merging:
+    def parse(
+        cls, engine: Engine, snapshot: Snapshot, statement: MergeStatement, source: MergeSource
+    ) -> _Merge:
         """What the names mean, and what the table will look like.
 
         Raises:
-            UnsupportedExpression: the embedded engine cannot compute an expression exactly.
+            UnsupportedExpression: the engine cannot compute an expression exactly.
         """
         configuration = merged_configuration(snapshot.configuration, source.schema, statement)
         names = MergeNames(
@@ -146,79 +112,55 @@ class _Merging:
             statement.target_alias,
             statement.source_alias,
             assigned=configuration.schema,
+            embedded=not engine.casts_values,
         )
         statement = statement.at_moment(names.scope("matched"), dt.datetime.now(dt.UTC))
         clauses = parse_clauses(statement.clauses, names, configuration, evolves=statement.evolves)
-        names.condition(statement.on, "matched")
-        if configuration is not snapshot.configuration:
-            transaction.stage_configuration(configuration)
-        return cls(transaction, snapshot, statement, source, names, clauses, directory)
+        condition = split_condition(names.condition(statement.on, "matched"))
+        return cls(engine, snapshot, statement, source, configuration, names, clauses, condition)
 
-    def run(self, times: MergeTimes) -> MergeOutcome:
-        """Find the rows that change, and write what replaces them."""
-        condition = split_condition(self.names.condition(self.statement.on, "matched"))
-        matched = [each for each in self.clauses if each.text.kind == "matched"]
-        wanted = ClauseChoice(matched).columns
-        with closing(MergeJoin(condition, self.source, wanted, self.directory)) as join:
-            matching: Predicate = Constant(False)
-            if join.num_candidates:
-                keys = map(key_predicate, condition.keys, join.keys)
-                matching = matching_predicate(condition, keys)
-            scope = MergeScope.of(self.snapshot, matching, self.clauses)
-            target = MergeTarget(
-                self.snapshot.store,
-                self.transaction.configuration,
-                scope.files,
-                scope.may_match,
-                scope.may_lack_source,
-            )
-            actions = find_row_actions(target, self.source, join, self.clauses)
-        times.scanned = time.perf_counter()
-        merged = self._write(target, actions)
-        paths = target.files["path"]
-        bitmaps = actions.bitmaps()
-        selected = SelectedRows(
-            files=target.files.take(index_column(bitmaps)),
-            rows={paths[each].as_py(): rows for each, rows in bitmaps.items()},
-            reads=scope.reads(paths[each].as_py() for each in actions.used_files),
-        )
-        return MergeOutcome(
-            self.clauses,
-            self.source.num_rows,
-            merged.num_inserted_rows,
-            Counter(actions.clauses.tolist()),
-            selected,
-            merged.files,
-            merged.change_files,
-            merged.high_water_marks,
-            keeps_row_ids=True,
-        )
+    def run(self, transaction: Transaction, times: MergeTimes) -> MergeOutcome:
+        """Find the rows that change, and write what replaces them.
 
-    def _write(self, target: MergeTarget, actions: RowActions) -> MergedFiles:
-        configuration = self.transaction.configuration
-        location = self.transaction.store.location
-        return write_merged(
-            MergeWriting(
-                target,
-                self.source,
-                self.names,
-                self.clauses,
-                actions,
-                data=write_spec(configuration, location, constraints=self.statement.constraints),
-                change_data=write_spec(configuration, location) if self._records(actions) else None,
-            )
-        )
-
-    def _records(self, actions: RowActions) -> bool:
-        """Whether change data files are needed: adds and removes say all there is to say of new
-        rows, and of rows that leave by deletion vectors.
+        Args:
+            transaction: on the snapshot; gets the new schema, where there is one.
+            times: gets the times of the phases.
         """
-        configuration = self.transaction.configuration
-        if not configuration.change_data_feed_enabled or not len(actions):
-            return False
-        if not configuration.deletion_vectors_enabled:
-            return True
-        return any(
-            self.clauses[index].text.action == "update"
-            for index in np.unique(actions.clauses).tolist()
+        if self.configuration is not self.snapshot.configuration:
+            transaction.stage_configuration(self.configuration)
+        plan, scope = self._plan()
+        merged = self.engine.merge(plan)
+        times.scanned = merged.scanned
+        changed = pc.is_in(scope.files["path"], string_column(list(merged.rows)))
+        selected = SelectedRows(
+            scope.files.filter(changed), merged.rows, scope.reads(merged.used_paths)
         )
+        return MergeOutcome(self.clauses, plan.num_source_rows, merged, selected)
+
+    def _plan(self) -> tuple[MergePlan, MergeScope]:
+        source = self.source.summarise(self.condition)
+        is_utc = self.engine.session_is_utc
+        scope = MergeScope.of(
+            self.snapshot,
+            matching_predicate(self.condition, source.keys, session_is_utc=is_utc),
+            self.clauses,
+            session_is_utc=is_utc,
+            planner=self.engine.log_planner,
+        )
+        configuration, location = self.configuration, self.snapshot.store.location
+        spec = write_spec(configuration, location, constraints=self.statement.constraints)
+        is_recorded = configuration.change_data_feed_enabled
+        plan = MergePlan(
+            source=self.source,
+            num_source_rows=source.num_rows,
+            names=self.names,
+            on=self.statement.on,
+            condition=self.condition,
+            clauses=self.clauses,
+            target=read_plan(self.snapshot, scope.files, None, configuration),
+            may_match=scope.may_match,
+            may_lack_source=scope.may_lack_source,
+            data=spec,
+            change_data=replace(spec, constraints=()) if is_recorded else None,
+        )
+        return plan, scope

@@ -6,13 +6,13 @@ Spec: Add File and Remove File; Add CDC File; Deletion Vectors.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.statements.merge_clauses import MergeClause
-from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.engines.statements.merge_plan import MergedRows
 from dagster_delta.table.read.row_selection import SelectedRows
 from dagster_delta.table.write.merge.statement import MergeStatement
 from dagster_delta.table.write.row_changes import RowChangeCounts, change_rows
@@ -30,28 +30,19 @@ class MergeOutcome:
 
     clauses: Sequence[MergeClause]
     num_source_rows: int
-    num_inserted_rows: int
-    num_changed_rows: Mapping[int, int]
-    """Rows of the table by the index of the clause that changes them."""
+    merged: MergedRows
     selected: SelectedRows
     """The rows of the table that leave or change."""
-    files: tuple[AddFile, ...] = ()
-    """New rows, and rows with new values."""
-    change_files: tuple[AddCDCFile, ...] = ()
-    high_water_marks: Mapping[str, int] = field(default_factory=dict)
-    """The last value given out, by logical name of each identity column that was numbered."""
-    keeps_row_ids: bool = False
-    """Whether rows with new values carry their ids along."""
 
     @property
     def changes_nothing(self) -> bool:
         """Whether the table stays as it is."""
-        return not self.num_inserted_rows and not any(self.num_changed_rows.values())
+        return not self.merged.num_inserted_rows and not any(self.merged.num_changed_rows.values())
 
     def count(self, kind: str, action: str) -> int:
         """Rows of the table that clauses of a kind change by an action."""
         return sum(
-            self.num_changed_rows.get(index, 0)
+            self.merged.num_changed_rows.get(index, 0)
             for index, each in enumerate(self.clauses)
             if each.text.kind == kind and each.text.action == action
         )
@@ -87,12 +78,11 @@ def stage_merge(transaction: Transaction, outcome: MergeOutcome, engine: Engine)
     Raises:
         DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
     """
-    transaction.stage_written(outcome.files)
-    transaction.stage_change_files(outcome.change_files)
-    transaction.stage_high_water_marks(outcome.high_water_marks)
+    transaction.stage_written(outcome.merged.files)
+    transaction.stage_change_files(outcome.merged.change_files)
+    transaction.stage_high_water_marks(outcome.merged.high_water_marks)
     transaction.depend_on(outcome.selected.reads)
-    if outcome.keeps_row_ids:
-        transaction.declare_row_ids_kept()
+    transaction.declare_row_ids_kept()
     if not outcome.selected.files.num_rows:
         return RowChangeCounts()
     return change_rows(transaction, outcome.selected, engine, records_changes=False)
@@ -131,10 +121,10 @@ def commit_merge(
 def _metrics(outcome: MergeOutcome, counts: RowChangeCounts) -> dict[str, int | str]:
     kinds = ("matched", "not_matched_by_source")
     updated = sum(outcome.count(kind, "update") for kind in kinds)
-    files, change_files = outcome.files, outcome.change_files
+    files, change_files = outcome.merged.files, outcome.merged.change_files
     return {
         "numSourceRows": outcome.num_source_rows,
-        "numTargetRowsInserted": outcome.num_inserted_rows,
+        "numTargetRowsInserted": outcome.merged.num_inserted_rows,
         "numTargetRowsUpdated": updated,
         "numTargetRowsDeleted": sum(outcome.count(kind, "delete") for kind in kinds),
         "numTargetRowsMatchedUpdated": outcome.count("matched", "update"),
@@ -142,7 +132,7 @@ def _metrics(outcome: MergeOutcome, counts: RowChangeCounts) -> dict[str, int | 
         "numTargetRowsNotMatchedBySourceUpdated": outcome.count("not_matched_by_source", "update"),
         "numTargetRowsNotMatchedBySourceDeleted": outcome.count("not_matched_by_source", "delete"),
         "numTargetRowsCopied": counts.num_copied_rows,
-        "numOutputRows": outcome.num_inserted_rows + updated + counts.num_copied_rows,
+        "numOutputRows": outcome.merged.num_inserted_rows + updated + counts.num_copied_rows,
         "numTargetFilesAdded": counts.num_added_files + len(files),
         "numTargetBytesAdded": counts.num_added_bytes + sum(each.size_bytes for each in files),
         "numTargetFilesRemoved": counts.num_removed_files,

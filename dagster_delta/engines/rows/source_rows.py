@@ -12,21 +12,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_delta.engines.values.data_input import to_reader
 from dagster_delta.engines.values.store_assignment import assign_batches
-from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_schema
 
-__all__ = ["MergeSource", "column_at"]
+__all__ = ["SourceRows"]
 
 MEMORY_BYTES = 256 * 1024 * 1024
 """Arrow bytes of a source that are kept in memory; a larger one goes to a file."""
 
 
-class MergeSource:
+class SourceRows:
     """The rows of a source by their number.
 
     Args:
@@ -36,15 +34,9 @@ class MergeSource:
     Raises:
         InvalidArgument: the value is no tabular data.
         SchemaMismatch: a column has a type that no Delta type holds, or is there twice.
-        UnsupportedFeature: it is a Spark frame.
     """
 
     def __init__(self, data: object, directory: str) -> None:
-        if type(data).__module__.partition(".")[0] == "pyspark":
-            raise UnsupportedFeature(
-                "the embedded engine cannot merge a Spark DataFrame: omit engine to merge on "
-                "Spark, or pass frame.toArrow()"
-            )
         reader = to_reader(data)
         self.schema: StructType = from_arrow_schema(reader.schema)
         """Logical schema."""
@@ -93,14 +85,6 @@ class MergeSource:
         back[order] = np.arange(len(order))
         joined = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
         return joined.take(pa.array(back))
-
-
-def column_at(batch: Any, path: Sequence[str]) -> Any:
-    """A column of a `pyarrow.RecordBatch`, or a field inside structs, as an array."""
-    values = batch.column(path[0])
-    for name in path[1:]:
-        values = pc.struct_field(values, indices=[values.type.get_field_index(name)])
-    return values
 
 
 def _materialise(batches: Iterable[Any], schema: Any, directory: str) -> list[Any]:

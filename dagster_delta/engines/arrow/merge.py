@@ -1,0 +1,84 @@
+"""MERGE in this process: which rows change is found first, then they are written.
+
+Spec: Add File and Remove File; Deletion Vectors; Change Data Files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import closing
+from typing import cast
+
+import numpy as np
+
+from dagster_delta.engines.arrow.merge_join import ClauseChoice, MergeJoin, SourceKeys
+from dagster_delta.engines.arrow.merge_matching import find_row_actions
+from dagster_delta.engines.arrow.merge_writing import write_merged
+from dagster_delta.engines.rows.source_rows import SourceRows
+from dagster_delta.engines.statements.merge_condition import MergeCondition, key_predicate
+from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, SourceSummary
+from dagster_delta.errors import UnsupportedFeature
+from dagster_delta.protocol.statistics.predicates import Constant
+
+__all__ = ["ArrowMergeSource", "merge_rows"]
+
+
+class ArrowMergeSource(SourceRows):
+    """The rows of a source, and the keys that they are joined by.
+
+    Args:
+        data: anything that an append takes, but a Spark frame.
+        directory: where rows may be put down, of the source and of the join.
+
+    Raises:
+        UnsupportedFeature: it is a Spark frame.
+        InvalidArgument, SchemaMismatch: see `SourceRows`.
+    """
+
+    def __init__(self, data: object, directory: str) -> None:
+        if type(data).__module__.partition(".")[0] == "pyspark":
+            raise UnsupportedFeature(
+                "the embedded engine cannot merge a Spark DataFrame: omit engine to merge on "
+                "Spark, or pass frame.toArrow()"
+            )
+        super().__init__(data, directory)
+        self.directory = directory
+        self._keys: tuple[MergeCondition, SourceKeys] | None = None
+
+    def keys(self, condition: MergeCondition) -> SourceKeys:
+        """The keys of the rows that can match; computed once. Raises as `summarise` does."""
+        if self._keys is None or self._keys[0] is not condition:
+            self._keys = condition, SourceKeys.of(self, condition)
+        return self._keys[1]
+
+    def summarise(self, condition: MergeCondition) -> SourceSummary:
+        """What the rows ask of the table. Raises as `MergeSource` says."""
+        keys = self.keys(condition)
+        if not keys.num_rows:
+            return SourceSummary(self.num_rows, (Constant(False),))
+        predicates = map(key_predicate, condition.keys, keys.values)
+        return SourceSummary(self.num_rows, tuple(predicates))
+
+
+def merge_rows(plan: MergePlan) -> MergedRows:
+    """Carry out a MERGE. Raises as `Engine.merge` says."""
+    source = cast("ArrowMergeSource", plan.source)
+    wanted = ClauseChoice([each for each in plan.clauses if each.text.kind == "matched"]).columns
+    keys = source.keys(plan.condition)
+    with closing(MergeJoin(plan.condition, source, keys, wanted, source.directory)) as join:
+        actions = find_row_actions(plan, source, join)
+    scanned = time.perf_counter()
+    change_data = plan.change_data_for(np.unique(actions.clauses).tolist())
+    written = write_merged(plan, source, actions, change_data)
+    paths = plan.target.files["path"]
+    return MergedRows(
+        files=written.files,
+        change_files=written.change_files,
+        num_inserted_rows=written.num_inserted_rows,
+        num_changed_rows=Counter(actions.clauses.tolist()),
+        rows={paths[ordinal].as_py(): rows for ordinal, rows in actions.bitmaps().items()},
+        used_paths=frozenset(paths[ordinal].as_py() for ordinal in actions.used_files),
+        scanned=scanned,
+        high_water_marks=written.high_water_marks,
+    )

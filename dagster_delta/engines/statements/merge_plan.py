@@ -1,0 +1,113 @@
+"""What an engine is asked to do in a MERGE, and what it reports.
+
+The merge is planned above, once, for every engine.
+
+Spec: Add File and Remove File; Add CDC File.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from dagster_delta.engines.engine import ReadPlan, WriteSpec
+from dagster_delta.engines.statements.merge_clauses import MergeClause, MergeNames
+from dagster_delta.engines.statements.merge_condition import MergeCondition
+from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.statistics.predicates import Predicate
+
+__all__ = ["MergePlan", "MergeSource", "MergedRows", "SourceSummary"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSummary:
+    """What planning needs to know of the rows of a source."""
+
+    num_rows: int
+    keys: tuple[Predicate, ...]
+    """What a row of the table has to satisfy to match any row of the source."""
+
+
+class MergeSource(Protocol):
+    """The rows of a source, read once by the engine that merges them."""
+
+    @property
+    def schema(self) -> StructType:
+        """Logical schema."""
+
+    def summarise(self, condition: MergeCondition) -> SourceSummary:
+        """What the rows ask of the table.
+
+        Args:
+            condition: when rows match.
+
+        Raises:
+            UnsupportedExpression: the engine cannot compute a part of the condition exactly.
+            InvalidArgument: it fails on a value.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """One MERGE, fully planned."""
+
+    source: MergeSource
+    """As the same engine has made it."""
+    num_source_rows: int
+    names: MergeNames
+    on: str
+    """Spark SQL over both sides."""
+    condition: MergeCondition
+    """The same, taken apart."""
+    clauses: tuple[MergeClause, ...]
+    target: ReadPlan
+    """The files that may hold a row which changes, with all columns as they will be written."""
+    may_match: pa.BooleanArray
+    """A value per file: whether a row of it may match."""
+    may_lack_source: pa.BooleanArray
+    """A value per file: whether a row of it may be one that a clause for rows not matched by the
+    source wants."""
+    data: WriteSpec
+    """How the files are written; its constraints bind every new row."""
+    change_data: WriteSpec | None
+    """How changes are recorded for the change data feed; None where the table has none."""
+
+    def change_data_for(self, clauses: Iterable[int]) -> WriteSpec | None:
+        """How changes are recorded where some clauses change rows of the table; None where adds and
+        removes say all there is to say: of new rows, and of rows that leave by deletion vectors.
+
+        Args:
+            clauses: their indexes. An engine that finds the rows before it writes gives those that
+                apply to any; one that does both at once, all that may.
+        """
+        actions = {self.clauses[index].text.action for index in clauses}
+        if not actions:
+            return None
+        if self.target.configuration.deletion_vectors_enabled and "update" not in actions:
+            return None
+        return self.change_data
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRows:
+    """What a MERGE did, none of it referenced yet."""
+
+    files: tuple[AddFile, ...]
+    """New rows, and rows with new values, which carry their ids along."""
+    change_files: tuple[AddCDCFile, ...]
+    num_inserted_rows: int
+    num_changed_rows: Mapping[int, int]
+    """Rows of the table by the index of the clause that changes them."""
+    rows: Mapping[str, BitMap64]
+    """Indexes of the changed rows by path of the file, as the log spells it."""
+    used_paths: frozenset[str]
+    """Files whose rows decided what the merge does."""
+    scanned: float
+    """Reading of `time.perf_counter` when it was known what becomes of each row."""
+    high_water_marks: Mapping[str, int] = field(default_factory=dict)
+    """The last value given out, by logical name of each identity column that was numbered."""
