@@ -45,6 +45,7 @@ from dagster_delta.orchestration.io.type_handlers import (
     load_input,
     load_type_of,
 )
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
 from dagster_delta.orchestration.storage_options import StorageOptions, plain_options
 from dagster_delta.table.read.scan import Scan
@@ -62,7 +63,7 @@ _CONTEXT_NAMES = ("context", "_context", "_")
 _LOADABLE = frozenset({"pyspark", "pyarrow", "pyarrow_reader", "pandas", "polars", "polars_lazy"})
 
 
-class ChangeFeedConfig(dg.Config):
+class ChangeFeedConfig(KnownFieldsOnly, dg.Config):
     """Run config of an incremental asset; a function with a `config` of its own extends it."""
 
     full_refresh: bool = Field(

@@ -20,8 +20,8 @@ __all__ = ["KnownFieldsOnly"]
 class KnownFieldsOnly(BaseModel):
     """To be put before the Dagster class that a configuration extends.
 
-    A field that is None or false asks for nothing, and may be unknown: objects of earlier
-    integrations have those that nobody set.
+    A class whose predecessors in other integrations have more fields may forgive those that are
+    None or false, as nobody has set them: see `forgives_unset`.
 
     Raises:
         InvalidArgument: a field is given that the class does not have.
@@ -29,11 +29,13 @@ class KnownFieldsOnly(BaseModel):
 
     earlier_options: ClassVar[Mapping[str, str]] = {}
     """Option of an earlier integration to what to do instead."""
+    forgives_unset: ClassVar[bool] = False
+    """Whether unknown fields that are None or false are left out."""
 
     def __init__(self, **data: Any) -> None:
         known = {field.alias or name for name, field in type(self).model_fields.items()}
         for name in sorted(data.keys() - known):
-            if data[name] is None or data[name] is False:
+            if self.forgives_unset and (data[name] is None or data[name] is False):
                 del data[name]
                 continue
             raise _unknown_field(type(self).__name__, name, known, self.earlier_options)

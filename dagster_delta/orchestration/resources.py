@@ -55,6 +55,8 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         SparkSessionResource(remote="sc://host:15002")              # Spark Connect
     """
 
+    forgives_unset: ClassVar[bool] = True
+
     earlier_options: ClassVar[Mapping[str, str]] = {
         "spark_config": "it is conf here, with flat keys and values that are strings",
         "spark_conf": "it is conf here, with flat keys and values that are strings",
@@ -225,6 +227,8 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
 
         dg.Definitions(resources={"flights": DeltaTableResource(uri="s3://lake/raw/flights")})
     """
+
+    forgives_unset: ClassVar[bool] = True
 
     model_config = ConfigDict(hide_input_in_errors=True)
 

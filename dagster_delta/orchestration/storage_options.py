@@ -70,6 +70,8 @@ _PAYLOAD = "leave it out, requests are signed as the AWS SDK does"
 class StorageOptions(KnownFieldsOnly, Config):
     """Base class of the storage options."""
 
+    forgives_unset: ClassVar[bool] = True
+
     # Pydantic would quote the offending input, a mistyped secret say, in its errors.
     model_config = ConfigDict(hide_input_in_errors=True)
 

@@ -240,6 +240,20 @@ def test_properties_and_partitioning_of_a_new_table(lake, events):
     assert configuration.metadata.configuration["custom.team"] == "x"
 
 
+def test_properties_that_an_existing_table_does_not_take_are_a_warning(lake, events):
+    def warnings(**options) -> list[str]:
+        result = lake.materialize(events(ARROW), **options)
+        entries = lake.instance.all_logs(result.run_id)
+        return [each.user_message for each in entries if each.level == logging.WARNING]
+
+    properties = {"delta.appendOnly": "false", "delta.feature.timestampNtz": "supported"}
+    assert warnings(table_config=properties, enable_column_change=True) == []
+    assert warnings(table_config=properties) == []
+    (warning,) = warnings(table_config={**properties, "custom.team": "x"})
+    assert "the table has custom.team = not set instead of x" in warning
+    assert "SET TBLPROPERTIES" in warning
+
+
 def test_the_key_prefix_is_the_schema(lake, events):
     lake.materialize(events(ARROW, key_prefix=["eu", "raw"]))
     assert lake.rows(schema="raw") == ROWS

@@ -440,3 +440,14 @@ def test_full_clusters_anew_what_is_clustered_and_compacts_the_rest(lake: Lake) 
     run(lake, job, {"optimize": {"full": True}})
     assert table.refresh().version == before + 1
     assert plain_table.refresh().num_files == 1
+
+
+@pytest.mark.parametrize("config", [VacuumConfig, OptimizeConfig, DeltaMaintenanceConfig])
+def test_a_config_refuses_a_field_that_it_does_not_have(config: type[dg.Config]) -> None:
+    with pytest.raises(InvalidArgument, match=f"{config.__name__} has no option 'dryrun'"):
+        config(dryrun=False)
+
+
+def test_a_config_in_a_config_refuses_what_it_does_not_have() -> None:
+    with pytest.raises(ValueError, match="VacuumConfig has no option 'dryrun'"):
+        DeltaMaintenanceConfig(vacuum={"dryrun": False})  # type: ignore[arg-type]

@@ -15,7 +15,9 @@ from dagster_delta.errors import (
     TableNotFound,
 )
 from dagster_delta.evolution.merge_schema import check_strict
+from dagster_delta.evolution.property_names import normalize_properties
 from dagster_delta.evolution.schema_diff import diff_schemas
+from dagster_delta.orchestration.column_change_switch import NEW_TABLE_PROPERTIES
 from dagster_delta.orchestration.io.asset_options import AssetOptions
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
@@ -75,6 +77,9 @@ class WrittenAsset:
     """Where its columns come from, where that is known."""
     compacted_version: int | None = None
     """The version in which small files were compacted after it, where that was due."""
+    other_properties: Mapping[str, str | None] = field(default_factory=dict)
+    """Table properties that the options ask of a new table and this one does not have, with the
+    values that it has."""
 
 
 def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
@@ -123,7 +128,18 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
         else None,
         history=write.options.history,
         compacted_version=result.compacted_version,
+        other_properties={} if before is None else _other_properties(write.options, before),
     )
+
+
+def _other_properties(options: AssetOptions, before: Snapshot) -> dict[str, str | None]:
+    present = before.metadata.configuration
+    wanted = {
+        key: value
+        for key, value in normalize_properties(options.properties).items()
+        if not key.startswith("delta.feature.") and key not in NEW_TABLE_PROPERTIES
+    }
+    return {key: present.get(key) for key, value in wanted.items() if present.get(key) != value}
 
 
 def default_partition_columns(selection: PartitionSelection, schema: StructType) -> tuple[str, ...]:

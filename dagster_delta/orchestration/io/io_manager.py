@@ -20,6 +20,7 @@ from dagster import (
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
+from dagster_delta.evolution.property_names import normalize_properties
 from dagster_delta.orchestration.column_change_switch import (
     COLUMN_CHANGE_DESCRIPTION,
     NEW_TABLE_PROPERTIES,
@@ -103,6 +104,8 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             resources={"io_manager": DeltaIOManager(root_uri="s3://lake")},
         )
     """
+
+    forgives_unset: ClassVar[bool] = True
 
     # Pydantic would quote the offending input, storage options and all, in its errors.
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -210,6 +213,8 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             context.add_output_metadata(spark_work.metadata)
         if written.skipped_because is not None:
             context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
+        if written.other_properties:
+            context.log.warning(_unset_properties(name, options, written))
         self._report(context, write, written)
 
     def load_input(self, context: InputContext) -> Any:
@@ -394,6 +399,19 @@ def _note_nothing_returned(context: OutputContext, name: str) -> None:
     context.log.warning(
         f"{name} returned None, so that nothing was written to its table: return the rows. If it "
         "writes its table by itself, annotate it with -> None"
+    )
+
+
+def _unset_properties(name: str, options: AssetOptions, written: WrittenAsset) -> str:
+    wanted = normalize_properties(options.properties)
+    differences = ", ".join(
+        f"{key} = {'not set' if value is None else value} instead of {wanted[key]}"
+        for key, value in sorted(written.other_properties.items())
+    )
+    return (
+        f"{name} has its table already, and table_config and table_configuration are for new ones: "
+        f"the table has {differences}. Set them with ALTER TABLE … SET TBLPROPERTIES, in "
+        "delta_schema_change_job or DeltaTable.alter"
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from dagster import Config
 from pydantic import Field, ValidationError
@@ -61,6 +61,8 @@ class MergeType(StrEnum):
 class OperationConfig(KnownFieldsOnly, Config):
     """A clause that only has a condition."""
 
+    forgives_unset: ClassVar[bool] = True
+
     predicate: str | None = Field(
         default=None,
         description="Spark SQL over both aliases. Default: the clause applies to every such row.",
@@ -82,6 +84,8 @@ class OperationWithUpdatesConfig(OperationConfig):
 class MergeOperationsConfig(KnownFieldsOnly, Config):
     """The clauses of a merge of type `custom`; each kind may occur several times."""
 
+    forgives_unset: ClassVar[bool] = True
+
     when_matched_update: list[OperationWithUpdatesConfig] | None = None
     when_matched_update_all: list[OperationAllConfig] | None = None
     when_matched_delete: list[OperationConfig] | None = None
@@ -93,6 +97,8 @@ class MergeOperationsConfig(KnownFieldsOnly, Config):
 
 class MergeConfig(KnownFieldsOnly, Config):
     """Configuration of the mode `merge`."""
+
+    forgives_unset: ClassVar[bool] = True
 
     merge_type: MergeType = Field(
         default=MergeType.upsert,

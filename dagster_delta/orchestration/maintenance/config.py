@@ -7,6 +7,7 @@ from typing import Literal
 from dagster import Config
 from pydantic import Field
 
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
 MaintenanceEngine = Literal["arrow", "spark"]
 
 
-class OptimizeConfig(Config):
+class OptimizeConfig(KnownFieldsOnly, Config):
     """How small files are compacted."""
 
     enabled: bool = Field(default=True, description="Whether to run this step.")
@@ -69,7 +70,7 @@ class OptimizeConfig(Config):
     )
 
 
-class VacuumConfig(Config):
+class VacuumConfig(KnownFieldsOnly, Config):
     """How unreferenced files are deleted."""
 
     enabled: bool = Field(default=True, description="Whether to run this step.")
@@ -89,7 +90,7 @@ class VacuumConfig(Config):
     )
 
 
-class CheckpointConfig(Config):
+class CheckpointConfig(KnownFieldsOnly, Config):
     """Whether to write a checkpoint."""
 
     enabled: bool = Field(default=False, description="Whether to run this step.")
@@ -99,7 +100,7 @@ class CheckpointConfig(Config):
     )
 
 
-class CleanLogConfig(Config):
+class CleanLogConfig(KnownFieldsOnly, Config):
     """How the log files of expired versions are deleted."""
 
     enabled: bool = Field(
@@ -123,7 +124,7 @@ class CleanLogConfig(Config):
     )
 
 
-class CloneConfig(Config):
+class CloneConfig(KnownFieldsOnly, Config):
     """Where a table is cloned to, and how."""
 
     target: str = Field(
@@ -152,7 +153,7 @@ class CloneConfig(Config):
     )
 
 
-class RestoreConfig(Config):
+class RestoreConfig(KnownFieldsOnly, Config):
     """Which version a table goes back to."""
 
     version: int | None = Field(default=None, description="The version to restore.")
@@ -167,7 +168,7 @@ class RestoreConfig(Config):
     )
 
 
-class DeltaMaintenanceConfig(Config):
+class DeltaMaintenanceConfig(KnownFieldsOnly, Config):
     """The steps of a maintenance job for each of its tables, in this order."""
 
     tables: list[str] = Field(
@@ -197,7 +198,7 @@ class DeltaCloneConfig(CloneConfig):
     table: str = Field(description="Name of one of the job's tables.")
 
 
-class TableConfig(Config):
+class TableConfig(KnownFieldsOnly, Config):
     """Which table an op works on."""
 
     uri: str = Field(description="Location of the table.")

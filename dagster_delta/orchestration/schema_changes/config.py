@@ -8,6 +8,8 @@ from typing import Literal
 from dagster import Config
 from pydantic import Field
 
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+
 __all__ = ["DeltaSchemaChangeConfig", "SchemaChangeKind"]
 
 
@@ -27,7 +29,7 @@ class SchemaChangeKind(Enum):
     """Write defaults into files whose rows take them when they are read."""
 
 
-class DeltaSchemaChangeConfig(Config):
+class DeltaSchemaChangeConfig(KnownFieldsOnly, Config):
     """One schema change of one table. By default, it is a dry run."""
 
     table: str = Field(

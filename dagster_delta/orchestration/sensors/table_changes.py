@@ -17,6 +17,7 @@ from dagster import (
 )
 from pydantic import Field
 
+from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.sensors.watch_state import WaitingChanges
 from dagster_delta.table.log.commit_summary import CommitSummary
 
@@ -37,7 +38,7 @@ DATA_VERSION_TAG = "dagster/data_version"
 _MAX_NAMED_FILES = 100
 
 
-class DeltaCommitRange(Config):
+class DeltaCommitRange(KnownFieldsOnly, Config):
     """Config of an asset or op: the range of commits that its run processes.
 
     Examples:
