@@ -43,6 +43,7 @@ class ArrowMergeSource(SourceRows):
                 "Spark, or pass frame.toArrow()"
             )
         super().__init__(data, directory)
+        self._materialised = time.perf_counter()
         self.directory = directory
         self._keys: tuple[MergeCondition, SourceKeys] | None = None
 
@@ -56,9 +57,9 @@ class ArrowMergeSource(SourceRows):
         """What the rows ask of the table. Raises as `MergeSource` says."""
         keys = self.keys(condition)
         if not keys.num_rows:
-            return SourceSummary(self.num_rows, (Constant(False),))
+            return SourceSummary(self.num_rows, (Constant(False),), self._materialised)
         predicates = map(key_predicate, condition.keys, keys.values)
-        return SourceSummary(self.num_rows, tuple(predicates))
+        return SourceSummary(self.num_rows, tuple(predicates), self._materialised)
 
 
 def merge_rows(plan: MergePlan) -> MergedRows:

@@ -31,6 +31,8 @@ class SourceSummary:
     num_rows: int
     keys: tuple[Predicate, ...]
     """What a row of the table has to satisfy to match any row of the source."""
+    materialised: float
+    """Reading of `time.perf_counter` when the source had been read."""
 
 
 class MergeSource(Protocol):

@@ -5,6 +5,7 @@ A source that is a query must not be asked twice: it could answer otherwise.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -114,7 +115,8 @@ class SparkMergeSource:
                     *[column.alias(f"key_{index}") for index, column in columns.items()]
                 ).toArrow()
         predicates = _predicates(keys, columns, found, listed)
-        return SourceSummary(count, tuple(predicates) if count else (Constant(False),))
+        asked = tuple(predicates) if count else (Constant(False),)
+        return SourceSummary(count, asked, time.perf_counter())
 
     def _key_column(self, typed: Typed) -> Column | None:
         """The expression of the source's side of a key, where it is a column with bounds."""

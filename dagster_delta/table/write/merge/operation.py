@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dagster_delta.engines import engine_for, universal_engine
 from dagster_delta.engines.statements.merge_clauses import MergeClause, MergeNames, parse_clauses
 from dagster_delta.engines.statements.merge_condition import MergeCondition, split_condition
-from dagster_delta.engines.statements.merge_plan import MergePlan, MergeSource
+from dagster_delta.engines.statements.merge_plan import MergePlan, MergeSource, SourceSummary
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import string_column
@@ -66,7 +66,6 @@ def merge_rows(
     engine = engine_for(statement.source, statement.engine)
     with scratch_directory("merge-") as directory:
         source = engine.merge_source(statement.source, directory, store=store)
-        times.materialised = time.perf_counter()
         try:
             merge = _Merge.parse(engine, snapshot, statement, source)
         except UnsupportedExpression:
@@ -75,7 +74,6 @@ def merge_rows(
             if able is None:
                 raise
             source = able.merge_source(source, directory, store=store)
-            times.materialised = time.perf_counter()
             merge = _Merge.parse(able, snapshot, statement, source)
         outcome = merge.run(transaction, times)
         return commit_merge(transaction, snapshot, statement, outcome, merge.engine, times)
@@ -128,7 +126,9 @@ class _Merge:
         """
         if self.configuration is not self.snapshot.configuration:
             transaction.stage_configuration(self.configuration)
-        plan, scope = self._plan()
+        source = self.source.summarise(self.condition)
+        times.materialised = source.materialised
+        plan, scope = self._plan(source)
         merged = self.engine.merge(plan)
         times.scanned = merged.scanned
         changed = pc.is_in(scope.files["path"], string_column(list(merged.rows)))
@@ -137,8 +137,7 @@ class _Merge:
         )
         return MergeOutcome(self.clauses, plan.num_source_rows, merged, selected)
 
-    def _plan(self) -> tuple[MergePlan, MergeScope]:
-        source = self.source.summarise(self.condition)
+    def _plan(self, source: SourceSummary) -> tuple[MergePlan, MergeScope]:
         is_utc = self.engine.session_is_utc
         scope = MergeScope.of(
             self.snapshot,
