@@ -5,7 +5,7 @@ Planning happens above, once, for every engine; an engine never looks into the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 __all__ = [
     "LARGE_TABLE_FILES",
     "Assignment",
+    "Backfilled",
     "Constraint",
     "Engine",
     "LogPlanner",
     "LoggedFiles",
     "MatchedRows",
+    "Problems",
     "ReadPlan",
     "RewriteResult",
     "RowChangeEngine",
@@ -245,11 +247,49 @@ class RewriteResult:
     """Rows of the rest, written as they were."""
 
 
+@dataclass(slots=True)
+class Problems:
+    """Rows that keep the change of a column from going on."""
+
+    num_rows: int = 0
+    """How many there are; a row that breaks several checks counts for each."""
+    examples: list[str] = field(default_factory=list)
+    """The first few: value, what is wrong with it, and the file it is in."""
+
+    def add(self, num_rows: int, examples: list[str], path: str) -> None:
+        """Take note of problems in one file."""
+        self.num_rows += num_rows
+        room = _MAX_EXAMPLES - len(self.examples)
+        self.examples += [f"{each} (in {path})" for each in examples[:room]]
+
+    def join(self, other: Problems) -> None:
+        """Take note of what somebody else met."""
+        self.num_rows += other.num_rows
+        self.examples = [*self.examples, *other.examples][:_MAX_EXAMPLES]
+
+
+_MAX_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """What writing files again with the shadow of a changing column gave."""
+
+    files: tuple[AddFile, ...]
+    """The new files, none of them referenced yet; none where there are problems."""
+    num_rows: int
+    num_nulled: int
+    """Values that could not be converted and became null, as was asked for."""
+    problems: Problems
+
+
 class Engine(Protocol):
     """Reads and writes the rows of tables."""
 
     casts_values: bool
     """Whether it fits new values to their columns by itself, whatever types the SQL has."""
+    rewrite_batch_bytes: int
+    """Bytes of the data files that are best written again at once."""
 
     @property
     def session_is_utc(self) -> bool:
@@ -265,6 +305,20 @@ class Engine(Protocol):
         Raises:
             DataFileMissing: the log names a file that is not there.
             CorruptDeletionVector, UnsupportedExpression, InvalidTable.
+        """
+
+    def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
+        """Up to `count` rows of the plan as Python values by column; none only where it has none.
+
+        Raises:
+            InvalidArgument: the filter fails on a value; and as `read` does.
+        """
+
+    def check_reachable(self, store: ObjectStore) -> None:
+        """Make sure that it can read and write a table.
+
+        Raises:
+            InvalidArgument: it cannot; there is no session, or the executors cannot access it.
         """
 
     def rows_of(self, data: Any) -> Any:
@@ -288,6 +342,54 @@ class Engine(Protocol):
         Raises:
             SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch: before anything is
                 referenced; files already written are deleted where that is possible.
+        """
+
+    def compact(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
+        """New files with the rows of the groups, one for each group that fits into one.
+
+        Args:
+            groups: files that belong together, each of one partition and with all columns of the
+                table; of one table.
+            spec: how the files are written.
+
+        Raises:
+            DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
+            StorageFailure: files that were written are deleted as far as the store lets it.
+            InvalidArgument: the engine cannot access the table.
+        """
+
+    def sort(
+        self,
+        groups: Sequence[ReadPlan],
+        spec: WriteSpec,
+        columns: Sequence[tuple[str, ...]],
+        *,
+        is_hilbert: bool = False,
+    ) -> WriteResult:
+        """New files with the rows sorted along a curve, partition by partition.
+
+        Args:
+            groups: as for `compact`.
+            spec: how the files are written.
+            columns: logical paths of the columns to sort by.
+            is_hilbert: whether along the Hilbert curve instead of the Z-order curve.
+
+        Raises:
+            As `compact` does.
+        """
+
+    def backfill(self, plan: ReadPlan, spec: WriteSpec) -> Backfilled:
+        """Write the live rows of files again, with the shadow of the column that is being changed.
+
+        Args:
+            plan: the files, with all columns of the table, whose metadata bears the mark.
+            spec: how data files of the table are written.
+
+        Raises:
+            InvalidArgument: no column is being changed, or the engine cannot access the table.
+            DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
+            StorageFailure: of a file; files already written are deleted as far as the store lets
+                it.
         """
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:

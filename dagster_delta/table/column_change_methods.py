@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
+from dagster_delta.errors import SchemaChangeRefused
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_SWITCH
 from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.committer import now_ms
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dagster_delta.protocol.features.column_change import OnError
     from dagster_delta.protocol.schema import DataType
     from dagster_delta.table.schema.column_change import (
-        Backfill,
         ColumnChangeJob,
         ColumnChangeProgress,
         ColumnChangeState,
@@ -175,11 +174,12 @@ class ColumnChangeMethods(TableHandle):
         commit_info: Mapping[str, object] | None,
         on_progress: Callable[[ColumnChangeProgress], None] | None,
     ) -> ColumnChangeJob:
+        from dagster_delta.engines import engine_for
         from dagster_delta.table.schema.column_change import BATCH_BYTES, ColumnChangeJob
 
         return ColumnChangeJob(
             self._store,
-            _backfill(engine),
+            engine_for(None, engine),
             clock=now_ms,
             batch_bytes=BATCH_BYTES if batch_bytes is None else batch_bytes,
             worker=(0, 1) if worker is None else worker,
@@ -201,15 +201,3 @@ class ColumnChangeMethods(TableHandle):
         """
         job = self._job(None, None, None, commit_info, None)
         return self._adopt(job.cancel(self._existing()))
-
-
-def _backfill(engine: str | None) -> Backfill:
-    if engine in (None, "arrow"):
-        from dagster_delta.engines.arrow.column_backfill import backfill_files
-
-        return backfill_files
-    if engine == "spark":
-        from dagster_delta.engines.spark.write.column_backfill import SparkBackfill
-
-        return SparkBackfill()
-    raise InvalidArgument(f"engine is 'arrow' or 'spark', not {engine!r}")

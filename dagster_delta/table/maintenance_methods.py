@@ -80,6 +80,7 @@ class MaintenanceMethods(TableHandle):
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
             CommitStateUnknown: a commit may not have landed.
         """
+        from dagster_delta.engines import engine_for
         from dagster_delta.table.maintenance.optimize import (
             MAX_COMMIT_BYTES,
             OptimizeOptions,
@@ -93,7 +94,7 @@ class MaintenanceMethods(TableHandle):
             max_deleted_share=max_deleted_share,
             zorder_by=tuple(zorder_by),
             full=full,
-            engine=engine,
+            engine=engine_for(None, engine),
             max_commit_bytes=max_commit_bytes or MAX_COMMIT_BYTES,
             commit_info=commit_info,
             on_progress=on_progress,

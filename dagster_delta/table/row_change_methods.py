@@ -35,12 +35,10 @@ class RowChangeMethods(TableHandle):
         """
         self._adopt(result)
         if any(key.startswith(_AUTO) for key in result.snapshot.metadata.configuration):
-            from dagster_delta.engines import is_spark_frame
+            from dagster_delta.engines import engine_for
             from dagster_delta.table.maintenance.auto_compaction import compact_after
 
-            is_frame = is_spark_frame(data)
-            on_spark = engine == "spark" or (engine is None and is_frame)
-            compacted = compact_after(result, engine="spark" if on_spark else "arrow", clock=now_ms)
+            compacted = compact_after(result, engine=engine_for(data, engine), clock=now_ms)
             if compacted is not None and compacted.versions:
                 self._snapshot = compacted.snapshot
                 return replace(result, compacted_version=compacted.versions[-1])

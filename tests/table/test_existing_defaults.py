@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_delta import Column
+from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.errors import (
     CommitStateUnknown,
     ConstraintViolation,
@@ -30,7 +31,6 @@ from dagster_delta.protocol.log.content_checksum import CHECKSUM_KEY
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.schema import schema_change_operation
 from dagster_delta.table.schema.rewrite_journal import RewriteJournal
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
 
@@ -491,7 +491,7 @@ def test_the_names_of_the_feature_may_stand_without_quotes(store: MemoryStore) -
 
 @pytest.fixture
 def one_file_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_change_operation, "_BATCH_BYTES", {"arrow": 1, "spark": 1})
+    monkeypatch.setattr(ArrowEngine, "rewrite_batch_bytes", 1)
 
 
 @pytest.mark.usefixtures("one_file_a_batch")

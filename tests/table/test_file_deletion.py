@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 import dagster_delta
+from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table import schema_change_methods
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.schema import schema_change_operation
 from dagster_delta.table.schema.rewrite_journal import JournalEntry, RewriteJournal
 from dagster_delta.testing.faulty_store import FaultyStore, SimulatedCrash
 
@@ -37,7 +37,7 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def one_file_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_change_operation, "_BATCH_BYTES", {"arrow": 1, "spark": 1})
+    monkeypatch.setattr(ArrowEngine, "rewrite_batch_bytes", 1)
 
 
 def ids(*values: int) -> pa.Table:

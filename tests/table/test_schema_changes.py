@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.errors import (
     CommitStateUnknown,
     ConstraintViolation,
@@ -233,7 +234,7 @@ def test_a_rewrite_that_fails_leaves_nothing_behind(store: MemoryStore) -> None:
 
 @pytest.fixture
 def one_file_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_change_operation, "_BATCH_BYTES", {"arrow": 1, "spark": 1})
+    monkeypatch.setattr(ArrowEngine, "rewrite_batch_bytes", 1)
 
 
 @pytest.mark.usefixtures("one_file_a_batch")

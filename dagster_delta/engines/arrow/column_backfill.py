@@ -7,60 +7,24 @@ batch come out joined. A value that cannot be converted stops the batch, and is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pyarrow.compute as pc
 
-from dagster_delta.engines.engine import ReadPlan, WriteSpec
+from dagster_delta.engines.engine import Backfilled, Problems, ReadPlan, WriteSpec
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, DataFileReader
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.rows.shadow_column import ShadowColumn
-from dagster_delta.engines.values.value_conversion import MAX_EXAMPLES
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
-__all__ = ["Backfilled", "Problems", "backfill_files"]
+__all__ = ["backfill_files"]
 
 _NUM_POSITION_COLUMNS = 2
-
-
-@dataclass(slots=True)
-class Problems:
-    """Rows that keep the change from going on."""
-
-    num_rows: int = 0
-    """How many there are; a row that breaks several checks counts for each."""
-    examples: list[str] = field(default_factory=list)
-    """The first few: value, what is wrong with it, and the file it is in."""
-
-    def add(self, num_rows: int, examples: list[str], path: str) -> None:
-        """Take note of problems in one file."""
-        self.num_rows += num_rows
-        room = MAX_EXAMPLES - len(self.examples)
-        self.examples += [f"{each} (in {path})" for each in examples[:room]]
-
-    def join(self, other: Problems) -> None:
-        """Take note of what somebody else met."""
-        self.num_rows += other.num_rows
-        self.examples = [*self.examples, *other.examples][:MAX_EXAMPLES]
-
-
-@dataclass(frozen=True, slots=True)
-class Backfilled:
-    """What writing files again gave."""
-
-    files: tuple[AddFile, ...]
-    """The new files, none of them referenced yet; none where there are problems."""
-    num_rows: int
-    num_nulled: int
-    """Values that could not be converted and became null, as was asked for."""
-    problems: Problems
 
 
 class _Stopped(Exception):

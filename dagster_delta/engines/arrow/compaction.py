@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
@@ -16,13 +16,9 @@ from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["RewriteFiles", "combined", "compact_files", "discard_files"]
+__all__ = ["combined", "compact_files", "discard_files"]
 
 _LOG = logging.getLogger(__name__)
-
-RewriteFiles = Callable[[Sequence[ReadPlan], WriteSpec], WriteResult]
-"""Writes the rows of groups of files, each of one partition and with all columns of the table, to
-new files, none of them referenced yet. What has been written is deleted when it fails."""
 
 _MAX_WORKERS = 4
 """Groups at work at once: each holds the buffers of one reader and one writer."""

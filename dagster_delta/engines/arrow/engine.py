@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dagster_delta.engines.engine import (
+    Backfilled,
     Constraint,
     MatchedRows,
     ReadPlan,
@@ -40,6 +41,7 @@ class ArrowEngine:
     keeps_row_ids = True
     session_is_utc = True
     casts_values = False
+    rewrite_batch_bytes = 512 * 1024**2
     log_planner = None
 
     def read(self, plan: ReadPlan) -> pa.RecordBatchReader:
@@ -62,6 +64,16 @@ class ArrowEngine:
             verifies_pages=plan.verifies_pages,
         )
         return pa.RecordBatchReader.from_batches(to_arrow_schema(plan.schema), batches)
+
+    def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
+        """The first rows of the plan. Raises as `Engine` says."""
+        for batch in self.read(plan):
+            if batch.num_rows:
+                return list(batch.slice(0, count).to_pylist())
+        return []
+
+    def check_reachable(self, store: ObjectStore) -> None:
+        """Nothing to check: this process reads every store that it has."""
 
     def rows_of(self, data: object) -> pa.RecordBatchReader:
         """The rows of a value as a `pyarrow.RecordBatchReader`, which can be read once.
@@ -101,6 +113,31 @@ class ArrowEngine:
         given = assign_batches(to_reader(data), completion.given, table=table)
         written = _write_checked(completion.complete(given), spec, store)
         return replace(written, high_water_marks=numbers.high_water_marks)
+
+    def compact(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
+        """New files with the rows of the groups. Raises as `Engine` says."""
+        from dagster_delta.engines.arrow.compaction import compact_files
+
+        return compact_files(groups, spec)
+
+    def sort(
+        self,
+        groups: Sequence[ReadPlan],
+        spec: WriteSpec,
+        columns: Sequence[tuple[str, ...]],
+        *,
+        is_hilbert: bool = False,
+    ) -> WriteResult:
+        """New files with the rows of each group sorted. Raises as `Engine` says."""
+        from dagster_delta.engines.arrow.sorted_rewrite import sort_files
+
+        return sort_files(groups, spec, columns, is_hilbert=is_hilbert)
+
+    def backfill(self, plan: ReadPlan, spec: WriteSpec) -> Backfilled:
+        """Write files again with the shadow of a column. Raises as `Engine` says."""
+        from dagster_delta.engines.arrow.column_backfill import backfill_files
+
+        return backfill_files(plan, spec)
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate. Raises as `Engine` says."""

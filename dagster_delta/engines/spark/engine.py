@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from dagster_delta.engines.engine import (
+    Backfilled,
     MatchedRows,
     ReadPlan,
     RewriteResult,
@@ -40,6 +41,7 @@ class SparkEngine:
     """
 
     casts_values = True
+    rewrite_batch_bytes = 64 * 1024**3  # a cluster wants more than one process
 
     def __init__(self, session: SparkSession | None = None) -> None:
         self._session = session
@@ -55,6 +57,25 @@ class SparkEngine:
 
         check_reachable(plan.store)
         return read_frame(self.session, plan)
+
+    def first_rows(self, plan: ReadPlan, count: int) -> list[dict[str, Any]]:
+        """Some rows of the plan. Raises as `Engine` says."""
+        from dagster_delta.engines.spark.session.errors import spark_failures
+
+        rows = self.read(plan)
+        with spark_failures(table=plan.store.location.uri):
+            found = rows.limit(count).collect()
+        return [row.asDict(recursive=True) for row in found]
+
+    def check_reachable(self, store: ObjectStore) -> None:
+        """Make sure that there is a session, whose executors find the table.
+
+        Raises:
+            InvalidArgument: there is none, or the table lives in the memory of this process.
+        """
+        check_reachable(store)
+        if self._session is None:
+            _active_session()
 
     def rows_of(self, data: object) -> DataFrame:
         """The rows of a value as a DataFrame: a DataFrame itself, other values from their Arrow
@@ -104,6 +125,34 @@ class SparkEngine:
 
         check_reachable(store)
         return write_frame(data, spec, store)
+
+    def compact(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
+        """New files with the rows of the groups, one task each. Raises as `Engine` says."""
+        from dagster_delta.engines.spark.write.compaction import compact_on_spark
+
+        check_reachable(groups[0].store)
+        return compact_on_spark(groups, spec, session=self.session)
+
+    def sort(
+        self,
+        groups: Sequence[ReadPlan],
+        spec: WriteSpec,
+        columns: Sequence[tuple[str, ...]],
+        *,
+        is_hilbert: bool = False,
+    ) -> WriteResult:
+        """New files with the rows of each partition sorted. Raises as `Engine` says."""
+        from dagster_delta.engines.spark.write.compaction import sort_on_spark
+
+        check_reachable(groups[0].store)
+        return sort_on_spark(groups, spec, columns, session=self.session, is_hilbert=is_hilbert)
+
+    def backfill(self, plan: ReadPlan, spec: WriteSpec) -> Backfilled:
+        """Write files again with the shadow of a column. Raises as `Engine` says."""
+        from dagster_delta.engines.spark.write.column_backfill import backfill_on_spark
+
+        check_reachable(plan.store)
+        return backfill_on_spark(plan, spec, session=self.session)
 
     def find_matches(self, plan: ReadPlan) -> Iterator[MatchedRows]:
         """The live rows that satisfy the plan's predicate. Raises as `Engine` says."""

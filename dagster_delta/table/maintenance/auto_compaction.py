@@ -6,7 +6,7 @@ Spec: none; `delta.autoOptimize.autoCompact` is a property of the reference impl
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
@@ -16,7 +16,7 @@ from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import CommitResult
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock
+    from dagster_delta.engines.engine import Clock, Engine
     from dagster_delta.table.maintenance.optimize import OptimizeResult
 
 __all__ = ["compact_after"]
@@ -29,9 +29,7 @@ _SMALL_SHARE = 0.5
 """Files below this share of the target size are small."""
 
 
-def compact_after(
-    result: CommitResult, *, engine: Literal["arrow", "spark"], clock: Clock
-) -> OptimizeResult | None:
+def compact_after(result: CommitResult, *, engine: Engine, clock: Clock) -> OptimizeResult | None:
     """Compact the small files of a table after a write where that is due; None where it is not.
 
     The write stands already, so a failure is logged and not raised.

@@ -12,14 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.engine import WriteResult, WriteSpec
+from dagster_delta.engines.engine import Engine, WriteResult, WriteSpec
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.errors import CommitConflict, InvalidArgument
 from dagster_delta.evolution.column_paths import dotted
@@ -46,8 +45,7 @@ from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.arrow.compaction import RewriteFiles
-    from dagster_delta.engines.engine import Clock
+    from dagster_delta.engines.engine import Clock, ReadPlan
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["OptimizeOptions", "OptimizeProgress", "OptimizeResult", "optimize_table"]
@@ -78,6 +76,7 @@ class OptimizeProgress:
 class OptimizeOptions:
     """What the caller asks for."""
 
+    engine: Engine
     where: str | None = None
     target_file_size_bytes: int | None = None
     min_file_size_bytes: int | None = None
@@ -89,7 +88,6 @@ class OptimizeOptions:
     """Partitions with fewer small files are left alone."""
     is_automatic: bool = False
     """Whether it follows a write, and nobody has called for it."""
-    engine: Literal["arrow", "spark"] | None = None
     max_commit_bytes: int = MAX_COMMIT_BYTES
     commit_info: Mapping[str, object] | None = None
     on_progress: Callable[[OptimizeProgress], None] | None = None
@@ -146,13 +144,14 @@ def optimize_table(
             "full clusters files anew, and the table has no clustering columns: leave it out, or "
             "choose some with ALTER TABLE … CLUSTER BY"
         )
-    rewrite = _rewriter(snapshot, options, clustering)
+    columns = zorder_columns(snapshot.configuration, options.zorder_by) or clustering
+    options.engine.check_reachable(store)
     everything = bool(clustering or options.zorder_by)
     files = _candidates(snapshot, options, target, everything=everything)
     groups = _groups(snapshot, files, options, target, clustering)
     parameters = _parameters(options, clustering)
     job = _Optimization(
-        snapshot, options, clock, rewrite, target, parameters, clustering, snapshot.version
+        snapshot, options, clock, columns, target, parameters, clustering, snapshot.version
     )
     job.total_bytes = sum(each.size_bytes for each in groups)
     # A cube is committed by itself, as its files are told by it.
@@ -221,37 +220,6 @@ def _groups(
     )
 
 
-def _rewriter(
-    snapshot: Snapshot, options: OptimizeOptions, clustering: tuple[tuple[str, ...], ...]
-) -> RewriteFiles:
-    if options.engine not in (None, "arrow", "spark"):
-        raise InvalidArgument(f"engine is 'arrow' or 'spark', not {options.engine!r}")
-    columns = zorder_columns(snapshot.configuration, options.zorder_by) or clustering
-    is_hilbert = bool(clustering)
-    if options.engine == "spark":
-        return _rewriter_on_spark(snapshot, columns, is_hilbert=is_hilbert)
-    if columns:
-        from dagster_delta.engines.arrow.sorted_rewrite import sort_files
-
-        return partial(sort_files, columns=columns, is_hilbert=is_hilbert)
-    from dagster_delta.engines.arrow.compaction import compact_files
-
-    return compact_files
-
-
-def _rewriter_on_spark(
-    snapshot: Snapshot, columns: tuple[tuple[str, ...], ...], *, is_hilbert: bool
-) -> RewriteFiles:
-    from dagster_delta.engines.spark.engine import SparkEngine, check_reachable
-    from dagster_delta.engines.spark.write.compaction import compact_on_spark, sort_on_spark
-
-    check_reachable(snapshot.store)
-    session = SparkEngine().session
-    if columns:
-        return partial(sort_on_spark, columns=columns, session=session, is_hilbert=is_hilbert)
-    return partial(compact_on_spark, session=session)
-
-
 def _parameters(
     options: OptimizeOptions, clustering: Sequence[tuple[str, ...]]
 ) -> dict[str, object]:
@@ -273,7 +241,8 @@ class _Optimization:
     snapshot: Snapshot
     options: OptimizeOptions
     clock: Clock
-    rewrite: RewriteFiles
+    columns: Sequence[tuple[str, ...]]
+    """What rows are sorted by; nothing where files are only put together."""
     target_size_bytes: int
     parameters: Mapping[str, object]
     clustering: Sequence[tuple[str, ...]]
@@ -349,7 +318,7 @@ class _Optimization:
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         spec = _spec(snapshot, self.target_size_bytes)
         kept = [keep_row_ids(read_plan(snapshot, each, None), spec) for each in groups]
-        written = self.rewrite([plan for plan, _ in kept], kept[0][1])
+        written = self._rewrite([plan for plan, _ in kept], kept[0][1])
         transaction.declare_row_ids_kept()
         added = [msgspec.structs.replace(each, data_change=False) for each in written.files]
         transaction.stage_written(clustered(added, self.clustering) if self.clustering else added)
@@ -365,6 +334,12 @@ class _Optimization:
             metrics=_metrics(files, written),
             user_info=self.options.commit_info,
         )
+
+    def _rewrite(self, groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
+        engine = self.options.engine
+        if not self.columns:
+            return engine.compact(groups, spec)
+        return engine.sort(groups, spec, self.columns, is_hilbert=bool(self.clustering))
 
     def _report(self, version: int | None, metrics: Mapping[str, int]) -> None:
         if self.options.on_progress is not None:

@@ -12,14 +12,13 @@ import contextlib
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from zlib import crc32
 
 import msgspec
 import pyarrow.compute as pc
 
-from dagster_delta.engines.arrow.column_backfill import Backfilled, Problems
-from dagster_delta.engines.engine import Clock
+from dagster_delta.engines.engine import Clock, Engine, Problems
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.engines.sql.types import sql_type_name
 from dagster_delta.errors import (
@@ -62,12 +61,8 @@ from dagster_delta.table.write.file_actions import tombstones
 from dagster_delta.table.write.planning import new_column_name, write_spec
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
-if TYPE_CHECKING:
-    from dagster_delta.engines.engine import ReadPlan, WriteSpec
-
 __all__ = [
     "BATCH_BYTES",
-    "Backfill",
     "ColumnChangeJob",
     "ColumnChangeProgress",
     "ColumnChangeState",
@@ -84,8 +79,6 @@ _MAX_LOST_RACES = 20
 """Batches in a row that may be lost to other writers before the backfill gives up."""
 
 State = Literal["prepared", "reorganising"]
-Backfill = Callable[["ReadPlan", "WriteSpec"], Backfilled]
-"""Writes files again with the shadow: in this process, or on Spark's executors."""
 Progress = Callable[["ColumnChangeProgress"], None]
 
 
@@ -206,7 +199,7 @@ class ColumnChangeJob:
 
     Args:
         store: store of the table.
-        backfill: writes files again.
+        engine: writes files again.
         batch_bytes: size of the data files that are written again in one commit.
         worker: number of this worker and how many there are; each takes its share of the files.
         clock: milliseconds since the epoch.
@@ -217,7 +210,7 @@ class ColumnChangeJob:
     def __init__(
         self,
         store: ObjectStore,
-        backfill: Backfill,
+        engine: Engine,
         *,
         clock: Clock,
         batch_bytes: int = BATCH_BYTES,
@@ -231,7 +224,7 @@ class ColumnChangeJob:
         if batch_bytes <= 0:
             raise InvalidArgument(f"batch_bytes is a positive number of bytes, not {batch_bytes!r}")
         self._store = store
-        self._backfill = backfill
+        self._engine = engine
         self._clock = clock
         self._batch_bytes = batch_bytes
         self._worker = worker
@@ -362,7 +355,7 @@ class ColumnChangeJob:
     ) -> CommitResult | Conflicted:
         spec = write_spec(snapshot.configuration, self._store.location, check_rows=False)
         plan, spec = keep_row_ids(read_plan(snapshot, files, None), spec)
-        done = self._backfill(plan, spec)
+        done = self._engine.backfill(plan, spec)
         if done.problems.num_rows:
             self._give_up(change, done.problems)
         transaction = Transaction(self._store, snapshot, clock=self._clock)

@@ -106,7 +106,7 @@ class RowValidation:
             columns=plan.after.schema.names,
             where=broken,
         )
-        examples = list(_first_rows(self.engine.read(read), table=snapshot.store.location.uri))
+        examples = self.engine.first_rows(read, _MAX_EXAMPLES)
         if examples:
             raise ConstraintViolation(
                 f"the table holds rows that break {check.name} ({check.sql}): correct or delete "
@@ -115,21 +115,6 @@ class RowValidation:
                 version=snapshot.version,
                 examples=tuple(repr(row)[:_MAX_EXAMPLE_LENGTH] for row in examples),
             )
-
-
-def _first_rows(rows: Any, *, table: str) -> Iterator[dict[str, Any]]:
-    """The first few rows of what an engine reads: a `pyarrow.RecordBatchReader` or a DataFrame."""
-    if hasattr(rows, "limit"):
-        from dagster_delta.engines.spark.session.errors import spark_failures
-
-        with spark_failures(table=table):
-            found = rows.limit(_MAX_EXAMPLES).collect()
-        yield from (row.asDict(recursive=True) for row in found)
-        return
-    for batch in rows:
-        if batch.num_rows:
-            yield from batch.slice(0, _MAX_EXAMPLES).to_pylist()
-            return
 
 
 @dataclass(slots=True)
@@ -142,12 +127,10 @@ class ExistingFiles:
 
     Args:
         engine: reads and writes rows.
-        max_batch_bytes: size of the files that are written again between two notes in the journal.
         on_progress: told how many files are written again, and how many have to be.
     """
 
     engine: Engine
-    max_batch_bytes: int
     on_progress: Callable[[int, int], None] | None = None
     _journal: RewriteJournal | None = field(default=None, init=False)
     _done: list[JournalEntry] = field(default_factory=list, init=False)
@@ -175,7 +158,7 @@ class ExistingFiles:
         self._keep_current(set(keys.to_pylist()))
         done = frozenset(key for each in self._done for key in each.sources)
         left = pc.invert(pc.is_in(keys, value_set=string_column(sorted(done))))
-        for batch in _in_batches(files.filter(left), self.max_batch_bytes):
+        for batch in _in_batches(files.filter(left), self.engine.rewrite_batch_bytes):
             self._write_again(snapshot, plan, batch)
             if self.on_progress is not None:
                 written = sum(len(each.sources) for each in self._done)

@@ -60,9 +60,6 @@ __all__ = ["SchemaChangeOptions", "SchemaChangeResult", "change_schema"]
 _MAX_ATTEMPTS = 10
 """A change that meets another writer's commit is planned again this often."""
 
-_BATCH_BYTES = {"arrow": 512 * 1024**2, "spark": 64 * 1024**3}
-"""Size of the files that are written again at once: a cluster wants more than one process."""
-
 _OPERATIONS: Mapping[type[object], str] = {
     AddColumn: "ADD COLUMNS",
     DropColumn: "DROP COLUMNS",
@@ -134,8 +131,7 @@ def change_schema(
     if len(actions) == 1 and isinstance(actions[0], DropFeature):
         return _drop_feature(store, snapshot, actions[0], options, clock)
     engine = engine_for(None, options.engine)
-    batch_bytes = _BATCH_BYTES[options.engine or "arrow"]
-    files = ExistingFiles(engine, batch_bytes, options.on_progress)
+    files = ExistingFiles(engine, options.on_progress)
     change = _SchemaChange(store, actions, options, clock, RowValidation(engine), files)
     try:
         return change.run(snapshot)

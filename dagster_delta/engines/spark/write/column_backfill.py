@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from dagster_delta.engines.arrow.column_backfill import Backfilled, Problems, backfill_files
-from dagster_delta.engines.engine import ReadPlan, WriteSpec
+from dagster_delta.engines.arrow.column_backfill import backfill_files
+from dagster_delta.engines.engine import Backfilled, Problems, ReadPlan, WriteSpec
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import frame_of
 from dagster_delta.engines.spark.write.tasks import decode_error, encode_error
@@ -26,7 +26,7 @@ from dagster_delta.storage import StoreLocation, open_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkBackfill"]
+__all__ = ["backfill_on_spark"]
 
 TASK_BYTES = 128 * 1024 * 1024
 """Bytes of data files that one task writes again."""
@@ -45,54 +45,44 @@ class _Report(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class SparkBackfill:
-    """Writes files again on the executors of a session.
+def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession) -> Backfilled:
+    """As `backfill_files` does, on the executors.
 
     Args:
-        session: the session; by default the active one.
+        plan: as there.
+        spec: as there.
+        session: classic or Connect.
+
+    Raises:
+        InvalidArgument: the executors cannot import this package.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure:
+            of a file; files already written are deleted as far as the store lets it.
     """
+    task = BackfillTask(spec.location, plan.version, plan.configuration, plan.columns, spec)
+    shares = pa.table({"files": pa.array([_encode(each) for each in _shares(plan.files)])})
+    with spark_failures(table=spec.location.uri):
+        frame = frame_of(session, shares, "files binary").repartition(shares.num_rows)
+        rows = frame.mapInArrow(task, _REPORT_SCHEMA).collect()
+    reports = [msgspec.msgpack.decode(bytes(each["report"]), type=_Report) for each in rows]
+    return _joined(reports, plan)
 
-    def __init__(self, session: SparkSession | None = None) -> None:
-        self._session = session
 
-    def __call__(self, plan: ReadPlan, spec: WriteSpec) -> Backfilled:
-        """As `backfill_files` does.
-
-        Raises:
-            InvalidArgument: there is no session, the executors cannot import this package, or the
-                table lives in the memory of this process.
-            DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature,
-            StorageFailure: of a file; files already written are deleted as far as the store lets
-                it.
-        """
-        from dagster_delta.engines.spark.engine import SparkEngine, check_reachable
-
-        check_reachable(plan.store)
-        session = SparkEngine(self._session).session
-        task = BackfillTask(spec.location, plan.version, plan.configuration, plan.columns, spec)
-        shares = pa.table({"files": pa.array([_encode(each) for each in _shares(plan.files)])})
-        with spark_failures(table=spec.location.uri):
-            frame = frame_of(session, shares, "files binary").repartition(shares.num_rows)
-            rows = frame.mapInArrow(task, _REPORT_SCHEMA).collect()
-        reports = [msgspec.msgpack.decode(bytes(each["report"]), type=_Report) for each in rows]
-        return self._join(reports, plan)
-
-    def _join(self, reports: list[_Report], plan: ReadPlan) -> Backfilled:
-        files = tuple(file for each in reports for file in each.files)
-        problems = Problems()
-        for each in reports:
-            problems.join(Problems(each.num_problems, list(each.examples)))
-        error = next((each.error for each in reports if each.error is not None), None)
-        if error is not None or problems.num_rows:
-            delete_files([each.path for each in files], plan.store)
-        if error is not None:
-            raise decode_error(error)
-        return Backfilled(
-            () if problems.num_rows else files,
-            sum(each.num_rows for each in reports),
-            sum(each.num_nulled for each in reports),
-            problems,
-        )
+def _joined(reports: list[_Report], plan: ReadPlan) -> Backfilled:
+    files = tuple(file for each in reports for file in each.files)
+    problems = Problems()
+    for each in reports:
+        problems.join(Problems(each.num_problems, list(each.examples)))
+    error = next((each.error for each in reports if each.error is not None), None)
+    if error is not None or problems.num_rows:
+        delete_files([each.path for each in files], plan.store)
+    if error is not None:
+        raise decode_error(error)
+    return Backfilled(
+        () if problems.num_rows else files,
+        sum(each.num_rows for each in reports),
+        sum(each.num_nulled for each in reports),
+        problems,
+    )
 
 
 @dataclass(frozen=True, slots=True)
