@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from dagster_delta.engines.rows.completion import ComputedColumns
-from dagster_delta.engines.sql.ansi_cast import can_store
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.engines.sql.moments import at_moment
+from dagster_delta.engines.values.ansi_cast import can_store
 from dagster_delta.errors import (
     ConstraintViolation,
     InvalidArgument,

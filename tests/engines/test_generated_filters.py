@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dagster_delta.engines.expressions.generated_filters import with_generated_filters
 from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.engines.sql.generated_filters import with_generated_filters
 from dagster_delta.evolution.column_definition import Column, schema_of_columns
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.statistics.skipping import skip_files

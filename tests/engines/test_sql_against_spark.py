@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from dagster_delta.engines.expressions.evaluation import evaluate
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import DeltaError, InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.statistics.bounds import bounds_of_partition_values
@@ -337,7 +338,7 @@ def test_whitelisted_expressions_give_what_spark_gives(frame: DataFrame, group: 
     for index, sql in enumerate(expressions):
         try:
             expression = parse_expression(sql, schema)
-            ours = expression.evaluate(TABLE)
+            ours = evaluate(expression, TABLE)
         except (DeltaError, pa.ArrowException) as error:
             different.append(f"{sql}: {type(error).__name__} {error}")
             continue
@@ -365,7 +366,7 @@ def test_random_expressions_give_what_spark_gives_and_leave_out_no_row(frame: Da
     for sql in random_expressions(300, seed=20):
         try:
             expression = parse_expression(sql, schema)
-            found[sql] = expression.evaluate(TABLE)
+            found[sql] = evaluate(expression, TABLE)
         except (UnsupportedExpression, InvalidArgument):
             continue
         if found[sql].type == pa.bool_():
@@ -409,4 +410,4 @@ def test_expressions_that_fail_in_spark_fail_when_embedded(frame: DataFrame) -> 
         with pytest.raises(PySparkException):
             _spark_values(frame, [sql])
         with pytest.raises((InvalidArgument, UnsupportedExpression)):
-            parse_expression(sql, schema).evaluate(TABLE)
+            evaluate(parse_expression(sql, schema), TABLE)

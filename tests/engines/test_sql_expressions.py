@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagster_delta.engines.expressions.evaluation import evaluate, evaluate_filter
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import (
     DeltaError,
@@ -124,7 +125,7 @@ def test_what_the_parser_of_spark_refuses_is_called_wrong_sql(sql: str) -> None:
 def test_names_may_begin_with_digits() -> None:
     schema = StructType((StructField("1e", LONG), StructField("2nd", LONG)))
     batch = pa.table({"1e": [1, 2], "2nd": [2, 2]})
-    assert parse_expression("1e = 2nd", schema).evaluate(batch).to_pylist() == [False, True]
+    assert evaluate(parse_expression("1e = 2nd", schema), batch).to_pylist() == [False, True]
 
 
 def test_a_syntax_error_shows_where() -> None:
@@ -169,7 +170,7 @@ def test_depth_is_bounded() -> None:
 def test_long_chains_are_not_deep() -> None:
     sql = " OR ".join(f"id = {n}" for n in range(2_000))
     expression = parse_expression(sql, SCHEMA)
-    assert expression.evaluate(pa.table({"id": [1_999, 2_000]})).to_pylist() == [True, False]
+    assert evaluate(expression, pa.table({"id": [1_999, 2_000]})).to_pylist() == [True, False]
 
 
 @given(st.text(alphabet="idxNam='\"`()<>=!+-*/%.,[]1 2eLANDORTnotinull\\\n", max_size=40))
@@ -220,7 +221,7 @@ def test_what_is_not_proved_is_refused_by_name(sql: str, construct: str) -> None
     expression = parse_expression(sql, SCHEMA)
     if sql == "id = 'x'":
         with pytest.raises(InvalidArgument):
-            expression.evaluate(pa.table({"id": [1]}))
+            evaluate(expression, pa.table({"id": [1]}))
         return
     with pytest.raises(UnsupportedExpression, match=construct) as caught:
         expression.check_embeddable()
@@ -307,7 +308,7 @@ def test_columns_of_any_type_pass_through_a_filter_untouched() -> None:
         }
     )
     for sql in ("id > 1", "id * 1 > 1"):
-        kept = batch.filter(parse_expression(sql, SCHEMA).mask(batch))
+        kept = batch.filter(evaluate_filter(parse_expression(sql, SCHEMA), batch))
         assert kept.equals(batch.slice(1))
 
 
@@ -316,34 +317,34 @@ def test_dictionaries_and_large_types_are_read_as_what_they_hold() -> None:
     encoded = pa.table({"Name": pa.array(["a", "b", None]).dictionary_encode()})
     for sql in ("Name = 'b'", "Name LIKE 'b%'", "Name IN ('b')", "concat(Name, '') = 'b'"):
         for each in (table, encoded):
-            found = parse_expression(sql, SCHEMA).evaluate(each).to_pylist()
+            found = evaluate(parse_expression(sql, SCHEMA), each).to_pylist()
             assert found == [False, True, None]
 
 
 def test_expressions_without_columns_give_one_value_per_row() -> None:
     table = pa.table({"id": [1, 2, 3]})
-    assert parse_expression("1 + 1", SCHEMA).evaluate(table).to_pylist() == [2, 2, 2]
-    assert parse_expression("true", SCHEMA).evaluate(table).to_pylist() == [True] * 3
-    assert parse_expression("NULL", SCHEMA).mask(table).to_pylist() == [None] * 3
+    assert evaluate(parse_expression("1 + 1", SCHEMA), table).to_pylist() == [2, 2, 2]
+    assert evaluate(parse_expression("true", SCHEMA), table).to_pylist() == [True] * 3
+    assert evaluate_filter(parse_expression("NULL", SCHEMA), table).to_pylist() == [None] * 3
 
 
 def test_empty_tables_give_empty_results() -> None:
     table = pa.table({"id": pa.array([], pa.int64())})
     for sql in ("id = 1", "id + 1 = 2"):
-        result = parse_expression(sql, SCHEMA).evaluate(table)
+        result = evaluate(parse_expression(sql, SCHEMA), table)
         assert result.type == pa.bool_()
         assert len(result) == 0
 
 
 def test_void_columns_are_null() -> None:
     table = pa.table({"nothing": pa.nulls(2), "id": [1, 2]})
-    assert parse_expression("nothing IS NULL", SCHEMA).evaluate(table).to_pylist() == [True, True]
-    assert parse_expression("nothing = id", SCHEMA).evaluate(table).to_pylist() == [None, None]
+    assert evaluate(parse_expression("nothing IS NULL", SCHEMA), table).to_pylist() == [True, True]
+    assert evaluate(parse_expression("nothing = id", SCHEMA), table).to_pylist() == [None, None]
 
 
 def test_a_failing_value_is_an_error_that_shows_the_reason() -> None:
     with pytest.raises(InvalidArgument, match="division by zero"):
-        parse_expression("1 / id > 0", SCHEMA).evaluate(pa.table({"id": [1, 0]}))
+        evaluate(parse_expression("1 / id > 0", SCHEMA), pa.table({"id": [1, 0]}))
 
 
 def test_hostile_names_and_texts_stay_data() -> None:
@@ -352,15 +353,15 @@ def test_hostile_names_and_texts_stay_data() -> None:
     quoted = "`" + name + "`"
     table = pa.table({name: ["a'); SELECT * FROM read_csv('/etc/passwd'); --", "b"]})
     sql = f"concat({quoted}, '') = 'a\\'); SELECT * FROM read_csv(\\'/etc/passwd\\'); --'"
-    assert parse_expression(sql, schema).evaluate(table).to_pylist() == [True, False]
+    assert evaluate(parse_expression(sql, schema), table).to_pylist() == [True, False]
 
 
 def test_the_embedded_engine_has_no_way_out() -> None:
     import duckdb
 
-    from dagster_delta.engines.sql.duckdb_sql import _PYTHON_CONNECTION, _thread_connection
+    from dagster_delta.engines.expressions.duckdb_sql import _PYTHON_CONNECTION, _thread_connection
 
-    parse_expression("id + 1 = 2", SCHEMA).evaluate(pa.table({"id": [1]}))
+    evaluate(parse_expression("id + 1 = 2", SCHEMA), pa.table({"id": [1]}))
     with _PYTHON_CONNECTION.in_use() as python_connection:
         connections = (_thread_connection(), python_connection)
     for sql in ("SELECT * FROM read_text('/etc/hostname')", "COPY (SELECT 1) TO '/tmp/out.csv'", "INSTALL httpfs", "SET enable_external_access = true", "ATTACH '/tmp/x.db'"):  # fmt: skip
@@ -372,14 +373,15 @@ def test_the_embedded_engine_has_no_way_out() -> None:
 def test_simple_filters_and_values_need_no_sql_engine() -> None:
     code = (
         "import sys, pyarrow as pa\n"
+        "from dagster_delta.engines.expressions.evaluation import evaluate, evaluate_filter\n"
         "from dagster_delta.engines.sql.expressions import parse_expression\n"
         "from dagster_delta.protocol.schema import *\n"
         "schema = StructType((StructField('a', PrimitiveType('long')), StructField('s', PrimitiveType('string'))))\n"
         "e = parse_expression(\"a > 1 AND s LIKE 'x%' OR a IN (1, 2) AND s IS NOT NULL\", schema)\n"
-        "assert e.mask(pa.record_batch({'a': [1, 2], 's': ['y', None]})).to_pylist() == [True, None]\n"
+        "assert evaluate_filter(e, pa.record_batch({'a': [1, 2], 's': ['y', None]})).to_pylist() == [True, None]\n"
         "rows = pa.record_batch({'a': [1, None], 's': ['y', None]})\n"
-        "assert parse_expression('a * 1.5D', schema).evaluate(rows).to_pylist() == [1.5, None]\n"
-        "assert parse_expression(\"'x'\", schema).evaluate(rows).to_pylist() == ['x', 'x']\n"
+        "assert evaluate(parse_expression('a * 1.5D', schema), rows).to_pylist() == [1.5, None]\n"
+        "assert evaluate(parse_expression(\"'x'\", schema), rows).to_pylist() == ['x', 'x']\n"
         "assert not {'duckdb', 'sqlglot', 'polars'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -435,7 +437,8 @@ _NUMBERS = st.recursive(
 
 @given(st.data(), _FILTERS | _NUMBERS)
 def test_kernels_and_sql_engine_agree(data: st.DataObject, sql: str) -> None:
-    from dagster_delta.engines.sql.duckdb_sql import DuckDbEvaluator
+    from dagster_delta.engines.expressions.arrow_expressions import compile_value
+    from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
 
     count = data.draw(st.integers(1, 5))
     table = pa.table(
@@ -448,12 +451,12 @@ def test_kernels_and_sql_engine_agree(data: st.DataObject, sql: str) -> None:
         }
     )
     expression = parse_expression(sql, from_arrow_schema(table.schema))
-    assert expression._compiled is not None
+    assert compile_value(expression.typed) is not None
     columns: dict[tuple[str, ...], Any] = {
         (name,): table.column(name) for name in table.column_names
     }
     by_sql = DuckDbEvaluator(expression.typed).evaluate(columns, count)
-    assert repr(expression.evaluate(table).to_pylist()) == repr(by_sql.to_pylist())
+    assert repr(evaluate(expression, table).to_pylist()) == repr(by_sql.to_pylist())
 
 
 @pytest.mark.parametrize(
@@ -469,6 +472,7 @@ def test_a_forked_process_has_engines_of_its_own() -> None:
     script = """
 import os
 import pyarrow as pa
+from dagster_delta.engines.expressions.evaluation import evaluate
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 
@@ -477,7 +481,7 @@ table = pa.table({"j": ['{"a": 7}']})
 def check():
     for sql in ("concat(j, j) <> j", "variant_get(parse_json(j), '$.a', 'int') = 7"):
         expression = parse_expression(sql, from_arrow_schema(table.schema))
-        assert expression.evaluate(table).to_pylist() == [True]
+        assert evaluate(expression, table).to_pylist() == [True]
 
 check()
 child = os.fork()

@@ -7,6 +7,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
+from dagster_delta.engines.expressions.evaluation import evaluate
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.engines.sql.moments import at_statement
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
@@ -40,9 +41,9 @@ def test_regular_expressions_that_engines_read_apart_are_refused(pattern: str) -
 def test_ends_of_texts_that_end_in_a_line_end_are_not_replaced(end: str) -> None:
     expression = parse_expression("regexp_replace(s, 'a$', 'b')", SCHEMA)
     rows = pa.table({"s": ["a", f"a{end}a", None]})
-    assert expression.evaluate(rows).to_pylist() == ["b", f"a{end}b", None]
+    assert evaluate(expression, rows).to_pylist() == ["b", f"a{end}b", None]
     with pytest.raises(InvalidArgument, match="use the Spark engine"):
-        expression.evaluate(pa.table({"s": [f"a{end}"]}))
+        evaluate(expression, pa.table({"s": [f"a{end}"]}))
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines.sql import duckdb_sql
+from dagster_delta.engines.expressions import duckdb_sql
+from dagster_delta.engines.expressions.evaluation import evaluate as evaluate_expression
+from dagster_delta.engines.expressions.memory_bounds import MAX_ROW_BYTES, longest_value
 from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.engines.sql.memory_bounds import MAX_ROW_BYTES, longest_value
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, PrimitiveType, StructField, StructType
 
@@ -18,7 +19,7 @@ SCHEMA = StructType((StructField("s", STRING), StructField("tags", ArrayType(STR
 
 def evaluate(sql: str, *texts: str | None) -> list[object]:
     rows = pa.table({"s": texts, "tags": [[text] for text in texts]}, schema=ROWS)
-    found: list[object] = parse_expression(sql, SCHEMA).evaluate(rows).to_pylist()
+    found: list[object] = evaluate_expression(parse_expression(sql, SCHEMA), rows).to_pylist()
     return found
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta import Column, DeltaTable, variants_from_json, variants_to_json
+from dagster_delta.engines.expressions.evaluation import evaluate
 from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
@@ -61,7 +62,7 @@ def embedded(sql: str, row: dict[str, Any]) -> Any:
         }
     )
     try:
-        found = parse_expression(sql, SCHEMA).evaluate(batch)
+        found = evaluate(parse_expression(sql, SCHEMA), batch)
     except UnsupportedExpression:
         return ("refused", None)
     return variants_to_json(found)[0] if pa.types.is_struct(found.type) else found[0].as_py()
@@ -110,7 +111,7 @@ EXPRESSIONS_AS_TEXT = [f"{_as_text(sql)}{index}" for index, sql in enumerate(EXP
 )
 def test_a_value_that_does_not_fit_is_an_error(sql: str, said: str, spark: SparkSession) -> None:
     with pytest.raises(InvalidArgument, match=said):
-        parse_expression(sql, SCHEMA).evaluate(pa.table({"id": [1]}))
+        evaluate(parse_expression(sql, SCHEMA), pa.table({"id": [1]}))
     with pytest.raises(Exception, match=r"MALFORMED_RECORD_IN_PARSING|INVALID_VARIANT_CAST"):
         spark.sql(f"SELECT {sql}").collect()
 

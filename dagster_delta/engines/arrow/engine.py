@@ -18,9 +18,9 @@ from dagster_delta.engines.engine import (
     WriteResult,
     WriteSpec,
 )
+from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.parquet.read.reader import read_files
 from dagster_delta.engines.parquet.write.writer import write_data_files
-from dagster_delta.engines.sql.constraint_check import ConstraintCheck
 from dagster_delta.engines.values.data_input import to_reader
 from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.protocol.actions import AddCDCFile

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow.semi_join_filter import SemiJoinFilter
+from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG, duckdb_input
 from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, ROW_INDEX
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.rows.source_rows import SourceRows
-from dagster_delta.engines.sql.duckdb_sql import SEALED_CONFIG, duckdb_input
 from dagster_delta.engines.sql.typed import Column, Typed, walk
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_condition import Columns, Computed, MergeCondition

@@ -19,6 +19,7 @@ from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter, Chan
 from dagster_delta.engines.arrow.merge_join import ClauseChoice, source_columns
 from dagster_delta.engines.arrow.merge_matching import RowActions
 from dagster_delta.engines.engine import Constraint, WriteSpec
+from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX, DataFileReader
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
@@ -31,7 +32,6 @@ from dagster_delta.engines.rows.completion import (
 )
 from dagster_delta.engines.rows.row_tracking import CarriedIds
 from dagster_delta.engines.rows.source_rows import SourceRows
-from dagster_delta.engines.sql.constraint_check import ConstraintCheck
 from dagster_delta.engines.statements.assignments import compute_assigned
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_plan import MergePlan

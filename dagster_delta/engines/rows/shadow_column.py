@@ -144,6 +144,7 @@ def _conversion(
 
 def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
     """The user's expression over whole rows."""
+    from dagster_delta.engines.expressions.evaluation import evaluate
     from dagster_delta.engines.sql.expressions import parse_expression
     from dagster_delta.engines.sql.types import sql_type_name
 
@@ -161,7 +162,7 @@ def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
     arrow_type = to_arrow_type(target)
 
     def convert(rows: Any) -> Any:
-        values = _one_array(expression.evaluate(pa.RecordBatch.from_struct_array(rows)))
+        values = _one_array(evaluate(expression, pa.RecordBatch.from_struct_array(rows)))
         return values if values.type == arrow_type else values.cast(arrow_type)
 
     return ValueConversion(convert, arrow_type)
@@ -173,13 +174,14 @@ def _parse_checks(change: ColumnChange, published: StructType) -> list[tuple[str
 
 
 def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
+    from dagster_delta.engines.expressions.evaluation import evaluate
     from dagster_delta.engines.sql.expressions import parse_expression
 
     expression = parse_expression(sql, schema)
     expression.check_filter()
     expression.check_embeddable()
     return ValueConversion(
-        lambda rows: _one_array(expression.evaluate(pa.RecordBatch.from_struct_array(rows))),
+        lambda rows: _one_array(evaluate(expression, pa.RecordBatch.from_struct_array(rows))),
         pa.bool_(),
     )
 

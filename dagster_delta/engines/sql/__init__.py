@@ -1,1 +1,1 @@
-"""Spark SQL expressions without a JVM: parsed here, evaluated by Arrow and DuckDB."""
+"""Spark SQL expressions as a language: parsed, typed and analysed, never evaluated."""

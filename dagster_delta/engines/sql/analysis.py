@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 
-from dagster_delta.engines.sql.casts import Refusal, cast
-from dagster_delta.engines.sql.char_comparisons import with_padded_literals
-from dagster_delta.engines.sql.functions import WHITELIST, canonical_name
-from dagster_delta.engines.sql.rules import types_of
+from dagster_delta.engines.sql.casts import cast
+from dagster_delta.engines.sql.functions.char_comparisons import with_padded_literals
+from dagster_delta.engines.sql.functions.whitelist import WHITELIST, canonical_name
 from dagster_delta.engines.sql.syntax import (
     CastSyntax,
     Function,
@@ -18,7 +17,7 @@ from dagster_delta.engines.sql.syntax import (
     Opaque,
     Syntax,
 )
-from dagster_delta.engines.sql.typed import Call, Column, Literal, Refused, Typed
+from dagster_delta.engines.sql.typed import Call, Column, Literal, Refusal, Refused, Typed, types_of
 from dagster_delta.engines.sql.types import (
     BOOLEAN,
     INTEGER,
@@ -74,11 +73,11 @@ def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
     if name in _LOGICAL:
         return Call(name, tuple(map(_truth, operands)), BOOLEAN)
     name = canonical_name(name)
-    rule = WHITELIST.get(name)
-    if rule is None:
+    resolve = WHITELIST.get(name)
+    if resolve is None:
         return Refused(f"the function {name}", operands)
     return _unless_refused(
-        name, operands, lambda: _computed(rule.resolve(name, with_padded_literals(name, operands)))
+        name, operands, lambda: _computed(resolve(name, with_padded_literals(name, operands)))
     )
 
 

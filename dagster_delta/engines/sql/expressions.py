@@ -1,30 +1,24 @@
 """Spark SQL expressions over the columns of a table: parsed once, understood by every engine.
 
 One text serves three readers: bounds that skip files (`to_predicate`), exact evaluation over Arrow
-(`mask`, `evaluate`), and Spark, which gets the text as it is.
+of the typed tree, and Spark, which gets the text as it is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.sql.analysis import analyse
-from dagster_delta.engines.sql.arrow_expressions import compile_value
 from dagster_delta.engines.sql.parser import parse_syntax
 from dagster_delta.engines.sql.skipping import depends_on_time_zone, to_predicate
 from dagster_delta.engines.sql.syntax import Name, Opaque, Syntax
 from dagster_delta.engines.sql.tokens import GrammarUnknown, syntax_error, tokenize
-from dagster_delta.engines.sql.typed import Column, Literal, Refused, Typed, operands_of, walk
+from dagster_delta.engines.sql.typed import Column, Refused, Typed, operands_of, walk
 from dagster_delta.engines.sql.types import BOOLEAN, VOID, sql_type_name
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, StructType
 from dagster_delta.protocol.statistics.predicates import Predicate
-from dagster_delta.protocol.values.arrow_values import scalar_of
 
 __all__ = ["SqlExpression", "parse_expression"]
 
@@ -60,6 +54,10 @@ class SqlExpression:
 
     def __reduce__(self) -> tuple[object, ...]:
         return SqlExpression, (self.sql, self.schema)
+
+    def __hash__(self) -> int:
+        # Evaluators are found by it for every batch, and schemas may be long.
+        return hash(self.sql)
 
     @cached_property
     def typed(self) -> Typed:
@@ -129,55 +127,6 @@ class SqlExpression:
                     f"because of {each.construct}: use the Spark engine"
                 )
 
-    def mask(self, batch: Any) -> Any:
-        """Where it is true: a pa.BooleanArray with one value per row of a pa.RecordBatch or
-        pa.Table, nulls where SQL says null.
-
-        Raises:
-            InvalidArgument: it is no condition, or fails on a value.
-            UnsupportedExpression: as `check_embeddable` does.
-        """
-        self.check_filter()
-        compiled = self._compiled
-        if compiled is not None:
-            return _one_array(compiled(self._columns_of(batch)))
-        mask = _one_array(self.evaluate(batch))
-        return mask.cast(pa.bool_()) if pa.types.is_null(mask.type) else mask
-
-    def evaluate(self, batch: Any) -> Any:
-        """The values of the expression: a pa.ChunkedArray of the Arrow type of `data_type`.
-
-        Args:
-            batch: pa.RecordBatch or pa.Table with at least the columns it names.
-
-        Raises:
-            InvalidArgument: it fails on a value, as it would in Spark's ANSI mode.
-            UnsupportedExpression: as `check_embeddable` does.
-        """
-        compiled = self._compiled
-        if isinstance(self.typed, Literal) and self.typed.value is not None:
-            constant = scalar_of(self.typed.value, self.typed.data_type)
-            return pa.chunked_array([pa.repeat(constant, batch.num_rows)])
-        if compiled is not None:
-            result = compiled(self._columns_of(batch))
-            return result if isinstance(result, pa.ChunkedArray) else pa.chunked_array([result])
-        return self._evaluator.evaluate(self._columns_of(batch), batch.num_rows)
-
-    @cached_property
-    def _compiled(self) -> Any:
-        return compile_value(self.typed)
-
-    @cached_property
-    def _evaluator(self) -> Any:
-        # The SQL engine costs a tenth of a second to import, and few filters need it.
-        from dagster_delta.engines.sql.duckdb_sql import DuckDbEvaluator
-
-        self.check_embeddable()
-        return DuckDbEvaluator(self.typed)
-
-    def _columns_of(self, batch: Any) -> dict[tuple[str, ...], Any]:
-        return {path: _column(batch, path) for path in self.references}
-
 
 def _too_deep() -> InvalidArgument:
     return InvalidArgument(
@@ -193,17 +142,6 @@ def _depth(expression: Typed) -> int:
         depth += 1
         level = [child for each in level for child in operands_of(each)]
     return depth
-
-
-def _column(batch: Any, path: tuple[str, ...]) -> Any:
-    values = batch.column(path[0])
-    for name in path[1:]:
-        values = pc.struct_field(values, indices=[values.type.get_field_index(name)])
-    return values
-
-
-def _one_array(values: Any) -> Any:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
 def _parse(sql: str) -> Syntax:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from dagster_delta.protocol.schema import DataType
 
-__all__ = ["Call", "Cast", "Column", "Literal", "Refused", "Typed", "operands_of", "walk"]
+__all__ = [
+    "Call",
+    "Cast",
+    "Column",
+    "Literal",
+    "Refusal",
+    "Refused",
+    "Typed",
+    "operands_of",
+    "types_of",
+    "walk",
+]
+
+
+class Refusal(Exception):
+    """A construct that is not in the whitelist; the argument says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +101,15 @@ def walk(expression: Typed) -> Iterator[Typed]:
     yield expression
     for each in operands_of(expression):
         yield from walk(each)
+
+
+def types_of(arguments: Sequence[Typed]) -> list[DataType]:
+    """The types of typed operands.
+
+    Raises:
+        Refusal: one has none.
+    """
+    types = [each.data_type for each in arguments if each.data_type is not None]
+    if len(types) != len(arguments):
+        raise Refusal("an operand without a known type")
+    return types

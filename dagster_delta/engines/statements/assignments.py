@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Assignment, Constraint
-from dagster_delta.engines.sql.ansi_cast import can_store
-from dagster_delta.engines.sql.constraint_check import ConstraintCheck
+from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
+from dagster_delta.engines.expressions.evaluation import evaluate
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.engines.sql.typed import Column
 from dagster_delta.engines.sql.types import VARIANT, is_primitive, sql_type_name
+from dagster_delta.engines.values.ansi_cast import can_store
 from dagster_delta.engines.values.store_assignment import assign_batches, misfit
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.schema import (
@@ -291,7 +292,7 @@ def compute(value: SqlExpression, rows: pa.RecordBatch) -> Any:
             for step in nested:
                 array = _struct_child(array, step)
             return array
-    return _one_array(value.evaluate(rows))
+    return _one_array(evaluate(value, rows))
 
 
 def _struct_child(struct: Any, name: str) -> Any:

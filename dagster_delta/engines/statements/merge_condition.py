@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.sql.arrow_expressions import compile_filter
+from dagster_delta.engines.expressions.arrow_expressions import compile_filter
 from dagster_delta.engines.sql.skipping import to_predicate
 from dagster_delta.engines.sql.typed import Call, Cast, Column, Refused, Typed, walk
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
@@ -107,7 +107,7 @@ def _compiled(typed: Typed) -> Callable[[Columns, int], Any]:
     found = compile_filter(typed)
     if found is not None:
         return lambda columns, _: found(columns)
-    from dagster_delta.engines.sql.duckdb_sql import DuckDbEvaluator
+    from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
 
     return DuckDbEvaluator(typed).evaluate
 

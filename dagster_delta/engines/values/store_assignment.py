@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.sql.ansi_cast import failing_values, value_cast
+from dagster_delta.engines.values.ansi_cast import failing_values, value_cast
 from dagster_delta.engines.values.nested_arrays import (
     is_list_like,
     list_elements,

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.sql.ansi_cast import value_cast
+from dagster_delta.engines.expressions.text_conversion import text_conversion
+from dagster_delta.engines.values.ansi_cast import value_cast
 from dagster_delta.engines.values.nested_arrays import (
     list_elements,
     map_entries,
@@ -23,7 +24,6 @@ from dagster_delta.engines.values.nested_arrays import (
     rebuild_map,
     rebuild_struct,
 )
-from dagster_delta.engines.values.text_conversion import text_conversion
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -185,6 +185,7 @@ def _position(fields: tuple[StructField, ...], name: str) -> int:
 
 
 def _sql_cast(source: DataType, target: DataType) -> _Kernel:
+    from dagster_delta.engines.expressions.evaluation import evaluate
     from dagster_delta.engines.sql.expressions import parse_expression
     from dagster_delta.engines.sql.types import sql_type_name
 
@@ -201,7 +202,7 @@ def _sql_cast(source: DataType, target: DataType) -> _Kernel:
     arrow_type = to_arrow_type(target)
 
     def convert(array: Any) -> Any:
-        values = expression.evaluate(pa.record_batch([array], names=["value"]))
+        values = evaluate(expression, pa.record_batch([array], names=["value"]))
         combined = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
         return combined.cast(arrow_type) if combined.type != arrow_type else combined
 

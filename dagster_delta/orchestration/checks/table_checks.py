@@ -160,7 +160,7 @@ def check_unique(snapshot: Snapshot, columns: Sequence[str]) -> Finding:
     """
     import duckdb
 
-    from dagster_delta.engines.sql.duckdb_sql import SEALED_CONFIG
+    from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG
 
     scan = Scan(snapshot, columns)
     with scratch_directory("unique-") as directory:

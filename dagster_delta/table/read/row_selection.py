@@ -67,7 +67,7 @@ def select_rows(
     if where is None:
         files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
         return SelectedRows(files, {}, ReadScope(whole_table=True))
-    from dagster_delta.engines.sql.generated_filters import with_generated_filters
+    from dagster_delta.engines.expressions.generated_filters import with_generated_filters
 
     configuration = snapshot.configuration
     predicate = with_generated_filters(

@@ -233,7 +233,7 @@ class Scan(RowFrames):
         return skip_files(derived, configuration, values, self.snapshot.statistics)
 
     def _derived(self, predicate: Predicate) -> Predicate:
-        from dagster_delta.engines.sql.generated_filters import with_generated_filters
+        from dagster_delta.engines.expressions.generated_filters import with_generated_filters
 
         return with_generated_filters(predicate, self.snapshot.configuration)
 

@@ -168,6 +168,8 @@ def _by_partition(
         expression.check_embeddable()
     except UnsupportedExpression:
         return None
+    from dagster_delta.engines.expressions.evaluation import evaluate_filter
+
     schema = to_arrow_schema(configuration.partition_schema)
 
     def matches(partition_values: Any) -> Any:
@@ -185,7 +187,7 @@ def _by_partition(
             )
         ]
         rows = pa.Table.from_arrays(columns, schema=schema)
-        return pc.fill_null(expression.mask(rows), False)
+        return pc.fill_null(evaluate_filter(expression, rows), False)
 
     return matches
 

@@ -254,6 +254,8 @@ class DataFileReader:
             A `pyarrow.BooleanArray` of the rows of a run, and a `pyarrow.Table` of the filter's
             columns in those that pass.
         """
+        from dagster_delta.engines.expressions.evaluation import evaluate_filter
+
         assert self._where is not None  # noqa: S101  it is what chose this way of reading
         position = opened.first_rows[group]
         projection = self._first.projection(opened.arrow_schema)
@@ -267,7 +269,7 @@ class DataFileReader:
             rows, count = _filter(raw, wanted)
             arrays = self._first.arrays(projection, rows, opened.file, count)
             batch = _batch(arrays, self._first.schema, count)
-            mask = pc.fill_null(self._where.mask(batch), FALSE)
+            mask = pc.fill_null(evaluate_filter(self._where, batch), FALSE)
             passed, count = _filter(batch, mask)
             if batches and size_bytes + passed.nbytes > BATCH_BYTES:
                 yield pa.concat_arrays(masks), pa.Table.from_batches(batches, self._first.schema)

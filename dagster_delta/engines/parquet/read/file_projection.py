@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
 from dagster_delta.engines.parquet.read.variant_reassembly import VariantReassembly
-from dagster_delta.engines.sql.ansi_cast import value_cast
+from dagster_delta.engines.values.ansi_cast import value_cast
 from dagster_delta.engines.values.char_padding import with_padded_text
 from dagster_delta.engines.values.nested_arrays import (
     is_list_like,

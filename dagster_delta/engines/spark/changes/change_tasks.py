@@ -24,10 +24,10 @@ from pyroaring import BitMap64
 from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
 from dagster_delta.engines.arrow.merge_matching import bitmap_of
 from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.expressions.constraint_violations import refuse_violations
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.rows.row_tracking import CarriedIds
 from dagster_delta.engines.spark.write.tasks import decode_error, encode_error, joined_batches
-from dagster_delta.engines.sql.constraint_violations import refuse_violations
 from dagster_delta.engines.values.store_assignment import assign_batches, misfit
 from dagster_delta.errors import DeltaError, StorageFailure
 from dagster_delta.protocol.actions import AddCDCFile, AddFile

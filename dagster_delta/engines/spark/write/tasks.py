@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.expressions.constraint_violations import refuse_violations
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     FILE_ORDINAL,
@@ -25,7 +26,6 @@ from dagster_delta.engines.parquet.read.data_file_reader import (
 )
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.writer import write_data_files
-from dagster_delta.engines.sql.constraint_violations import refuse_violations
 from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.errors import DeltaError, StorageFailure
 from dagster_delta.protocol.actions import AddFile

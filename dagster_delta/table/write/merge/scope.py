@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import LogPlanner
-from dagster_delta.engines.sql.generated_filters import with_generated_filters
+from dagster_delta.engines.expressions.generated_filters import with_generated_filters
 from dagster_delta.engines.statements.merge_clauses import MergeClause
 from dagster_delta.engines.statements.merge_condition import MergeCondition, target_predicate
 from dagster_delta.protocol.log.conflict_checker import ReadScope

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from dagster_delta.engines.expressions.evaluation import evaluate
 from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed
 from dagster_delta.engines.sql.types import DATE, INTEGER, STRING, TIMESTAMP
@@ -218,7 +219,7 @@ def _by_expression(base: Column, path: Path, expression: SqlExpression) -> _Deri
         values = pa.array([value], to_arrow_type(base.data_type))
         for name in reversed(base.path[1:]):
             values = pa.StructArray.from_arrays([values], names=[name])
-        found = expression.evaluate(pa.table({base.path[0]: values}))
+        found = evaluate(expression, pa.table({base.path[0]: values}))
         return found[0].as_py()
 
     def at_least(value: Any) -> Predicate:

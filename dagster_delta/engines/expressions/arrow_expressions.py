@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.sql.patterns import Wildcard, like_pieces
+from dagster_delta.engines.sql.functions.patterns import Wildcard, like_pieces
 from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed, walk
 from dagster_delta.engines.sql.types import BOOLEAN, DOUBLE, STRING, is_integral, is_primitive
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dagster_delta.engines.sql.casts import Refusal
-from dagster_delta.engines.sql.typed import Column, Literal, Typed, walk
+from dagster_delta.engines.sql.typed import Column, Literal, Refusal, Typed, walk
 from dagster_delta.protocol.schema import PrimitiveType
 
 __all__ = ["with_padded_literals"]

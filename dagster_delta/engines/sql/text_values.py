@@ -1,7 +1,6 @@
-"""Text as numbers, booleans, dates and times, in every form that Spark's CAST reads.
+"""Text as a number, a boolean, a date or a time, in every form that Spark's CAST reads.
 
-Texts in the usual form are converted by Arrow, column by column; any other one is looked at by
-itself. Only what hangs on the day of the conversion (a time without a date) has no value here.
+Only what hangs on the day of the conversion (a time without a date) has no value here.
 """
 
 from __future__ import annotations
@@ -11,17 +10,18 @@ import decimal
 import re
 import zoneinfo
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dagster_delta.protocol.schema import DataType, DecimalType
+from dagster_delta.engines.sql.types import STRING
+from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 
-__all__ = ["TextConversion", "text_conversion"]
+__all__ = ["TextReader", "read_text", "reads_text", "text_reader"]
+
+TextReader = Callable[[str], object]
+"""The value of one text. Raises ValueError or ArithmeticError where it has none."""
 
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))
 """What Spark leaves out at either end of a text that becomes a floating or decimal number."""
@@ -54,111 +54,50 @@ _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{1,2}))?")
 _MAX_OFFSET_MINUTES = 18 * 60
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A form of text that Arrow converts as Spark does, or refuses."""
-
-    pattern: str
-    """Regular expression of the texts."""
-    via: Any
-    """`pyarrow.DataType` that Arrow converts them to first."""
-    length: int | None = None
-    """Characters that count, from the start; None for all."""
-
-    def convert(self, array: Any) -> Any:
-        """The values of texts in this form. Raises ArrowInvalid."""
-        texts = array if self.length is None else pc.utf8_slice_codeunits(array, 0, self.length)
-        return texts.cast(self.via)
+def reads_text(source: DataType, target: DataType) -> bool:
+    """Whether a cast is one of text that is read here. Raises nothing."""
+    return source == STRING and text_reader(target) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class TextConversion:
-    """What makes values of one type out of text."""
+def read_text(text: str, target: DataType) -> object:
+    """The number or the boolean that a text stands for, or None where it has none.
 
-    forms: tuple[_Form, ...]
-    """The usual ones."""
-    storage_type: Any
-    """`pyarrow.DataType` of what `read` gives."""
-    arrow_type: Any
-    """`pyarrow.DataType` of the values."""
-    read: Callable[[str], object]
-    """The value of one text. Raises ValueError where it has none."""
-    blanks: str = _BLANKS
-    """What is left out at either end before."""
-
-    def convert(self, array: Any) -> Any:
-        """The values of a `pyarrow.Array` of text.
-
-        Raises:
-            pyarrow.ArrowInvalid: a text has no value.
-        """
-        values, failed = self._split(array)
-        if failed.any():
-            raise pa.ArrowInvalid("a text has no value of the type")
-        return values
-
-    def passes(self, array: Any) -> Any:
-        """Which texts have a value: a boolean `pyarrow.Array`. Raises nothing."""
-        return pa.array(~self._split(array)[1])
-
-    def _split(self, array: Any) -> tuple[Any, Any]:
-        """The values, and a mask of the texts that have none."""
-        values, odd = pa.nulls(len(array), self.arrow_type), array.is_valid()
-        for form in self.forms:
-            if not odd.true_count:
-                break
-            usual = pc.match_substring_regex(array, form.pattern).fill_null(False)
-            usual = pc.and_(usual, odd)
-            texts = pc.if_else(usual, array, pa.scalar(None, array.type))
-            try:
-                values = pc.if_else(usual, form.convert(texts).cast(self.arrow_type), values)
-            except pa.ArrowInvalid:
-                continue
-            odd = pc.and_not(odd, usual)
-        failed = np.zeros(len(array), bool)
-        if odd.true_count:
-            texts = array.filter(odd).dictionary_encode()
-            found = [self._read(each) for each in texts.dictionary.cast(pa.binary()).to_pylist()]
-            fresh = pa.array(found, self.storage_type).cast(self.arrow_type).take(texts.indices)
-            values = pc.replace_with_mask(values, odd, fresh)
-            failed[odd.to_numpy(zero_copy_only=False)] = fresh.is_null().to_numpy(
-                zero_copy_only=False
-            )
-        return values, failed
-
-    def _read(self, text: bytes) -> object:
-        try:
-            return self.read(text.decode().strip(self.blanks))
-        except (ValueError, ArithmeticError):
-            return None
+    Raises nothing.
+    """
+    read = text_reader(target)
+    try:
+        return None if read is None else read(text)
+    except (ValueError, ArithmeticError):
+        return None
 
 
-def text_conversion(target: DataType) -> TextConversion | None:
-    """How text becomes values of an atomic type, or None where it is not known here."""
-    found = to_arrow_type(target)
-    name = str(target)
+def text_reader(target: DataType) -> TextReader | None:
+    """What reads a text as a value of an atomic type, or None where that is not known here.
+
+    It gives dates as days since the epoch and times as microseconds since the epoch.
+    """
     if isinstance(target, DecimalType):
-        return _decimals(target)
-    if name in _BITS:
-        return TextConversion(_one(r"^-?[0-9]+$", found), found, found, _whole_number(_BITS[name]))
-    if name in ("float", "double"):
-        usual = _one(r"^-?[0-9]+(\.[0-9]+)?$", found)
-        return TextConversion(usual, found, found, _floating(found), _JAVA_BLANKS)
-    if name == "boolean":
-        return TextConversion(_one("^(true|false)$", found), found, found, _boolean)
-    if name == "date":
-        usual = (
-            _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}$", found),
-            _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]", found, 10),
-        )
-        return TextConversion(usual, pa.int32(), found, _day)
-    if name in ("timestamp", "timestamp_ntz"):
-        return _times(found)
+        return _stripped(_decimal(target), _JAVA_BLANKS)
+    if not isinstance(target, PrimitiveType):
+        return None
+    match target.name:
+        case "byte" | "short" | "integer" | "long" as name:
+            return _stripped(_whole_number(_BITS[name]))
+        case "float" | "double":
+            return _stripped(_floating(to_arrow_type(target)), _JAVA_BLANKS)
+        case "boolean":
+            return _stripped(_boolean)
+        case "date":
+            return _stripped(_day)
+        case "timestamp":
+            return _stripped(_instant)
+        case "timestamp_ntz":
+            return _stripped(_local_time)
     return None
 
 
-def _one(pattern: str, via: Any) -> tuple[_Form, ...]:
-    return (_Form(pattern, via),)
+def _stripped(read: TextReader, blanks: str = _BLANKS) -> TextReader:
+    return lambda text: read(text.strip(blanks))
 
 
 # Numbers and booleans
@@ -214,14 +153,10 @@ def _boolean(text: str) -> bool:
     return text.lower() in _TRUE
 
 
-def _decimals(target: DecimalType) -> TextConversion:
-    whole, scale = target.precision - target.scale, target.scale
-    fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale else ""
-    usual = rf"^-?[0-9]{{1,{whole}}}{fraction}$" if whole else rf"^-?0{fraction}$"
-    arrow_type = to_arrow_type(target)
-    unit = decimal.Decimal(1).scaleb(-scale)
+def _decimal(target: DecimalType) -> Callable[[str], decimal.Decimal]:
+    unit = decimal.Decimal(1).scaleb(-target.scale)
     context = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
-    bound = decimal.Decimal(10) ** whole
+    bound = decimal.Decimal(10) ** (target.precision - target.scale)
 
     def read(text: str) -> decimal.Decimal:
         found = _NUMBER.fullmatch(text)
@@ -230,9 +165,10 @@ def _decimals(target: DecimalType) -> TextConversion:
         rounded = context.create_decimal(text).quantize(unit, context=context)
         if abs(rounded) >= bound:
             raise ValueError(text)
-        return rounded
+        # A decimal has no zero below zero.
+        return rounded or rounded.copy_abs()
 
-    return TextConversion(_one(usual, arrow_type), arrow_type, arrow_type, read, _JAVA_BLANKS)
+    return read
 
 
 # Dates and times
@@ -257,22 +193,15 @@ def _days(year: int, month: int, day: int) -> int:
     return dt.date(2000 + rest, month, day).toordinal() - 719_163 + cycles * 146_097
 
 
-def _times(arrow_type: Any) -> TextConversion:
-    day = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
-    time = r"[ T]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
-    # Without a zone a text is the local time of UTC.
-    usual = _one(f"{day}({time})?$", pa.timestamp("us"))
-    is_instant = arrow_type.tz is not None
-    if is_instant:
-        usual += _one(f"{day}{time}(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])$", arrow_type)
-
-    def read(text: str) -> int:
-        return _moment(text, is_instant)
-
-    return TextConversion(usual, pa.int64(), arrow_type, read)
+def _instant(text: str) -> int:
+    return _moment(text, is_instant=True)
 
 
-def _moment(text: str, is_instant: bool) -> int:
+def _local_time(text: str) -> int:
+    return _moment(text, is_instant=False)
+
+
+def _moment(text: str, *, is_instant: bool) -> int:
     """Microseconds since the epoch; finer ones are cut off, as is the zone of a local time."""
     found = _TIME.fullmatch(text)
     if found is None:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.sql.types import STRING, sql_type_name
-from dagster_delta.engines.values.text_conversion import TextConversion, text_conversion
+from dagster_delta.engines.expressions.text_conversion import TextConversion, text_conversion
+from dagster_delta.engines.sql.types import sql_type_name
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["read_text", "reads_text", "register_text_casts", "text_cast_sql"]
+__all__ = ["register_text_casts", "text_cast_sql"]
 
 _TARGETS = {
     "boolean": "BOOLEAN", "byte": "TINYINT", "short": "SMALLINT", "integer": "INTEGER",
@@ -26,12 +26,6 @@ _TARGETS = {
     "timestamp": "TIMESTAMP", "timestamp_ntz": "TIMESTAMP",
 }  # fmt: skip
 _MICROSECONDS = pa.timestamp("us")
-
-
-def reads_text(source: DataType, target: DataType) -> bool:
-    """Whether a cast is one of text that is computed here. Raises nothing."""
-    is_known = isinstance(target, PrimitiveType) and target.name in _TARGETS
-    return source == STRING and (is_known or isinstance(target, DecimalType))
 
 
 def text_cast_sql(operand: str, target: DataType, duckdb_type: str) -> str:
@@ -47,17 +41,6 @@ def text_cast_sql(operand: str, target: DataType, duckdb_type: str) -> str:
         digits = f"text_to_decimal({operand}, {target.precision}, {target.scale})"
         return f"CAST({digits} AS {duckdb_type})"
     return f"text_to_{target}({operand})"
-
-
-def read_text(text: str, target: DataType) -> object:
-    """The value of a text as `target`, or None where it has none. Raises nothing."""
-    conversion = text_conversion(target)
-    if conversion is None:
-        return None
-    try:
-        return conversion.convert(pa.array([text]))[0].as_py()
-    except (pa.ArrowInvalid, ValueError, OverflowError):
-        return None
 
 
 def register_text_casts(connection: duckdb.DuckDBPyConnection) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from dagster_delta.engines.engine import Constraint
-from dagster_delta.engines.sql.constraint_violations import refuse_violations
+from dagster_delta.engines.expressions.constraint_violations import refuse_violations
 from dagster_delta.protocol.schema import StructType
 
 __all__ = ["ConstraintCheck"]
@@ -49,5 +49,7 @@ class ConstraintCheck:
                 them as examples.
         """
         if self._parsed:
-            results = [each.evaluate(batch) for each in self._parsed]
+            from dagster_delta.engines.expressions.evaluation import evaluate
+
+            results = [evaluate(each, batch) for each in self._parsed]
             refuse_violations(self._constraints, results, batch, table=self._table)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dagster_delta.engines.sql.casts import Refusal, cast, raising
-from dagster_delta.engines.sql.rules import Resolve, Rule, ToSql, boolean_call, types_of
-from dagster_delta.engines.sql.typed import Call, Literal, Typed
+from dagster_delta.engines.sql.casts import cast
+from dagster_delta.engines.sql.functions.signatures import Resolve, boolean_call, typed_by_analysis
+from dagster_delta.engines.sql.typed import Call, Refusal, Typed, types_of
 from dagster_delta.engines.sql.types import (
     INTEGER,
     STRING,
@@ -42,11 +42,6 @@ def _resolve_size(name: str, arguments: tuple[Typed, ...]) -> Typed:
     return Call(name, arguments, INTEGER)
 
 
-def _sql_size(call: Call, operands: Sequence[str]) -> str:
-    is_array = isinstance(call.arguments[0].data_type, ArrayType)
-    return f"CAST({'len' if is_array else 'cardinality'}({operands[0]}) AS INTEGER)"
-
-
 def _resolve_contains(name: str, arguments: tuple[Typed, ...]) -> Typed:
     array = _nested(name, arguments, 2)
     searched = types_of(arguments)[1]
@@ -59,15 +54,6 @@ def _resolve_contains(name: str, arguments: tuple[Typed, ...]) -> Typed:
         raise _refused(name, arguments)
     elements = cast(arguments[0], ArrayType(target, contains_null=array.contains_null))
     return boolean_call(name, (elements, cast(arguments[1], target)))
-
-
-def _sql_contains(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
-    array, searched = operands
-    return (
-        f"CASE WHEN {array} IS NULL OR {searched} IS NULL THEN NULL"
-        f" WHEN list_contains({array}, {searched}) THEN TRUE"
-        f" WHEN list_count({array}) < len({array}) THEN NULL ELSE FALSE END"
-    )
 
 
 def _element(name: str) -> Resolve:
@@ -106,58 +92,9 @@ def _position(name: str, arguments: Sequence[Typed]) -> Typed:
     return cast(arguments[1], INTEGER)
 
 
-def _sql_map_value(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
-    return f"{operands[0]}[{operands[1]}]"
-
-
-def _sql_get(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
-    array, index = operands
-    return f"CASE WHEN {index} >= 0 THEN {array}[CAST({index} AS BIGINT) + 1] ELSE NULL END"
-
-
-def _sql_subscript(call: Call, operands: Sequence[str]) -> str:
-    array, index = operands
-    outside = raising("the position is outside the array")
-    return (
-        f"CASE WHEN {array} IS NULL OR {index} IS NULL THEN NULL"
-        f" WHEN {index} < 0 OR {index} >= len({array}) THEN {outside}"
-        f" ELSE {_sql_get(call, operands)} END"
-    )
-
-
-def _sql_element_at(*, tries: bool) -> ToSql:
-    """Positions count from 1, and those below zero from the end."""
-
-    def sql(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
-        array, position = operands
-        outside = "NULL" if tries else raising("the position is outside the array")
-        return (
-            f"CASE WHEN {array} IS NULL OR {position} IS NULL THEN NULL"
-            f" WHEN {position} = 0 THEN {raising('positions count from 1')}"
-            f" WHEN abs(CAST({position} AS BIGINT)) > len({array}) THEN {outside}"
-            f" ELSE {array}[{position}] END"
-        )
-
-    return sql
-
-
-def _sql_field(call: Call, operands: Sequence[str]) -> str:
-    position = call.arguments[1]
-    assert isinstance(position, Literal)  # noqa: S101  the analysis put it there
-    return f"struct_extract_at({operands[0]}, {position.value})"
-
-
-def _never(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    raise AssertionError(f"{name} of {len(arguments)} operands is typed by the analysis")
-
-
-NESTED_FUNCTIONS: Mapping[str, Rule] = {
-    "size": Rule(_resolve_size, _sql_size),
-    "array_contains": Rule(_resolve_contains, _sql_contains),
-    "get": Rule(_element("get"), _sql_get),
-    "[]": Rule(_element("[]"), _sql_subscript, may_raise=True),
-    "element_at": Rule(_element("element_at"), _sql_element_at(tries=False), may_raise=True),
-    "try_element_at": Rule(_element("try_element_at"), _sql_element_at(tries=True), may_raise=True),
-    "map value": Rule(_never, _sql_map_value),
-    ".": Rule(_never, _sql_field),
+NESTED_FUNCTIONS: Mapping[str, Resolve] = {
+    "size": _resolve_size,
+    "array_contains": _resolve_contains,
+    **{name: _element(name) for name in ("get", "[]", "element_at", "try_element_at")},
+    **dict.fromkeys(("map value", "."), typed_by_analysis),
 }

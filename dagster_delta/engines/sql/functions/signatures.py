@@ -1,14 +1,14 @@
-"""What a row of the whitelist is: how Spark types a call, and the DuckDB SQL of it."""
+"""What the rows of the whitelist share: rules for the operands of a call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from dagster_delta.engines.sql.casts import Refusal, cast
-from dagster_delta.engines.sql.typed import Call, Literal, Typed
+from dagster_delta.engines.sql.casts import cast
+from dagster_delta.engines.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.engines.sql.types import (
     BOOLEAN,
+    STRING,
     VARIANT,
     common_type,
     is_primitive,
@@ -18,42 +18,17 @@ from dagster_delta.protocol.schema import DataType
 
 __all__ = [
     "Resolve",
-    "Rule",
-    "ToSql",
     "boolean_call",
+    "check_count",
     "fixed",
-    "function",
     "literal_of",
+    "text_operand",
     "typed_alike",
-    "types_of",
+    "typed_by_analysis",
 ]
 
 Resolve = Callable[[str, tuple[Typed, ...]], Typed]
 """Makes the typed call out of its name and its typed operands, or raises Refusal."""
-ToSql = Callable[[Call, Sequence[str]], str]
-"""Makes DuckDB SQL out of a typed call and the SQL of its operands."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One row of the whitelist."""
-
-    resolve: Resolve
-    sql: ToSql
-    may_raise: bool = False
-    """Whether it fails for some values, so that what stands before it must shield it."""
-
-
-def types_of(arguments: Sequence[Typed]) -> list[DataType]:
-    """The types of typed operands.
-
-    Raises:
-        Refusal: one has none.
-    """
-    types = [each.data_type for each in arguments if each.data_type is not None]
-    if len(types) != len(arguments):
-        raise Refusal("an operand without a known type")
-    return types
 
 
 def typed_alike(
@@ -95,16 +70,6 @@ def fixed(result: DataType, *parameters: DataType) -> Resolve:
     return resolve
 
 
-def function(duckdb_name: str, result: str | None = None) -> ToSql:
-    """A call of the DuckDB function, cast to a DuckDB type where given. Raises nothing itself."""
-
-    def sql(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
-        text = f"{duckdb_name}({', '.join(operands)})"
-        return text if result is None else f"CAST({text} AS {result})"
-
-    return sql
-
-
 def literal_of(name: str, argument: Typed, kind: type) -> object:
     """The value of an operand that has to be a constant.
 
@@ -119,3 +84,30 @@ def literal_of(name: str, argument: Typed, kind: type) -> object:
 def boolean_call(name: str, arguments: Sequence[Typed]) -> Call:
     """A call whose result is a truth value. Raises nothing."""
     return Call(name, tuple(arguments), BOOLEAN)
+
+
+def check_count(name: str, arguments: Sequence[Typed], *counts: int) -> None:
+    """Make sure that a function has as many operands as it takes.
+
+    Raises:
+        Refusal: it has not.
+    """
+    if len(arguments) not in counts:
+        raise Refusal(f"{name} with {len(arguments)} arguments")
+
+
+def text_operand(name: str, argument: Typed) -> Typed:
+    """An operand that is text, or NULL.
+
+    Raises:
+        Refusal: it is of another type.
+    """
+    is_null = isinstance(argument, Literal) and argument.value is None
+    if argument.data_type != STRING and not is_null:
+        raise Refusal(f"{name} of {sql_type_name(types_of([argument])[0])}")
+    return cast(argument, STRING)
+
+
+def typed_by_analysis(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    """The rule of a call that only the analysis makes, from operands that it has checked."""
+    raise AssertionError(f"{name} of {len(arguments)} operands is typed by the analysis")

@@ -1,17 +1,17 @@
-"""Arithmetic in the whitelist: Spark's result types, its overflow errors, its division by zero."""
+"""Arithmetic in the whitelist: Spark's result types."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 
-from dagster_delta.engines.sql.casts import Refusal, cast, duckdb_type, raising
+from dagster_delta.engines.sql.casts import cast
+from dagster_delta.engines.sql.functions.signatures import Resolve
 from dagster_delta.engines.sql.intervals import shifted
 from dagster_delta.engines.sql.literals import decimal_literal_type
-from dagster_delta.engines.sql.rules import Rule, types_of
-from dagster_delta.engines.sql.typed import Call, Literal, Typed
+from dagster_delta.engines.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.engines.sql.types import (
     DATE,
     DOUBLE,
@@ -24,7 +24,7 @@ from dagster_delta.engines.sql.types import (
     is_numeric,
     sql_type_name,
 )
-from dagster_delta.protocol.schema import DataType, DecimalType
+from dagster_delta.protocol.schema import DecimalType
 
 __all__ = ["ARITHMETIC"]
 
@@ -103,36 +103,6 @@ def _decimal_type(operand: Typed) -> DecimalType:
     raise Refusal(f"{operand.data_type} beside a decimal")
 
 
-def _sql(call: Call, operands: Sequence[str]) -> str:
-    left, right = operands
-    target = duckdb_type(call.data_type)
-    if isinstance(call.data_type, DecimalType) and call.name != "*":
-        common = duckdb_type(_common_decimal(call))
-        left, right = (f"CAST({each} AS {common})" for each in operands)
-    if call.name == "%":
-        # The smallest integer has no remainder by -1 in hardware; in Spark it is 0.
-        is_whole = is_integral(call.data_type)
-        minus_one = f" WHEN {right} = -1 THEN CAST(0 AS {target})" if is_whole else ""
-        return (
-            f"CASE WHEN {left} IS NULL OR {right} IS NULL THEN NULL"
-            f" WHEN {right} = 0 THEN {raising('remainder by zero')}{minus_one}"
-            f" ELSE CAST({left} % {right} AS {target}) END"
-        )
-    return f"CAST({left} {call.name} {right} AS {target})"
-
-
-def _common_decimal(call: Call) -> DataType:
-    common = common_type(types_of(call.arguments))
-    if common is None:
-        raise Refusal(f"decimal {call.name}")
-    return common
-
-
-def _sql_date_shift(call: Call, operands: Sequence[str]) -> str:
-    days, sign = operands[1], call.name[-1]
-    return f"CAST({operands[0]} {sign} {days} AS DATE)"
-
-
 def _resolve_date_function(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if len(arguments) != 2 or types_of(arguments)[0] != DATE:
         raise Refusal(f"{name} of these arguments")
@@ -156,16 +126,6 @@ def _resolve_integral_division(name: str, arguments: tuple[Typed, ...]) -> Typed
     return Call(name, tuple(cast(each, LONG) for each in arguments), LONG)
 
 
-def _sql_division(call: Call, operands: Sequence[str]) -> str:
-    left, right = operands
-    operator = "/" if call.name == "/" else "//"
-    return (
-        f"CASE WHEN {left} IS NULL OR {right} IS NULL THEN NULL"
-        f" WHEN {right} = 0 THEN {raising('division by zero')}"
-        f" ELSE CAST({left} {operator} {right} AS {duckdb_type(call.data_type)}) END"
-    )
-
-
 def _resolve_signed(name: str, arguments: tuple[Typed, ...]) -> Call:
     types = types_of(arguments)
     if len(types) != 1 or not is_numeric(types[0]):
@@ -176,18 +136,6 @@ def _resolve_signed(name: str, arguments: tuple[Typed, ...]) -> Call:
 def _resolve_positive(name: str, arguments: tuple[Typed, ...]) -> Typed:
     operand = _resolve_signed(name, arguments).arguments[0]
     return replace(operand, is_written=False) if isinstance(operand, Literal) else operand
-
-
-def _sql_negative(call: Call, operands: Sequence[str]) -> str:
-    target = duckdb_type(call.data_type)
-    if is_integral(call.data_type):
-        # DuckDB widens the smallest integer instead of failing.
-        return f"(CAST(0 AS {target}) - {operands[0]})"
-    return f"CAST(-{operands[0]} AS {target})"
-
-
-def _sql_absolute(call: Call, operands: Sequence[str]) -> str:
-    return f"CAST(abs({operands[0]}) AS {duckdb_type(call.data_type)})"
 
 
 def _resolve_rounding(name: str, arguments: tuple[Typed, ...]) -> Typed:
@@ -201,20 +149,15 @@ def _resolve_rounding(name: str, arguments: tuple[Typed, ...]) -> Typed:
     raise Refusal(f"{name} of {' and '.join(map(sql_type_name, types))}")
 
 
-def _sql_rounding(call: Call, operands: Sequence[str]) -> str:
-    return f"CAST({call.name}({operands[0]}) AS {duckdb_type(call.data_type)})"
-
-
-ARITHMETIC: dict[str, Rule] = {
-    **{name: Rule(_resolve, _sql, may_raise=True) for name in ("+", "-", "*", "%")},
-    **{name: Rule(_resolve, _sql_date_shift, may_raise=True) for name in ("date +", "date -")},
-    "date_add": Rule(_resolve_date_function, _sql_date_shift, may_raise=True),
-    "date_sub": Rule(_resolve_date_function, _sql_date_shift, may_raise=True),
-    "/": Rule(_resolve_division, _sql_division, may_raise=True),
-    "div": Rule(_resolve_integral_division, _sql_division, may_raise=True),
-    "negative": Rule(_resolve_signed, _sql_negative, may_raise=True),
-    "positive": Rule(_resolve_positive, _sql_absolute),
-    "abs": Rule(_resolve_signed, _sql_absolute, may_raise=True),
-    "ceil": Rule(_resolve_rounding, _sql_rounding),
-    "floor": Rule(_resolve_rounding, _sql_rounding),
+ARITHMETIC: Mapping[str, Resolve] = {
+    **dict.fromkeys(("+", "-", "*", "%", "date +", "date -"), _resolve),
+    "date_add": _resolve_date_function,
+    "date_sub": _resolve_date_function,
+    "/": _resolve_division,
+    "div": _resolve_integral_division,
+    "negative": _resolve_signed,
+    "positive": _resolve_positive,
+    "abs": _resolve_signed,
+    "ceil": _resolve_rounding,
+    "floor": _resolve_rounding,
 }

@@ -5,20 +5,19 @@ Spec: Variant Data Type. Spark SQL: parse_json, variant_get.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.sql.casts import Refusal, duckdb_type
-from dagster_delta.engines.sql.rules import Rule, boolean_call, fixed, literal_of, types_of
-from dagster_delta.engines.sql.typed import Call, Literal, Typed
-from dagster_delta.engines.sql.types import BOOLEAN, DOUBLE, STRING, VARIANT, sql_type_name
+from dagster_delta.engines.expressions.rendering import Rendering, duckdb_type
+from dagster_delta.engines.sql.functions.variants import VariantPath, parse_path
+from dagster_delta.engines.sql.typed import Call, types_of
+from dagster_delta.engines.sql.types import VARIANT, sql_type_name
 from dagster_delta.engines.variant.variants import variants_from_json
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.schema import DataType, PrimitiveType
+from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
 from dagster_delta.protocol.variant.json import json_of_variant
 from dagster_delta.protocol.variant.variant import SingleFloat, decode_variant, encode_variant
@@ -30,60 +29,7 @@ __all__ = ["VARIANT_FUNCTIONS", "register_variant_functions"]
 
 _DUCKDB_VARIANT = duckdb_type(VARIANT)
 
-_TARGETS: dict[str, DataType] = {
-    "boolean": BOOLEAN,
-    "byte": PrimitiveType("byte"),
-    "tinyint": PrimitiveType("byte"),
-    "short": PrimitiveType("short"),
-    "smallint": PrimitiveType("short"),
-    "int": PrimitiveType("integer"),
-    "integer": PrimitiveType("integer"),
-    "long": PrimitiveType("long"),
-    "bigint": PrimitiveType("long"),
-    "double": DOUBLE,
-    "string": STRING,
-    "variant": VARIANT,
-}
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
-_STEP = re.compile(r"\.([^.\[]+)|\['([^'?]+)'\]|\[\"([^\"?]+)\"\]|\[(\d{1,9})\]")
-
-_Path = tuple[str | int, ...]
-
-
-# -- typing -------------------------------------------------------------------------------------
-
-
-def _resolve_get(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if len(arguments) not in (2, 3) or types_of(arguments)[0] != VARIANT:
-        raise Refusal(f"{name} of these arguments")
-    path = literal_of(name, arguments[1], str)
-    kind = literal_of(name, arguments[2], str) if len(arguments) == 3 else "variant"
-    target = _TARGETS.get(str(kind).strip().lower())
-    if target is None:
-        raise Refusal(f"{name} as {kind}")
-    _parse_path(str(path))
-    spelled = Literal(str(target), STRING)
-    return Call(name, (arguments[0], arguments[1], spelled), target)
-
-
-def _parse_path(text: str) -> _Path:
-    """The names and positions that lead into a variant.
-
-    Raises:
-        Refusal: the text is no path that is known here.
-    """
-    steps: list[str | int] = []
-    position = 1
-    while position < len(text):
-        found = _STEP.match(text, position)
-        if found is None:
-            break
-        name = found[1] or found[2] or found[3]
-        steps.append(int(found[4]) if name is None else name)
-        position = found.end()
-    if not text.startswith("$") or position < len(text):
-        raise Refusal(f"the path {text!r} into a variant")
-    return tuple(steps)
 
 
 def _sql_get(call: Call, operands: Sequence[str]) -> str:
@@ -94,12 +40,6 @@ def _sql_get(call: Call, operands: Sequence[str]) -> str:
     return f"CAST({sql} AS {sql_type_name(target)})" if integral else sql
 
 
-def _resolve_is_variant_null(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    if types_of(arguments) != [VARIANT]:
-        raise Refusal(f"{name} of these arguments")
-    return boolean_call(name, arguments)
-
-
 def _sql_is_variant_null(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
     return f"coalesce(struct_extract({operands[0]}, 'value') = '\\x00'::BLOB, FALSE)"
 
@@ -108,16 +48,13 @@ def _sql_call(call: Call, operands: Sequence[str]) -> str:
     return f"{call.name}({', '.join(operands)})"
 
 
-VARIANT_FUNCTIONS: dict[str, Rule] = {
-    "parse_json": Rule(fixed(VARIANT, STRING), _sql_call, may_raise=True),
-    "try_parse_json": Rule(fixed(VARIANT, STRING), _sql_call, may_raise=True),
-    "is_variant_null": Rule(_resolve_is_variant_null, _sql_is_variant_null),
-    "variant_get": Rule(_resolve_get, _sql_get, may_raise=True),
-    "try_variant_get": Rule(_resolve_get, _sql_get, may_raise=True),
+VARIANT_FUNCTIONS: Mapping[str, Rendering] = {
+    "parse_json": Rendering(_sql_call, may_raise=True),
+    "try_parse_json": Rendering(_sql_call, may_raise=True),
+    "is_variant_null": Rendering(_sql_is_variant_null),
+    "variant_get": Rendering(_sql_get, may_raise=True),
+    "try_variant_get": Rendering(_sql_get, may_raise=True),
 }
-
-
-# -- computing ----------------------------------------------------------------------------------
 
 
 def register_variant_functions(connection: duckdb.DuckDBPyConnection) -> None:
@@ -165,14 +102,14 @@ def _getter(arrow_type: Any, *, tries: bool) -> Callable[[Any, Any, Any], Any]:
     def get(variants: Any, paths: Any, kinds: Any) -> Any:
         if not len(variants):
             return pa.nulls(0, arrow_type)
-        path, kind = _parse_path(paths[0].as_py()), kinds[0].as_py()
+        path, kind = parse_path(paths[0].as_py()), kinds[0].as_py()
         found = [_get(each, path, kind, tries=tries) for each in variants.to_pylist()]
         return pa.array(found, arrow_type)
 
     return get
 
 
-def _get(variant: Any, path: _Path, kind: str, *, tries: bool) -> object:
+def _get(variant: Any, path: VariantPath, kind: str, *, tries: bool) -> object:
     if variant is None:
         return None
     value = decode_variant(variant["metadata"], variant["value"])

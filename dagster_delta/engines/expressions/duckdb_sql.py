@@ -18,23 +18,33 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.sql.casts import cast_may_raise, cast_sql, duckdb_type
-from dagster_delta.engines.sql.functions import WHITELIST
-from dagster_delta.engines.sql.memory_bounds import (
+from dagster_delta.engines.expressions.casts import cast_may_raise, cast_sql
+from dagster_delta.engines.expressions.functions.renderings import RENDERINGS
+from dagster_delta.engines.expressions.functions.variants import (
+    VARIANT_FUNCTIONS,
+    register_variant_functions,
+)
+from dagster_delta.engines.expressions.memory_bounds import (
     MAX_ROW_BYTES,
     check_constant_growth,
     grows,
     longest_value,
     row_bytes,
 )
-from dagster_delta.engines.sql.rules import types_of
-from dagster_delta.engines.sql.text_casts import reads_text, register_text_casts
-from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Refused, Typed, walk
-from dagster_delta.engines.sql.types import VARIANT, holds_values, is_primitive
-from dagster_delta.engines.sql.variant_functions import (
-    VARIANT_FUNCTIONS,
-    register_variant_functions,
+from dagster_delta.engines.expressions.rendering import duckdb_type
+from dagster_delta.engines.expressions.text_casts import register_text_casts
+from dagster_delta.engines.sql.text_values import reads_text
+from dagster_delta.engines.sql.typed import (
+    Call,
+    Cast,
+    Column,
+    Literal,
+    Refused,
+    Typed,
+    types_of,
+    walk,
 )
+from dagster_delta.engines.sql.types import VARIANT, holds_values, is_primitive
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type
@@ -171,7 +181,7 @@ class DuckDbEvaluator:
             case Call("and" | "or", arguments) if any(map(_may_raise, arguments[1:])):
                 return self._render_shielded(node)
             case Call(name, arguments):
-                sql = WHITELIST[name].sql(node, [self._render(each) for each in arguments])
+                sql = RENDERINGS[name].sql(node, [self._render(each) for each in arguments])
                 if len(sql) > _MAX_SQL_LENGTH:
                     raise UnsupportedExpression(
                         "the expression is nested too deeply for the embedded engine: "
@@ -193,7 +203,7 @@ class DuckDbEvaluator:
         tests = "".join(
             f" WHEN {each} IS NOT DISTINCT FROM {decided} THEN {decided}" for each in operands[:-1]
         )
-        plain = WHITELIST[node.name].sql(node, operands)
+        plain = RENDERINGS[node.name].sql(node, operands)
         return f"CASE{tests} ELSE {plain} END"
 
 
@@ -205,7 +215,7 @@ def _calls_python(node: Typed) -> bool:
 
 def _may_raise(node: Typed) -> bool:
     for each in walk(node):
-        if isinstance(each, Call) and WHITELIST[each.name].may_raise:
+        if isinstance(each, Call) and RENDERINGS[each.name].may_raise:
             return True
         if isinstance(each, Cast):
             source = each.child.data_type

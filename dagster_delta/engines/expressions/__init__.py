@@ -1,0 +1,1 @@
+"""Spark SQL expressions computed over Arrow, by its kernels or by an embedded DuckDB."""

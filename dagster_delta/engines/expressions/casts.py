@@ -1,0 +1,115 @@
+"""Casts as DuckDB SQL. One that meets a value it cannot convert raises, as Spark's does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dagster_delta.engines.expressions.rendering import duckdb_type, raising
+from dagster_delta.engines.expressions.text_casts import text_cast_sql
+from dagster_delta.engines.sql.casts import cast_kind, is_plain_cast
+from dagster_delta.engines.sql.text_values import reads_text
+from dagster_delta.engines.sql.types import is_integral, sql_type_name
+from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.protocol.schema import DataType, DecimalType
+
+__all__ = ["cast_may_raise", "cast_sql"]
+
+_MAX_PRECISION = 38
+_BITS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
+
+
+def cast_sql(operand: str, source: DataType, target: DataType) -> str:
+    """DuckDB SQL of a cast that the language lets pass.
+
+    Raises:
+        UnsupportedExpression: it does not.
+    """
+    rule = _rule(source, target)
+    if rule is None:
+        raise UnsupportedExpression(
+            f"the embedded engine does not support CAST({sql_type_name(source)} AS "
+            f"{sql_type_name(target)}); use the Spark engine"
+        )
+    return rule(operand, duckdb_type(target))
+
+
+def cast_may_raise(source: DataType, target: DataType) -> bool:
+    """Whether some value makes the cast fail. Raises nothing."""
+    if cast_kind(source) == "integral":
+        if is_integral(target):
+            return _BITS[str(source)] > _BITS[str(target)]
+        return isinstance(target, DecimalType)
+    safe = {("float", "double"), ("date", "timestamp"), ("timestamp", "timestamp")}
+    return (cast_kind(source), cast_kind(target)) not in safe
+
+
+_Rule = Callable[[str, str], str]
+
+
+def _rule(source: DataType, target: DataType) -> _Rule | None:
+    """How to cast, or None where it is not in the whitelist."""
+    kinds = (cast_kind(source), cast_kind(target))
+    if is_plain_cast(source, target):
+        return _plain
+    if reads_text(source, target):
+        return lambda operand, found: text_cast_sql(operand, target, found)
+    if isinstance(source, DecimalType) and kinds[1] == "string":
+        return _fraction_to_text(source)
+    return _RULES.get(kinds)
+
+
+def _plain(operand: str, target: str) -> str:
+    return f"CAST({operand} AS {target})"
+
+
+def _by_way_of_text(operand: str, target: str) -> str:
+    # Text is rounded once, to the nearest number.
+    return f"CAST(CAST({operand} AS VARCHAR) AS {target})"
+
+
+def _unchanged(operand: str, target: str) -> str:  # noqa: ARG001
+    return operand
+
+
+def _fraction_to_text(source: DecimalType) -> _Rule | None:
+    if source.precision == _MAX_PRECISION:
+        return None
+    # Without room for it DuckDB leaves out the zero before the point.
+    roomy = f"DECIMAL({source.precision + 1},{source.scale})"
+    return lambda operand, target: f"CAST(CAST({operand} AS {roomy}) AS {target})"
+
+
+def _truncated(operand: str, target: str) -> str:
+    # DuckDB rounds here, Spark cuts.
+    return (
+        f"CAST(CASE WHEN {operand} < 0 THEN ceil({operand}) ELSE floor({operand}) END AS {target})"
+    )
+
+
+def _truncated_float(operand: str, target: str) -> str:
+    return f"CAST(trunc(CAST({operand} AS DOUBLE)) AS {target})"
+
+
+def _four_digit_year(operand: str, target: str) -> str:
+    return (
+        f"CASE WHEN {operand} IS NULL OR year({operand}) BETWEEN 1 AND 9999"
+        f" THEN CAST({operand} AS {target})"
+        f" ELSE {raising('only Spark writes years outside 1 to 9999 as text')} END"
+    )
+
+
+def _text_to_bytes(operand: str, target: str) -> str:  # noqa: ARG001
+    return f"encode({operand})"
+
+
+_RULES: dict[tuple[str, str], _Rule] = {
+    ("decimal", "integral"): _truncated,
+    ("decimal", "float"): _by_way_of_text,
+    ("decimal", "double"): _by_way_of_text,
+    ("float", "integral"): _truncated_float,
+    ("double", "integral"): _truncated_float,
+    ("timestamp", "timestamp"): _unchanged,
+    ("date", "string"): _four_digit_year,
+    ("timestamp", "string"): _four_digit_year,
+    ("string", "binary"): _text_to_bytes,
+}

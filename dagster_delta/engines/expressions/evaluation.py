@@ -1,0 +1,94 @@
+"""Exact values of expressions over batches: by kernels of Arrow where they do, else by DuckDB."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.cached_property import cached_property
+from dagster_delta.engines.expressions.arrow_expressions import compile_value
+from dagster_delta.engines.sql.expressions import SqlExpression
+from dagster_delta.engines.sql.typed import Literal
+from dagster_delta.protocol.values.arrow_values import scalar_of
+
+__all__ = ["evaluate", "evaluate_filter"]
+
+
+def evaluate_filter(expression: SqlExpression, batch: Any) -> Any:
+    """Where a condition is true: a pa.BooleanArray with one value per row of a pa.RecordBatch or
+    pa.Table, nulls where SQL says null.
+
+    Raises:
+        InvalidArgument: it is no condition, or fails on a value.
+        UnsupportedExpression: as `SqlExpression.check_embeddable` does.
+    """
+    expression.check_filter()
+    found = _one_array(_evaluator(expression).values(batch))
+    return found.cast(pa.bool_()) if pa.types.is_null(found.type) else found
+
+
+def evaluate(expression: SqlExpression, batch: Any) -> Any:
+    """The values of an expression: a pa.ChunkedArray of the Arrow type of its `data_type`.
+
+    Args:
+        expression: what is computed; what it takes is prepared once, for all batches.
+        batch: pa.RecordBatch or pa.Table with at least the columns it names.
+
+    Raises:
+        InvalidArgument: it fails on a value, as it would in Spark's ANSI mode.
+        UnsupportedExpression: as `SqlExpression.check_embeddable` does.
+    """
+    found = _evaluator(expression).values(batch)
+    return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+
+
+class _Evaluator:
+    """What computes one expression, made once. It keeps no hold on the expression itself."""
+
+    def __init__(self, expression: SqlExpression) -> None:
+        self._typed = expression.typed
+        self._references = expression.references
+        self._compiled = compile_value(expression.typed)
+        if self._compiled is None:
+            expression.check_embeddable()
+
+    def values(self, batch: Any) -> Any:
+        """As `evaluate`, or in one array."""
+        if isinstance(self._typed, Literal) and self._typed.value is not None:
+            constant = scalar_of(self._typed.value, self._typed.data_type)
+            return pa.repeat(constant, batch.num_rows)
+        columns = {path: _column(batch, path) for path in self._references}
+        if self._compiled is not None:
+            return self._compiled(columns)
+        return self._by_duckdb.evaluate(columns, batch.num_rows)
+
+    @cached_property
+    def _by_duckdb(self) -> Any:
+        # The SQL engine costs a tenth of a second to import, and few filters need it.
+        from dagster_delta.engines.expressions.duckdb_sql import DuckDbEvaluator
+
+        return DuckDbEvaluator(self._typed)
+
+
+_EVALUATORS: WeakKeyDictionary[SqlExpression, _Evaluator] = WeakKeyDictionary()
+
+
+def _evaluator(expression: SqlExpression) -> _Evaluator:
+    found = _EVALUATORS.get(expression)
+    if found is None:
+        found = _EVALUATORS[expression] = _Evaluator(expression)
+    return found
+
+
+def _column(batch: Any, path: tuple[str, ...]) -> Any:
+    values = batch.column(path[0])
+    for name in path[1:]:
+        values = pc.struct_field(values, indices=[values.type.get_field_index(name)])
+    return values
+
+
+def _one_array(values: Any) -> Any:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

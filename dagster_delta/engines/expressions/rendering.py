@@ -1,0 +1,82 @@
+"""What a row of the whitelist is to DuckDB: the SQL of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dagster_delta.engines.sql.typed import Call
+from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
+
+__all__ = ["REWRITTEN", "Rendering", "ToSql", "duckdb_type", "function", "raising"]
+
+ToSql = Callable[[Call, Sequence[str]], str]
+"""Makes DuckDB SQL out of a typed call and the SQL of its operands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """One row of the whitelist."""
+
+    sql: ToSql
+    may_raise: bool = False
+    """Whether it fails for some values, so that what stands before it must shield it."""
+
+
+_DUCKDB_TYPES = {
+    "boolean": "BOOLEAN",
+    "byte": "TINYINT",
+    "short": "SMALLINT",
+    "integer": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "date": "DATE",
+    # Both are microseconds; the session's zone is UTC, and zones need an extension of DuckDB.
+    "timestamp": "TIMESTAMP",
+    "timestamp_ntz": "TIMESTAMP",
+    "void": "INTEGER",
+    "variant": 'STRUCT("value" BLOB, metadata BLOB)',
+}
+
+
+def duckdb_type(data_type: DataType) -> str:
+    """The DuckDB type that holds values of a type.
+
+    Raises:
+        UnsupportedExpression: there is none.
+    """
+    if isinstance(data_type, DecimalType):
+        return f"DECIMAL({data_type.precision},{data_type.scale})"
+    if isinstance(data_type, PrimitiveType) and data_type.name in _DUCKDB_TYPES:
+        return _DUCKDB_TYPES[data_type.name]
+    if isinstance(data_type, ArrayType):
+        return f"{duckdb_type(data_type.element_type)}[]"
+    raise UnsupportedExpression(f"a value of type {data_type}; use the Spark engine")
+
+
+def raising(message: str) -> str:
+    """DuckDB SQL that fails with a message. Raises nothing."""
+    quoted = message.replace("'", "''")
+    return f"error('{quoted}')"
+
+
+def function(duckdb_name: str, result: str | None = None) -> ToSql:
+    """A call of the DuckDB function, cast to a DuckDB type where given. Raises nothing itself."""
+
+    def sql(call: Call, operands: Sequence[str]) -> str:  # noqa: ARG001
+        text = f"{duckdb_name}({', '.join(operands)})"
+        return text if result is None else f"CAST({text} AS {result})"
+
+    return sql
+
+
+def _sql_of_another(call: Call, operands: Sequence[str]) -> str:
+    raise AssertionError(f"{call.name} of {len(operands)} operands is typed as another call")
+
+
+REWRITTEN = Rendering(_sql_of_another)
+"""The row of a name that the language knows and types as another call, or as a cast."""

@@ -1,0 +1,140 @@
+"""Columns of text as numbers, booleans, dates and times, as Spark's CAST reads them.
+
+Texts in the usual form are converted by Arrow, column by column; any other one is read by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.sql.text_values import TextReader, text_reader
+from dagster_delta.protocol.schema import DataType, DecimalType
+from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+
+__all__ = ["TextConversion", "text_conversion"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A form of text that Arrow converts as Spark does, or refuses."""
+
+    pattern: str
+    """Regular expression of the texts."""
+    via: Any
+    """`pyarrow.DataType` that Arrow converts them to first."""
+    length: int | None = None
+    """Characters that count, from the start; None for all."""
+
+    def convert(self, array: Any) -> Any:
+        """The values of texts in this form. Raises ArrowInvalid."""
+        texts = array if self.length is None else pc.utf8_slice_codeunits(array, 0, self.length)
+        return texts.cast(self.via)
+
+
+@dataclass(frozen=True, slots=True)
+class TextConversion:
+    """What makes values of one type out of text."""
+
+    forms: tuple[_Form, ...]
+    """The usual ones."""
+    storage_type: Any
+    """`pyarrow.DataType` of what `read` gives."""
+    arrow_type: Any
+    """`pyarrow.DataType` of the values."""
+    read: TextReader
+    """The value of one text as `storage_type`."""
+
+    def convert(self, array: Any) -> Any:
+        """The values of a `pyarrow.Array` of text.
+
+        Raises:
+            pyarrow.ArrowInvalid: a text has no value.
+        """
+        values, failed = self._split(array)
+        if failed.any():
+            raise pa.ArrowInvalid("a text has no value of the type")
+        return values
+
+    def passes(self, array: Any) -> Any:
+        """Which texts have a value: a boolean `pyarrow.Array`. Raises nothing."""
+        return pa.array(~self._split(array)[1])
+
+    def _split(self, array: Any) -> tuple[Any, Any]:
+        """The values, and a mask of the texts that have none."""
+        values, odd = pa.nulls(len(array), self.arrow_type), array.is_valid()
+        for form in self.forms:
+            if not odd.true_count:
+                break
+            usual = pc.match_substring_regex(array, form.pattern).fill_null(False)
+            usual = pc.and_(usual, odd)
+            texts = pc.if_else(usual, array, pa.scalar(None, array.type))
+            try:
+                values = pc.if_else(usual, form.convert(texts).cast(self.arrow_type), values)
+            except pa.ArrowInvalid:
+                continue
+            odd = pc.and_not(odd, usual)
+        failed = np.zeros(len(array), bool)
+        if odd.true_count:
+            texts = array.filter(odd).dictionary_encode()
+            found = [self._read(each) for each in texts.dictionary.cast(pa.binary()).to_pylist()]
+            fresh = pa.array(found, self.storage_type).cast(self.arrow_type).take(texts.indices)
+            values = pc.replace_with_mask(values, odd, fresh)
+            failed[odd.to_numpy(zero_copy_only=False)] = fresh.is_null().to_numpy(
+                zero_copy_only=False
+            )
+        return values, failed
+
+    def _read(self, text: bytes) -> object:
+        try:
+            return self.read(text.decode())
+        except (ValueError, ArithmeticError):
+            return None
+
+
+def text_conversion(target: DataType) -> TextConversion | None:
+    """How text becomes values of an atomic type, or None where it is not known here."""
+    read = text_reader(target)
+    if read is None:
+        return None
+    found = to_arrow_type(target)
+    if isinstance(target, DecimalType):
+        return TextConversion((_usual_decimal(target, found),), found, found, read)
+    match str(target):
+        case "float" | "double":
+            return TextConversion((_Form(r"^-?[0-9]+(\.[0-9]+)?$", found),), found, found, read)
+        case "boolean":
+            return TextConversion((_Form("^(true|false)$", found),), found, found, read)
+        case "date":
+            return TextConversion(_usual_dates(found), pa.int32(), found, read)
+        case "timestamp" | "timestamp_ntz":
+            return TextConversion(_usual_times(found), pa.int64(), found, read)
+    return TextConversion((_Form(r"^-?[0-9]+$", found),), found, found, read)
+
+
+def _usual_decimal(target: DecimalType, arrow_type: Any) -> _Form:
+    whole, scale = target.precision - target.scale, target.scale
+    fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale else ""
+    usual = rf"^-?[0-9]{{1,{whole}}}{fraction}$" if whole else rf"^-?0{fraction}$"
+    return _Form(usual, arrow_type)
+
+
+def _usual_dates(arrow_type: Any) -> tuple[_Form, ...]:
+    return (
+        _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}$", arrow_type),
+        _Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]", arrow_type, 10),
+    )
+
+
+def _usual_times(arrow_type: Any) -> tuple[_Form, ...]:
+    day = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    time = r"[ T]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
+    # Without a zone a text is the local time of UTC.
+    local = _Form(f"{day}({time})?$", pa.timestamp("us"))
+    if arrow_type.tz is None:
+        return (local,)
+    return local, _Form(f"{day}{time}(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])$", arrow_type)

@@ -1,0 +1,1 @@
+"""The whitelist: functions and operators by kind of value, and how Spark types a call of each."""

@@ -1,0 +1,46 @@
+"""The whitelist: what an embedded engine is proved to compute as Spark does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dagster_delta.engines.sql.functions.arithmetic import ARITHMETIC
+from dagster_delta.engines.sql.functions.conditions import CONDITIONS
+from dagster_delta.engines.sql.functions.conversions import CONVERSIONS
+from dagster_delta.engines.sql.functions.dates import DATE_FUNCTIONS
+from dagster_delta.engines.sql.functions.nested import NESTED_FUNCTIONS
+from dagster_delta.engines.sql.functions.numbers import NUMERIC_FUNCTIONS
+from dagster_delta.engines.sql.functions.patterns import PATTERN_FUNCTIONS
+from dagster_delta.engines.sql.functions.signatures import Resolve
+from dagster_delta.engines.sql.functions.text import TEXT_FUNCTIONS
+from dagster_delta.engines.sql.functions.variants import VARIANT_FUNCTIONS
+
+__all__ = ["WHITELIST", "canonical_name"]
+
+_SYNONYMS = {
+    "abs": "abs", "cardinality": "size", "ceiling": "ceil", "char_length": "length",
+    "character_length": "length", "date_part": "extract", "datepart": "extract",
+    "day": "dayofmonth", "ends_with": "endswith", "equal_null": "<=>", "ifnull": "coalesce",
+    "isnull": "is null", "lcase": "lower", "len": "length", "mod": "%", "nvl": "coalesce",
+    "position": "locate", "regexp": "rlike", "regexp_like": "rlike", "sha": "sha1",
+    "signum": "sign", "starts_with": "startswith", "substr": "substring", "ucase": "upper",
+}  # fmt: skip
+
+
+def canonical_name(name: str) -> str:
+    """The name under which the whitelist knows a function. Raises nothing."""
+    return _SYNONYMS.get(name, name)
+
+
+WHITELIST: Mapping[str, Resolve] = {
+    **CONDITIONS,
+    **ARITHMETIC,
+    **NUMERIC_FUNCTIONS,
+    **TEXT_FUNCTIONS,
+    **PATTERN_FUNCTIONS,
+    **NESTED_FUNCTIONS,
+    **VARIANT_FUNCTIONS,
+    **DATE_FUNCTIONS,
+    **CONVERSIONS,
+}
+"""How Spark types a call, by the name of the function or operator; any other name is refused."""
