@@ -8,6 +8,7 @@ import math
 import pickle
 import subprocess
 import sys
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -354,6 +355,12 @@ def test_hostile_names_and_texts_stay_data() -> None:
     table = pa.table({name: ["a'); SELECT * FROM read_csv('/etc/passwd'); --", "b"]})
     sql = f"concat({quoted}, '') = 'a\\'); SELECT * FROM read_csv(\\'/etc/passwd\\'); --'"
     assert evaluate(parse_expression(sql, schema), table).to_pylist() == [True, False]
+
+
+def test_a_constant_of_more_digits_than_a_context_of_python_has_fits_its_decimal() -> None:
+    digits = "9" * 30
+    expression = parse_expression(f"CAST({digits}.0BD AS DECIMAL(30, 0))", SCHEMA)
+    assert evaluate(expression, pa.table({"id": [1]})).to_pylist() == [Decimal(digits)]
 
 
 def test_the_embedded_engine_has_no_way_out() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,7 @@ NUMBERS = (
     "0x1.00000001p-150", "0x1.fffffp1023", "0x1.fffffefffp127", "0x1.ffffffp127", "0x1p1024",
     "0x1p99999999999", "-0x1p-99999999999", "0x1.000001p0", "0x1.0000010000001p0",
     "0x1.000003p0", "0x1.00000100000000000000000001p0", "0x1.00000000000008p0", "0x1.000000000000080000001p0",
-    "0x123456789abcdefp0",
+    "0x123456789abcdefp0", " 99999999999999999999.999999999999999999", " 100000000000000000000",
 )  # fmt: skip
 
 BOOLEANS = ("true", "TRUE", "t", "Yes", "y", "n", "no", "f", "False", "on", "off", " true ")
@@ -97,6 +98,11 @@ def test_every_text_is_read_as_spark_reads_it(spark: SparkSession) -> None:
             if one != other:
                 different.append(f"{text!r} as {spelled}: Spark {one}, here {other}")
     assert not different, "\n".join(different)
+
+
+def test_an_odd_text_has_all_digits_of_the_widest_decimal() -> None:
+    text = "+99999999999999999999.999999999999999999"
+    assert converted("DECIMAL(38,18)", [text]).to_pylist() == [Decimal(text)]
 
 
 def test_a_few_odd_texts_among_usual_ones_keep_their_places() -> None:

@@ -163,7 +163,7 @@ def _fold_decimal(value: Decimal, target: DecimalType) -> Literal | None:
     scaled = value.scaleb(target.scale, _EXACT)
     if scaled != scaled.to_integral_value(context=_EXACT):
         return None  # it has to be rounded
-    if abs(scaled) >= 10**target.precision:
+    if scaled.copy_abs() >= 10**target.precision:
         raise OverflowError(f"{value} does not fit {target}")
     return Literal(value, target)
 

@@ -163,7 +163,7 @@ def _decimal(target: DecimalType) -> Callable[[str], decimal.Decimal]:
         if found is None or found[1] != text:
             raise ValueError(text)
         rounded = context.create_decimal(text).quantize(unit, context=context)
-        if abs(rounded) >= bound:
+        if rounded.copy_abs() >= bound:
             raise ValueError(text)
         # A decimal has no zero below zero.
         return rounded or rounded.copy_abs()
