@@ -42,7 +42,7 @@ from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.table.log import state as log_state
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
-from dagster_delta.table.read.large_tables import candidate_files
+from dagster_delta.table.read.file_planner import CandidateFiles
 from dagster_delta.table.read.snapshot import Snapshot
 from tests.golden.answers import NAMES, answer, rows_of, table_path
 from tests.table.logs import ADD_TYPE, CHECKPOINT_TYPES, checkpoint_bytes
@@ -360,12 +360,12 @@ def test_every_layout_gives_the_files_that_the_driver_finds(
         logged = Snapshot.load(table.store).logged_files(more_than=0)
         assert logged is not None
         predicate = parse_expression(where or "true", logged.configuration.schema).to_predicate()
-        found = candidate_files(logged, planner, predicate)
+        found = planner.find_files(logged, predicate)
         assert found is not None
-        kept = found.files.filter(found.skipped.may_match)
+        kept = CandidateFiles.among(found, logged.configuration, predicate).files
         assert_same_files(kept, scan.files(), logged.configuration)
         # What is left for the driver to drop is among what was added since the checkpoint.
-        assert found.files.num_rows <= kept.num_rows + logged.added.num_rows, where
+        assert found.num_rows <= kept.num_rows + logged.added.num_rows, where
 
 
 @pytest.mark.parametrize("layout", ["json", "parsed"])

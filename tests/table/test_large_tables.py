@@ -10,10 +10,11 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.log.state import LogState
 from dagster_delta.table.read import snapshot as snapshot_module
-from dagster_delta.table.read.large_tables import candidates_in_large_table
+from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.snapshot import Snapshot
 
 Operation = Callable[[DeltaTable], object]
@@ -181,16 +182,16 @@ def test_candidates_in_batches_are_those_of_all_files_together(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = _new_table(enableDeletionVectors="true")
-    scan = table.snapshot().scan(where=where)
-    skipped = scan._skipped
-    files = table.snapshot().live_files()
+    small = table.snapshot()
+    files = small.live_files()
+    (predicate,) = FilePlanner(small).predicates_of(parse_expression(where, small.schema))
+    values = files["partition_values"]
+    skipped = skip_files(predicate, small.configuration, values, small.statistics)
     monkeypatch.setattr(snapshot_module, "LARGE_TABLE_FILES", 0)
     large = Snapshot.load(table.store)
-    predicate = parse_expression(where, large.schema).to_predicate()
-    found = candidates_in_large_table(large, predicate)
-    assert found is not None
+    found = FilePlanner(large).candidates(predicate)
     assert found.files.to_pylist() == files.filter(skipped.may_match).to_pylist()
     certain = skipped.only_matches.filter(skipped.may_match)
-    assert found.skipped.only_matches.to_pylist() == certain.to_pylist()
+    assert found.skipped[0].only_matches.to_pylist() == certain.to_pylist()
     # Of files that are left out it does not matter what else there would be to know.
-    assert found.skipped.is_decided == (skipped.is_decided or not found.files.num_rows)
+    assert found.is_decided == (skipped.is_decided or not found.files.num_rows)

@@ -32,7 +32,7 @@ from dagster_delta.protocol.values.partition_values import parse_partition_colum
 
 __all__ = ["LoadStatistics", "SkippedFiles", "skip_files", "skipping_columns"]
 
-LoadStatistics: TypeAlias = Callable[[Sequence[StatisticsColumn]], Any]
+LoadStatistics: TypeAlias = Callable[[Sequence[StatisticsColumn]], pa.Table]
 """Gives the statistics table of all files for some columns, row for row with the files."""
 
 
@@ -40,13 +40,27 @@ LoadStatistics: TypeAlias = Callable[[Sequence[StatisticsColumn]], Any]
 class SkippedFiles:
     """What a predicate says about many files."""
 
-    may_match: Any
-    """pa.BooleanArray, one value per file: true where a row may satisfy the predicate."""
-    only_matches: Any
-    """pa.BooleanArray, one value per file: true where every row surely satisfies the predicate."""
+    may_match: pa.BooleanArray
+    """One value per file: true where a row may satisfy the predicate."""
+    only_matches: pa.BooleanArray
+    """One value per file: true where every row surely satisfies the predicate."""
     is_decided: bool
     """Whether partition values alone satisfy the predicate in every file that may match, so that
     its rows need no filter."""
+
+    def filter(self, kept: pa.BooleanArray) -> SkippedFiles:
+        """What it says about the files that are kept."""
+        may_match, only_matches = self.may_match.filter(kept), self.only_matches.filter(kept)
+        return SkippedFiles(may_match, only_matches, self.is_decided)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[SkippedFiles]) -> SkippedFiles:
+        """What it says about the files of several parts, in their order."""
+        return cls(
+            pa.chunked_array([each.may_match for each in parts], pa.bool_()).combine_chunks(),
+            pa.chunked_array([each.only_matches for each in parts], pa.bool_()).combine_chunks(),
+            is_decided=all(each.is_decided for each in parts),
+        )
 
 
 def skip_files(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.values.arrow_values import integer_scalar
-from dagster_delta.table.read.large_tables import files_where
+from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import CommitResult
 
@@ -48,8 +48,8 @@ def compact_after(result: CommitResult, *, engine: Engine, clock: Clock) -> Opti
         spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
         small_bytes = int(spec.target_file_size_bytes * _SMALL_SHARE)
         limit = integer_scalar(small_bytes)
-        small = files_where(
-            snapshot, ["size_bytes"], lambda files: pc.less(files["size_bytes"], limit)
+        small = FilePlanner(snapshot).choose(
+            ["size_bytes"], lambda files: pc.less(files["size_bytes"], limit)
         )
         if small.num_rows < MIN_FILES:
             return None

@@ -36,7 +36,7 @@ from dagster_delta.table.maintenance.compaction_plan import (
 )
 from dagster_delta.table.maintenance.cube_plan import clustered, plan_cubes
 from dagster_delta.table.maintenance.zorder_columns import zorder_columns
-from dagster_delta.table.read.large_tables import files_where
+from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.row_selection import read_plan
 from dagster_delta.table.write.clustering import table_clustering
 from dagster_delta.table.write.file_actions import tombstones
@@ -175,15 +175,15 @@ def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
 def _candidates(
     snapshot: Snapshot, options: OptimizeOptions, target: int, *, everything: bool
 ) -> Any:
-    """The files that may have to be written anew, and of a small table all others."""
-    if everything or options.where is not None or not snapshot.is_large_and_unread:
+    """The files that may have to be written anew."""
+    if everything or options.where is not None:
         return snapshot.scan(where=options.where).files()
     minimum = integer_scalar(_min_size(options, target))
 
-    def choose(files: Any) -> Any:
+    def is_chosen(files: pa.Table) -> pa.ChunkedArray:
         return pc.or_(pc.less(files["size_bytes"], minimum), pc.is_valid(files["deletion_vector"]))
 
-    return files_where(snapshot, LIVE_FILE_SCHEMA.names, choose)
+    return FilePlanner(snapshot).choose(LIVE_FILE_SCHEMA.names, is_chosen)
 
 
 def _min_size(options: OptimizeOptions, target: int) -> int:
@@ -303,10 +303,8 @@ class _Optimization:
         planned = pa.chunked_array(
             [chunk for each in groups for chunk in _keys(each).chunks], pa.string()
         )
-        live = files_where(
-            self.snapshot,
-            ["path", "deletion_vector"],
-            lambda files: pc.is_in(_keys(files), value_set=planned),
+        live = FilePlanner(self.snapshot).choose(
+            ["path", "deletion_vector"], lambda files: pc.is_in(_keys(files), value_set=planned)
         )
         live_keys = _keys(live)
         return [

@@ -9,10 +9,9 @@ import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
 from dagster_delta.engines.arrow.change_data_reader import (
@@ -31,12 +30,11 @@ from dagster_delta.protocol.log.change_data import (
 )
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.statistics.predicates import Predicate
-from dagster_delta.protocol.statistics.skipping import skip_files
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import RangeCommit, read_commit_range
 from dagster_delta.table.log.reader import located
+from dagster_delta.table.read.file_planner import CandidateFiles
 from dagster_delta.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -76,16 +74,8 @@ class ChangedFiles:
 
 
 def _skip(changes: ChangeFileSet, where: SqlExpression, predicate: Predicate) -> ChangeFileSet:
-    files = changes.files
-    skipped = skip_files(
-        predicate,
-        changes.configuration,
-        files["partition_values"],
-        lambda columns: parse_statistics_json(files["stats"], columns),
-    )
-    if not pc.all(skipped.may_match, min_count=0).as_py():
-        files = files.filter(skipped.may_match)
-    return replace(changes, files=files, where=None if skipped.is_decided else where)
+    found = CandidateFiles.among(changes.files, changes.configuration, predicate)
+    return replace(changes, files=found.files, where=None if found.is_decided else where)
 
 
 def plan_changes(
@@ -145,7 +135,7 @@ class ChangeFileRows:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, FileChange, Mapping[str, str]]] = []
-        self._batches: list[Any] = []
+        self._batches: list[pa.RecordBatch] = []
 
     def add(self, version: int, change: FileChange, constants: Mapping[str, str]) -> None:
         """Append a file; see `change_file_batch`."""
@@ -153,8 +143,8 @@ class ChangeFileRows:
         if len(self._waiting) >= _ROWS_PER_BATCH:
             self._flush()
 
-    def to_table(self) -> Any:
-        """The `pa.Table` so far."""
+    def to_table(self) -> pa.Table:
+        """The table so far."""
         self._flush()
         return pa.Table.from_batches(self._batches, CHANGE_FILE_SCHEMA)
 

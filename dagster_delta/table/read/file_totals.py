@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import CorruptLog
 from dagster_delta.protocol.statistics.predicates import Predicate
-from dagster_delta.protocol.statistics.skipping import skip_files, skipping_columns
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.protocol.values.partition_values import decode_path
 
 if TYPE_CHECKING:
+    from dagster_delta.table.read.file_planner import FilePlanner
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["FileTotals", "add_up_files", "count_matching_records", "count_records", "live_records"]
+__all__ = ["FileTotals", "add_up_files", "count_records", "live_records"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,46 +54,22 @@ def add_up_files(snapshot: Snapshot) -> FileTotals:
     return FileTotals(num_files, size_bytes, num_vectors, num_deleted)
 
 
-def count_records(snapshot: Snapshot) -> int | None:
-    """Rows of a version from statistics alone; None where a file has none.
-
-    Raises:
-        InvalidTable, StorageFailure: of the log.
-    """
-    total = 0
-    for batch in snapshot.file_batches(["path", "deletion_vector"], ()):
-        counts, paths = batch.statistics(())["num_records"], partial(batch.files.column, "path")
-        records = live_records(snapshot, counts, batch.files["deletion_vector"], paths)
-        if records.null_count:
-            return None
-        total += _sum(records)
-    return total
-
-
-def count_matching_records(snapshot: Snapshot, predicate: Predicate) -> int | None:
-    """Rows that satisfy a predicate; None where partition values and statistics do not tell.
+def count_records(planner: FilePlanner, *predicates: Predicate) -> int | None:
+    """Rows of a version from the log alone; None where partition values and statistics do not tell.
 
     Args:
-        snapshot: the version.
-        predicate: with what follows for generated columns.
+        planner: of the version.
+        predicates: of which rows, as `FilePlanner.predicates_of` gives them.
 
     Raises:
         InvalidTable, StorageFailure: of the log.
     """
-    configuration = snapshot.configuration
-    columns = list(skipping_columns(predicate, configuration).values())
     total = 0
-    names = ["path", "partition_values", "deletion_vector"]
-    for batch in snapshot.file_batches(names, columns):
-        values = batch.files["partition_values"]
-        skipped = skip_files(predicate, configuration, values, batch.statistics)
-        if not skipped.is_decided:
+    for batch in planner.batches(("path", "deletion_vector"), *predicates, statistics=()):
+        if not batch.is_decided:
             return None
-        if not pc.any(skipped.may_match).as_py():
-            continue
         counts, paths = batch.statistics(())["num_records"], partial(batch.files.column, "path")
-        live = live_records(snapshot, counts, batch.files["deletion_vector"], paths)
-        records = live.filter(skipped.may_match)
+        records = live_records(planner.snapshot, counts, batch.files["deletion_vector"], paths)
         if records.null_count:
             return None
         total += _sum(records)
@@ -104,8 +80,11 @@ _MOST_ROWS = 2**53
 
 
 def live_records(
-    snapshot: Snapshot, num_records: Any, vectors: Any, paths: Callable[[], Any]
-) -> Any:
+    snapshot: Snapshot,
+    num_records: pa.ChunkedArray,
+    vectors: pa.ChunkedArray,
+    paths: Callable[[], pa.ChunkedArray],
+) -> pa.ChunkedArray:
     """Rows of files, what their deletion vectors hide subtracted; null where unknown.
 
     Args:
@@ -138,9 +117,9 @@ def live_records(
     return live
 
 
-def _cardinality(vectors: Any) -> Any:
+def _cardinality(vectors: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.cast(pc.struct_field(vectors, "cardinality"), pa.int64())
 
 
-def _sum(values: Any) -> int:
+def _sum(values: pa.ChunkedArray) -> int:
     return int(pc.sum(values, min_count=0).as_py() or 0)

@@ -6,7 +6,6 @@ Spec: Partition Value Serialization.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,9 +16,9 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column, string_c
 __all__ = ["files_in_partitions", "partition_texts"]
 
 
-def partition_texts(partition_values: Any, names: Sequence[str]) -> Any:
+def partition_texts(partition_values: pa.ChunkedArray, names: Sequence[str]) -> pa.StringArray:
     """A text per file, the same for two files only where all their partition values are spelled
-    alike: a `pa.StringArray`.
+    alike.
 
     Args:
         partition_values: column of maps from physical name to serialized value.
@@ -37,11 +36,11 @@ def partition_texts(partition_values: Any, names: Sequence[str]) -> Any:
 
 
 def files_in_partitions(
-    partition_values: Any,
+    partition_values: pa.ChunkedArray,
     names: Sequence[str],
     is_wanted: Callable[[Mapping[str, str | None]], bool],
-) -> Any:
-    """Which files are in partitions that are wanted, asked once per partition: a boolean column.
+) -> pa.BooleanArray:
+    """Which files are in partitions that are wanted, asked once per partition.
 
     Args:
         partition_values: column of maps from physical name to serialized value.

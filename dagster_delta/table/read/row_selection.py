@@ -5,38 +5,34 @@ Spec: Per-file Statistics; Partition Value Serialization; Deletion Vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from dagster_delta.engines.engine import LogPlanner, ReadPlan, RowChangeEngine
-from dagster_delta.protocol.actions import AddFile
+from dagster_delta.engines.engine import ReadPlan, RowChangeEngine
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
-from dagster_delta.protocol.statistics.predicates import Predicate
-from dagster_delta.protocol.statistics.skipping import skip_files
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.protocol.values.arrow_columns import map_column, string_column
-from dagster_delta.table.read.large_tables import CandidateFiles, candidates_in_large_table
+from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.table.read.file_planner import FilePlanner
 
 if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["SelectedRows", "may_hold_matches", "read_plan", "select_rows"]
+__all__ = ["SelectedRows", "read_plan", "select_rows"]
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedRows:
     """Live rows of a table version, and what the choice of them depends on."""
 
-    files: Any
-    """`pa.Table` of LIVE_FILE_SCHEMA: the files with at least one selected row."""
+    files: pa.Table
+    """Of LIVE_FILE_SCHEMA: the files with at least one selected row."""
     rows: Mapping[str, BitMap64]
     """Indexes of the selected rows by path; of a file without an entry every live row is."""
     reads: ReadScope
@@ -67,44 +63,26 @@ def select_rows(
     if where is None:
         files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
         return SelectedRows(files, {}, ReadScope(whole_table=True))
-    from dagster_delta.engines.expressions.generated_filters import with_generated_filters
-
-    configuration = snapshot.configuration
-    predicate = with_generated_filters(
-        where.to_predicate(session_is_utc=session_is_utc), configuration
-    )
-    candidates = _candidates(snapshot, predicate, engine.log_planner)
-    files, skipped = candidates.files, candidates.skipped
-    whole = files.filter(pc.and_(skipped.may_match, skipped.only_matches))
-    unsure = files.filter(pc.and_(skipped.may_match, pc.invert(skipped.only_matches)))
+    planner = FilePlanner(snapshot, engine.log_planner, session_is_utc=session_is_utc)
+    predicates = planner.predicates_of(where)
+    found = planner.candidates(*predicates)
+    (skipped,) = found.skipped
+    whole = found.files.filter(skipped.only_matches)
+    unsure = found.files.filter(pc.invert(skipped.only_matches))
     rows: dict[str, BitMap64] = {}
     if unsure.num_rows:
         plan = read_plan(snapshot, unsure, where)
         rows = {each.path: each.rows for each in engine.find_matches(plan)}
-    found = pc.is_in(unsure["path"], value_set=string_column(list(rows)))
-    selected = pa.concat_tables([whole, unsure.filter(found)])
+    is_matched = pc.is_in(unsure["path"], value_set=string_column(list(rows)))
+    selected = pa.concat_tables([whole, unsure.filter(is_matched)])
     paths = frozenset(selected["path"].to_pylist())
-    return SelectedRows(
-        selected, rows, ReadScope(may_hold=may_hold_matches(predicate, configuration), paths=paths)
-    )
-
-
-def _candidates(
-    snapshot: Snapshot, predicate: Predicate, planner: LogPlanner | None
-) -> CandidateFiles:
-    found = candidates_in_large_table(snapshot, predicate, planner)
-    if found is not None:
-        return found
-    files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
-    values = files["partition_values"]
-    return CandidateFiles(
-        files, skip_files(predicate, snapshot.configuration, values, snapshot.statistics)
-    )
+    reads = ReadScope(may_hold=planner.may_hold(*predicates), paths=paths)
+    return SelectedRows(selected, rows, reads)
 
 
 def read_plan(
     snapshot: Snapshot,
-    files: Any,
+    files: pa.Table,
     where: SqlExpression | None,
     configuration: TableConfiguration | None = None,
 ) -> ReadPlan:
@@ -112,7 +90,7 @@ def read_plan(
 
     Args:
         snapshot: what they are live in.
-        files: `pa.Table` of LIVE_FILE_SCHEMA.
+        files: of LIVE_FILE_SCHEMA.
         where: exact filter.
         configuration: what the rows are read as, where the commit changes it: columns that are
             new are null, and values have the types that columns were widened to.
@@ -126,22 +104,3 @@ def read_plan(
         columns=read_as.schema.names,
         where=where,
     )
-
-
-def may_hold_matches(
-    predicate: Predicate, configuration: TableConfiguration
-) -> Callable[[AddFile], bool]:
-    """Whether a file that somebody else added may hold a row for which the predicate is true."""
-
-    def may_hold(add: AddFile) -> bool:
-        values = map_column([add.partition_values])
-        stats = string_column([add.stats])
-        skipped = skip_files(
-            predicate,
-            configuration,
-            values,
-            lambda columns: parse_statistics_json(stats, columns),
-        )
-        return bool(skipped.may_match[0].as_py())
-
-    return may_hold

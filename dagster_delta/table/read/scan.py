@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.engine import ReadPlan
+from dagster_delta.engines.engine import LoggedFiles, ReadPlan
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.row_tracking import materialized_columns, tracked_configuration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, ROW_ID_COLUMNS
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.protocol.statistics.predicates import Constant, Predicate
-from dagster_delta.protocol.statistics.skipping import SkippedFiles, skip_files
+from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.values.arrow_values import every
-from dagster_delta.table.read.file_totals import count_matching_records
-from dagster_delta.table.read.large_tables import (
-    candidate_files,
-    candidates_in_large_table,
-    large_log,
-)
+from dagster_delta.table.read.file_planner import CandidateFiles, FilePlanner, any_of
+from dagster_delta.table.read.file_totals import count_records
 from dagster_delta.table.read.row_frames import RowFrames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dagster_delta.engines.spark.engine import SparkEngine
     from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
@@ -78,6 +71,7 @@ class Scan(RowFrames):
         self.snapshot = snapshot
         self.columns = resolve_columns(snapshot.schema, columns)
         self.where = resolve_filter(snapshot.schema, where)
+        self._planner = FilePlanner(snapshot)
 
     def __repr__(self) -> str:
         sql = None if self.where is None else self.where.sql
@@ -101,15 +95,20 @@ class Scan(RowFrames):
     @property
     def num_files(self) -> int:
         """Number of files that may hold rows of the result. Raises as `files` does."""
-        return int(pc.sum(self._skipped.may_match).as_py() or 0)
+        if self.where is None:
+            return self.snapshot.num_files
+        found = self._planner.candidates(*self._predicates, columns=["path"])
+        return int(found.files.num_rows)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the files that may hold rows of the result. Raises as `files` does."""
-        sizes = self._files(["size_bytes"], self._skipped)["size_bytes"]
-        return int(pc.sum(sizes).as_py() or 0)
+        if self.where is None:
+            return self.snapshot.size_bytes
+        found = self._planner.candidates(*self._predicates, columns=["size_bytes"])
+        return int(pc.sum(found.files["size_bytes"]).as_py() or 0)
 
-    def files(self) -> Any:
+    def files(self) -> pa.Table:
         """The files that may contain rows of the result: a `pa.Table` of LIVE_FILE_SCHEMA.
 
         Raises:
@@ -125,9 +124,9 @@ class Scan(RowFrames):
         Raises:
             InvalidTable, StorageFailure: of the log.
         """
-        return self._planned(LIVE_FILE_SCHEMA.names)
+        return self._plan(LIVE_FILE_SCHEMA.names)
 
-    def to_batches(self) -> Any:
+    def to_batches(self) -> pa.RecordBatchReader:
         """The rows as a `pa.RecordBatchReader`; files are read while it is consumed.
 
         Raises:
@@ -141,8 +140,8 @@ class Scan(RowFrames):
             self.where.check_embeddable()
         names = _EMBEDDED_FILE_COLUMNS
         if not self.row_ids:
-            return ArrowEngine().read(self._planned(names))
-        rows = ArrowEngine().read(self._planned((*names, *ROW_ID_COLUMNS)))
+            return ArrowEngine().read(self._plan(names))
+        rows = ArrowEngine().read(self._plan((*names, *ROW_ID_COLUMNS)))
         schema = to_arrow_schema(self.schema)
         renamed = (pa.RecordBatch.from_arrays(each.columns, schema=schema) for each in rows)
         return pa.RecordBatchReader.from_batches(schema, renamed)
@@ -159,42 +158,18 @@ class Scan(RowFrames):
         from dagster_delta.engines.spark.engine import SparkEngine
 
         engine = SparkEngine(spark)
-        rows = self._planned_by_spark(engine, self._spark_predicate(spark))
-        if rows is None:
-            names = LIVE_FILE_SCHEMA.names
-            if self._is_zoned_elsewhere(spark):
-                plan = self._plan(names, self._skip(self._spark_predicate(spark)))
-            else:
-                plan = self._planned(names)
-            rows = engine.read(plan)
+        log_planner = engine.log_planner
+        planner = FilePlanner(self.snapshot, log_planner, session_is_utc=is_in_utc(spark))
+        predicates = planner.predicates_of(self.where)
+        found = planner.found_in_log(*predicates)
+        # Row ids are numbered on from the first row of each file, which the driver has to know.
+        if isinstance(found, LoggedFiles) and not self.row_ids:
+            plan = self._read_plan(found.added.slice(0, 0), is_decided=False)
+            return log_planner.read_files(plan, found, any_of(predicates))
+        if not isinstance(found, CandidateFiles):
+            found = FilePlanner(self.snapshot).candidates(*predicates)
+        rows = engine.read(self._read_plan(found.files, is_decided=found.is_decided))
         return rows.toDF(*self.schema.names) if self.row_ids else rows
-
-    def _is_zoned_elsewhere(self, spark: SparkSession | None) -> bool:
-        return self.where is not None and self.where.depends_on_time_zone and not is_in_utc(spark)
-
-    def _spark_predicate(self, spark: SparkSession | None) -> Predicate | None:
-        if self.where is None:
-            return None
-        return self.where.to_predicate(session_is_utc=not self._is_zoned_elsewhere(spark))
-
-    def _planned_by_spark(
-        self, engine: SparkEngine, predicate: Predicate | None
-    ) -> DataFrame | None:
-        """The rows of a table whose log Spark reads; None where the log is read here."""
-        planner = engine.log_planner
-        logged = large_log(self.snapshot, planner)
-        if logged is None:
-            return None
-        derived = None if predicate is None else self._derived(predicate)
-        found = candidate_files(logged, planner, derived)
-        if found is not None:
-            files = found.files.filter(found.skipped.may_match)
-            return engine.read(self._plan_of(files, is_decided=found.skipped.is_decided))
-        if self.row_ids:
-            # They are numbered on from the first row of each file, which the driver has to know.
-            return None
-        plan = self._plan_of(logged.added.slice(0, 0), is_decided=predicate is None)
-        return planner.read_files(plan, logged, derived or Constant(value=True))
 
     def count(self) -> int:
         """Number of rows, from the log alone if it suffices. Rows marked as deleted are not
@@ -203,57 +178,24 @@ class Scan(RowFrames):
         Raises:
             As `to_batches` does, where files have to be read.
         """
-        known = self._count_from_log()
+        if self.where is None:
+            known = self.snapshot.num_records
+        else:
+            known = count_records(self._planner, *self._predicates)
         if known is not None:
             return known
         # Without columns there is nothing to decode, unless a filter wants some.
         return sum(batch.num_rows for batch in Scan(self.snapshot, (), self.where).to_batches())
 
-    def _count_from_log(self) -> int | None:
-        if self.where is None:
-            return self.snapshot.num_records
-        if self.snapshot.is_large_and_unread:
-            return count_matching_records(self.snapshot, self._derived(self.where.to_predicate()))
-        if not self._skipped.is_decided:
-            return None
-        rows = self.snapshot.record_counts().filter(self._skipped.may_match)
-        total = pc.sum(rows, skip_nulls=False, min_count=0).as_py()
-        return None if total is None else int(total)
-
     @cached_property
-    def _skipped(self) -> SkippedFiles:
-        return self._skip(None if self.where is None else self.where.to_predicate())
+    def _predicates(self) -> tuple[Predicate, ...]:
+        return self._planner.predicates_of(self.where)
 
-    def _skip(self, predicate: Predicate | None) -> SkippedFiles:
-        if predicate is None:
-            all_files = every(True, self.snapshot.num_files)
-            return SkippedFiles(all_files, all_files, is_decided=True)
-        values = self.snapshot.live_files(["partition_values"])["partition_values"]
-        derived, configuration = self._derived(predicate), self.snapshot.configuration
-        return skip_files(derived, configuration, values, self.snapshot.statistics)
+    def _plan(self, file_columns: Sequence[str]) -> ReadPlan:
+        found = self._planner.candidates(*self._predicates, columns=file_columns)
+        return self._read_plan(found.files, is_decided=found.is_decided)
 
-    def _derived(self, predicate: Predicate) -> Predicate:
-        from dagster_delta.engines.expressions.generated_filters import with_generated_filters
-
-        return with_generated_filters(predicate, self.snapshot.configuration)
-
-    def _planned(self, names: Sequence[str]) -> ReadPlan:
-        """The plan by what the filter says, with these columns of LIVE_FILE_SCHEMA."""
-        if self.where is not None:
-            predicate = self._derived(self.where.to_predicate())
-            found = candidates_in_large_table(self.snapshot, predicate, names=names)
-            if found is not None:
-                return self._plan_of(found.files, is_decided=found.skipped.is_decided)
-        return self._plan(names, self._skipped)
-
-    def _files(self, names: Sequence[str], skipped: SkippedFiles) -> Any:
-        files = self.snapshot.live_files(names)
-        return files if pc.all(skipped.may_match).as_py() else files.filter(skipped.may_match)
-
-    def _plan(self, names: Sequence[str], skipped: SkippedFiles) -> ReadPlan:
-        return self._plan_of(self._files(names, skipped), is_decided=skipped.is_decided)
-
-    def _plan_of(self, files: Any, *, is_decided: bool) -> ReadPlan:
+    def _read_plan(self, files: pa.Table, *, is_decided: bool) -> ReadPlan:
         configuration, columns = self.snapshot.configuration, self.columns
         if self.row_ids:
             configuration = tracked_configuration(configuration)

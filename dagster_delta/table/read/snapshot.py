@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +42,7 @@ from dagster_delta.table.log.reader import (
     read_last_checkpoint,
 )
 from dagster_delta.table.log.state import LogState
+from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.file_totals import (
     FileTotals,
     add_up_files,
@@ -158,7 +159,7 @@ class Snapshot:
         return self.configuration.schema
 
     @cached_property
-    def arrow_schema(self) -> Any:
+    def arrow_schema(self) -> pa.Schema:
         """The logical schema as a `pa.Schema`."""
         return to_arrow_schema(self.schema)
 
@@ -213,16 +214,13 @@ class Snapshot:
     @cached_property
     def num_records(self) -> int | None:
         """Rows of the table, from statistics alone; None where a file has no statistics."""
-        if self.is_large_and_unread:
-            return count_records(self)
-        total = pc.sum(self.record_counts(), skip_nulls=False, min_count=0).as_py()
-        return None if total is None else int(total)
+        return count_records(FilePlanner(self))
 
     @cached_property
     def _streamed_totals(self) -> FileTotals:
         return add_up_files(self)
 
-    def record_counts(self) -> Any:
+    def record_counts(self) -> pa.ChunkedArray:
         """Live rows of each file, row for row with `live_files`; null where it has no statistics.
         Raises CorruptLog where the log says that a file has less than no rows.
         """
@@ -230,7 +228,7 @@ class Snapshot:
         counts = self.statistics([])["num_records"]
         return live_records(self, counts, vectors, lambda: self.live_files(["path"])["path"])
 
-    def live_files(self, columns: Sequence[str] | None = None) -> Any:
+    def live_files(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The live files, a `pa.Table` with the columns of LIVE_FILE_SCHEMA in a stable row order.
 
         Args:
@@ -285,7 +283,7 @@ class Snapshot:
                 batches = self._comparison.observed(batches, self._state.table_actions)
             yield from batches
 
-    def tombstone_batches(self, *, now_ms: int | None = None) -> Iterator[Any]:
+    def tombstone_batches(self, *, now_ms: int | None = None) -> Iterator[pa.Table]:
         """What `tombstones` gives, in several `pa.Table`s, none of them kept.
 
         Args:
@@ -343,16 +341,16 @@ class Snapshot:
             hidden, added = self._state.replayed_tail()
         return LoggedFiles(self.store, self.version, self.configuration, parts, hidden, added)
 
-    def statistics(self, columns: Sequence[StatisticsColumn]) -> Any:
+    def statistics(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
         """The statistics of some columns, row for row with `live_files`.
 
         Returns:
-            The `pa.Table` that `parse_statistics_json` describes.
+            The table that `parse_statistics_json` describes.
         """
         with located(self.store, self.version):
             return self._state.statistics(columns)
 
-    def files(self) -> Any:
+    def files(self) -> pa.Table:
         """The live files for inspection: a `pa.Table` with one row per file.
 
         Columns: `path` (as in the log, percent-encoded), `size_bytes`, `partition_values` (by
@@ -410,7 +408,7 @@ class Snapshot:
                 found = self._state.table_actions().domain_metadata
         return {name: domain for name, domain in found.items() if not domain.removed}
 
-    def tombstones(self, *, now_ms: int | None = None) -> Any:
+    def tombstones(self, *, now_ms: int | None = None) -> pa.Table:
         """Removes that have not expired, a `pa.Table` of TOMBSTONE_SCHEMA.
 
         Args:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.values.arrow_columns import index_column, string_column
-from dagster_delta.protocol.values.arrow_values import integer_scalar
+from dagster_delta.protocol.values.arrow_values import every, integer_scalar
+from dagster_delta.table.read.file_planner import FilePlanner
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
@@ -48,7 +49,7 @@ class SnapshotFiles:
         if snapshot.is_large_and_unread:
             self._bounds = _sampled_bounds(snapshot)
             self._starts += _positions(snapshot, self._bounds)
-        self._held: tuple[int, Any] | None = None
+        self._held: tuple[int, pa.Table] | None = None
 
     def sizes_from(self, index: int) -> Iterator[list[int]]:
         """Sizes in bytes of the files from a position on, stretch by stretch."""
@@ -56,7 +57,7 @@ class SnapshotFiles:
             files = self._files_of(stretch)
             yield files["size_bytes"].slice(max(0, index - self._starts[stretch])).to_pylist()
 
-    def between(self, start: int, stop: int | None) -> Iterator[Any]:
+    def between(self, start: int, stop: int | None) -> Iterator[pa.Table]:
         """The files from one position to another, or to the end, in `pa.Table`s of
         SNAPSHOT_COLUMNS.
         """
@@ -68,28 +69,27 @@ class SnapshotFiles:
             length = None if stop is None else max(0, stop - first - skipped)
             yield self._files_of(stretch).slice(skipped, length)
 
-    def _files_of(self, stretch: int) -> Any:
+    def _files_of(self, stretch: int) -> pa.Table:
         if self._held is None or self._held[0] != stretch:
             self._held = None
             found = self._read(stretch).sort_by([(name, "ascending") for name in _KEY])
             self._held = stretch, found.select(SNAPSHOT_COLUMNS)
         return self._held[1]
 
-    def _read(self, stretch: int) -> Any:
+    def _read(self, stretch: int) -> pa.Table:
         names = [*SNAPSHOT_COLUMNS, "modification_time_ms"]
         if not self._bounds:
             return self._snapshot.live_files(names)
         low = self._bounds[stretch - 1] if stretch else None
         high = self._bounds[stretch] if stretch < len(self._bounds) else None
-        found = [pa.Table.from_batches([], pa.schema(map(LIVE_FILE_SCHEMA.field, names)))]
-        for batch in self._snapshot.file_batches(names):
-            files = batch.files
+
+        def is_inside(files: pa.Table) -> pa.ChunkedArray:
+            inside = every(True, files.num_rows)
             if low is not None:
-                files = files.filter(pc.invert(low.is_after(files)))
-            if high is not None:
-                files = files.filter(high.is_after(files))
-            found.append(files)
-        return pa.concat_tables(found)
+                inside = pc.and_(inside, pc.invert(low.is_after(files)))
+            return inside if high is None else pc.and_(inside, high.is_after(files))
+
+        return FilePlanner(self._snapshot).choose(names, is_inside)
 
 
 class _Bound:
@@ -99,7 +99,7 @@ class _Bound:
         self._time = integer_scalar(time_ms)
         self._path = string_column([path])[0]
 
-    def is_after(self, files: Any) -> Any:
+    def is_after(self, files: pa.Table) -> pa.ChunkedArray:
         """For each file whether it comes before this place; files without a time come last."""
         times, paths = files["modification_time_ms"], files["path"]
         same = pc.and_(pc.equal(times, self._time), pc.less(paths, self._path))
@@ -111,7 +111,7 @@ def _sampled_bounds(snapshot: Snapshot) -> list[_Bound]:
     stride = max(1, -(-snapshot.max_file_actions // _MAX_SAMPLES))
     samples = [pa.Table.from_batches([], pa.schema(map(LIVE_FILE_SCHEMA.field, _KEY)))]
     first = 0
-    for batch in snapshot.file_batches(_KEY):
+    for batch in FilePlanner(snapshot).batches(_KEY):
         num_files = batch.files.num_rows
         samples.append(batch.files.take(index_column(range(first, num_files, stride))))
         first = (first - num_files) % stride
@@ -125,7 +125,7 @@ def _sampled_bounds(snapshot: Snapshot) -> list[_Bound]:
 def _positions(snapshot: Snapshot, bounds: list[_Bound]) -> list[int]:
     """How many files come before each place."""
     positions = [0] * len(bounds)
-    for batch in snapshot.file_batches(_KEY):
+    for batch in FilePlanner(snapshot).batches(_KEY):
         for number, bound in enumerate(bounds):
             positions[number] += pc.sum(bound.is_after(batch.files), min_count=0).as_py()
     return positions

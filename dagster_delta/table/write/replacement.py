@@ -25,7 +25,7 @@ from dagster_delta.protocol.values.partition_values import (
     parse_partition_column,
     parse_partition_value,
 )
-from dagster_delta.table.read.large_tables import files_where
+from dagster_delta.table.read.file_planner import FilePlanner
 from dagster_delta.table.read.partition_codes import files_in_partitions
 from dagster_delta.table.write.file_actions import REMOVED_COLUMNS, tombstones
 
@@ -80,11 +80,11 @@ def replace_partitions(
     replaced = {key(each.partition_values) for each in written}
     names = snapshot.configuration.physical_partition_columns
 
-    def choose(files: Any) -> Any:
+    def is_replaced(files: pa.Table) -> pa.BooleanArray:
         values = files["partition_values"]
         return files_in_partitions(values, names, lambda each: key(each) in replaced)
 
-    removes = tombstones(files_where(snapshot, REMOVED_COLUMNS, choose), now_ms)
+    removes = tombstones(FilePlanner(snapshot).choose(REMOVED_COLUMNS, is_replaced), now_ms)
     return Replacement(
         removes,
         ReadScope(
@@ -139,10 +139,10 @@ def replace_matching_partitions(
     if by_partition is None:
         return None
 
-    def choose(files: Any) -> Any:
+    def is_replaced(files: pa.Table) -> pa.BooleanArray:
         return by_partition(whole_array(files["partition_values"]))
 
-    removes = tombstones(files_where(snapshot, REMOVED_COLUMNS, choose), now_ms)
+    removes = tombstones(FilePlanner(snapshot).choose(REMOVED_COLUMNS, is_replaced), now_ms)
 
     def may_hold(add: AddFile) -> bool:
         return bool(by_partition(_partition_map(add))[0].as_py())

@@ -5,24 +5,19 @@ Spec: Per-file Statistics; Partition Value Serialization.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
+import pyarrow as pa
 
 from dagster_delta.engines.engine import LogPlanner
-from dagster_delta.engines.expressions.generated_filters import with_generated_filters
 from dagster_delta.engines.statements.merge_clauses import MergeClause
 from dagster_delta.engines.statements.merge_condition import MergeCondition, target_predicate
+from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.log.conflict_checker import ReadScope
-from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.predicates import And, Constant, IsTrue, Or, Predicate
-from dagster_delta.protocol.statistics.skipping import LoadStatistics, skip_files
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json
-from dagster_delta.protocol.table_configuration import TableConfiguration
-from dagster_delta.table.read.large_tables import candidates_in_large_table
-from dagster_delta.table.read.row_selection import may_hold_matches
+from dagster_delta.table.read.file_planner import FilePlanner
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
@@ -34,16 +29,15 @@ __all__ = ["MergeScope", "matching_predicate"]
 class MergeScope:
     """The files that a MERGE has to look into."""
 
-    configuration: TableConfiguration
-    files: Any
-    """`pyarrow.Table` of LIVE_FILE_SCHEMA."""
-    may_match: Any
-    """`pyarrow.BooleanArray`, a value per file: whether a row of it may match."""
-    may_lack_source: Any
-    """`pyarrow.BooleanArray`, a value per file: whether a row of it may be one that a clause for
-    rows not matched by the source wants."""
-    predicate: Predicate
-    """True of every row that may match, or change otherwise."""
+    files: pa.Table
+    """Of LIVE_FILE_SCHEMA."""
+    may_match: pa.BooleanArray
+    """A value per file: whether a row of it may match."""
+    may_lack_source: pa.BooleanArray
+    """A value per file: whether a row of it may be one that a clause for rows not matched by the
+    source wants."""
+    may_hold: Callable[[AddFile], bool]
+    """Whether a file that another commit adds may hold a row that matches, or changes otherwise."""
 
     @classmethod
     def of(
@@ -73,22 +67,11 @@ class MergeScope:
                 if each.text.kind == "not_matched_by_source"
             )
         )
-        configuration = snapshot.configuration
-        matching = with_generated_filters(matching, configuration)
-        lacking = with_generated_filters(lacking, configuration)
-        files, statistics = _files(snapshot, Or((matching, lacking)), planner)
-        may_match, may_lack = (
-            skip_files(each, configuration, files["partition_values"], statistics).may_match
-            for each in (matching, lacking)
-        )
-        kept = pc.or_(may_match, may_lack)
-        return cls(
-            configuration,
-            files.filter(kept),
-            may_match.filter(kept),
-            may_lack.filter(kept),
-            Or((matching, lacking)),
-        )
+        file_planner = FilePlanner(snapshot, planner)
+        predicates = file_planner.with_generated(matching), file_planner.with_generated(lacking)
+        found = file_planner.candidates(*predicates)
+        may_match, may_lack_source = (each.may_match for each in found.skipped)
+        return cls(found.files, may_match, may_lack_source, file_planner.may_hold(*predicates))
 
     def reads(self, paths: Iterable[str]) -> ReadScope:
         """What a concurrent commit must not have changed.
@@ -96,20 +79,7 @@ class MergeScope:
         Args:
             paths: of the files whose rows decided what the MERGE does.
         """
-        return ReadScope(
-            may_hold=may_hold_matches(self.predicate, self.configuration), paths=frozenset(paths)
-        )
-
-
-def _files(
-    snapshot: Snapshot, predicate: Predicate, planner: LogPlanner | None
-) -> tuple[Any, LoadStatistics]:
-    """The files to look at more closely, and what gives statistics on them."""
-    found = candidates_in_large_table(snapshot, predicate, planner)
-    if found is None:
-        return snapshot.live_files(LIVE_FILE_SCHEMA.names), snapshot.statistics
-    files = found.files
-    return files, lambda columns: parse_statistics_json(files["stats"], columns)
+        return ReadScope(may_hold=self.may_hold, paths=frozenset(paths))
 
 
 def matching_predicate(

@@ -1,0 +1,290 @@
+"""Which files of a version may hold rows for a predicate, whatever the size of the table.
+
+An engine with workers of its own looks for the files of a large table there. Otherwise its log is
+gone through in batches, of which only what may match is kept.
+
+Spec: Action Reconciliation; Per-file Statistics; Partition Value Serialization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.engine import LoggedFiles, LogPlanner
+from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
+from dagster_delta.protocol.statistics.predicates import Constant, Or, Predicate
+from dagster_delta.protocol.statistics.skipping import (
+    LoadStatistics,
+    SkippedFiles,
+    skip_files,
+    skipping_columns,
+)
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
+from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.values.arrow_columns import map_column, string_column
+
+if TYPE_CHECKING:
+    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["CandidateFiles", "FilePlanner", "any_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateFiles:
+    """Files that may hold a row for which one of some predicates is true; all others are left out.
+    Without predicates it is all files.
+    """
+
+    files: pa.Table
+    """With the columns of LIVE_FILE_SCHEMA that were asked for."""
+    skipped: tuple[SkippedFiles, ...]
+    """What each predicate says of these files, in the order of the predicates."""
+    statistics: LoadStatistics
+    """Gives the statistics of these files, row for row."""
+    is_decided: bool
+    """Whether the rows of these files need no filter, as partition values satisfy it."""
+
+    @classmethod
+    def of(
+        cls, files: pa.Table, skipped: Sequence[SkippedFiles], statistics: LoadStatistics
+    ) -> CandidateFiles:
+        """The candidates among some files.
+
+        Args:
+            files: all of them.
+            skipped: what each predicate says of all of them.
+            statistics: gives those of all of them.
+        """
+        if not skipped:
+            return cls(files, (), statistics, is_decided=True)
+        kept, is_decided = skipped[0].may_match, skipped[0].is_decided
+        for each in skipped[1:]:
+            kept, is_decided = pc.or_(kept, each.may_match), is_decided and each.is_decided
+        if kept.true_count == len(kept):
+            return cls(files, tuple(skipped), statistics, is_decided)
+        return cls(
+            files.filter(kept),
+            tuple(each.filter(kept) for each in skipped),
+            lambda columns: statistics(columns).filter(kept),
+            is_decided,
+        )
+
+    @classmethod
+    def among(
+        cls, files: pa.Table, configuration: TableConfiguration, *predicates: Predicate
+    ) -> CandidateFiles:
+        """The candidates among files that are at hand with their statistics.
+
+        Args:
+            files: with the columns `partition_values` and `stats` of LIVE_FILE_SCHEMA.
+            configuration: of the version that they belong to.
+            predicates: over logical paths.
+
+        Raises:
+            InvalidTable: a partition value is no value of its column's type.
+        """
+
+        def statistics(columns: Sequence[StatisticsColumn]) -> pa.Table:
+            return parse_statistics_json(files["stats"], columns)
+
+        values = files["partition_values"]
+        skipped = [skip_files(each, configuration, values, statistics) for each in predicates]
+        return cls.of(files, skipped, statistics)
+
+
+class FilePlanner:
+    """Finds the files of a version that a read, a change or a count needs.
+
+    Args:
+        snapshot: the version.
+        log_planner: of an engine that looks for the files of large tables in its own way.
+        session_is_utc: whether that engine reads timestamps without a zone in UTC; where it does
+            not, what hangs on the time zone must not skip any file.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        log_planner: LogPlanner | None = None,
+        *,
+        session_is_utc: bool = True,
+    ) -> None:
+        self.snapshot = snapshot
+        self._log_planner = log_planner
+        self._session_is_utc = session_is_utc
+        self._latest: tuple[tuple[Predicate, ...], list[SkippedFiles]] | None = None
+
+    def predicates_of(self, where: SqlExpression | None) -> tuple[Predicate, ...]:
+        """What a filter asks of partition values and bounds: one predicate, none without a filter.
+
+        Raises:
+            Nothing: parts without an answer are `Unknown`.
+        """
+        if where is None:
+            return ()
+        return (self.with_generated(where.to_predicate(session_is_utc=self._session_is_utc)),)
+
+    def with_generated(self, predicate: Predicate) -> Predicate:
+        """The predicate with what follows from it for generated partition columns.
+
+        Raises:
+            Nothing.
+        """
+        from dagster_delta.engines.expressions.generated_filters import with_generated_filters
+
+        return with_generated_filters(predicate, self.snapshot.configuration)
+
+    def candidates(
+        self, *predicates: Predicate, columns: Sequence[str] = LIVE_FILE_SCHEMA.names
+    ) -> CandidateFiles:
+        """The files that may hold a row for which one of the predicates is true. Of a large table
+        no others are held; without predicates all files are.
+
+        Args:
+            predicates: as `predicates_of` or `with_generated` gives them.
+            columns: of LIVE_FILE_SCHEMA, those that are needed at least; only these are read.
+
+        Raises:
+            InvalidTable, StorageFailure: of the log.
+        """
+        if self._log_planner is not None:
+            found = self.found_in_log(*predicates)
+            if isinstance(found, CandidateFiles):
+                return found
+        if predicates and self.snapshot.is_large_and_unread:
+            return _together(self.batches(columns, *predicates), columns, len(predicates))
+        return self._held(columns, predicates)
+
+    def found_in_log(self, *predicates: Predicate) -> CandidateFiles | LoggedFiles | None:
+        """The candidates as the log planner finds them, with all columns.
+
+        Args:
+            predicates: as for `candidates`.
+
+        Returns:
+            The log itself where they are too many to be held; None where it is not for the log
+            planner: there is none, the table is small, or its files are known already.
+
+        Raises:
+            InvalidTable, StorageFailure: of the log.
+        """
+        planner = self._log_planner
+        if planner is None:
+            return None
+        logged = self.snapshot.logged_files(more_than=planner.max_driver_files)
+        if logged is None or not planner.can_plan(logged):
+            return None
+        files = planner.find_files(logged, any_of(predicates))
+        if files is None:
+            return logged
+        # The planner keeps what it is not sure of; the bounds of the few that are left are at hand.
+        return CandidateFiles.among(files, logged.configuration, *predicates)
+
+    def batches(
+        self,
+        columns: Sequence[str],
+        *predicates: Predicate,
+        statistics: Sequence[StatisticsColumn] | None = None,
+    ) -> Iterator[CandidateFiles]:
+        """What `candidates` gives, in several parts, for what needs all files and not at once. Of a
+        large table no more than a batch is held; of a small one all files are the only part.
+
+        Args:
+            columns: of LIVE_FILE_SCHEMA.
+            predicates: as for `candidates`.
+            statistics: columns that parts are asked for statistics on, beside those of the
+                predicates; None where none are, `()` for numbers of rows.
+
+        Raises:
+            InvalidTable, StorageFailure: of the log.
+        """
+        if not self.snapshot.is_large_and_unread:
+            yield self._held(columns, predicates)
+            return
+        configuration = self.snapshot.configuration
+        asked = dict.fromkeys(statistics or ())
+        for predicate in predicates:
+            asked |= dict.fromkeys(skipping_columns(predicate, configuration).values())
+        names = [*columns]
+        if predicates and "partition_values" not in names:
+            names.append("partition_values")
+        loaded = None if statistics is None and not asked else [*asked]
+        for batch in self.snapshot.file_batches(names, loaded):
+            files, load = batch.files.select([*columns]), batch.statistics
+            values = predicates and batch.files["partition_values"]
+            skipped = [skip_files(each, configuration, values, load) for each in predicates]
+            if not skipped or any(each.may_match.true_count for each in skipped):
+                yield CandidateFiles.of(files, skipped, load)
+
+    def choose(
+        self, columns: Sequence[str], is_chosen: Callable[[pa.Table], pa.BooleanArray]
+    ) -> pa.Table:
+        """The files that are chosen; of a large table no others are held.
+
+        Args:
+            columns: of LIVE_FILE_SCHEMA.
+            is_chosen: gives, for a table with these columns, a boolean column.
+
+        Raises:
+            InvalidTable, StorageFailure: of the log.
+        """
+        chosen = [each.files.filter(is_chosen(each.files)) for each in self.batches(columns)]
+        return pa.concat_tables([_no_files(columns), *chosen])
+
+    def may_hold(self, *predicates: Predicate) -> Callable[[AddFile], bool]:
+        """Whether a file that another commit adds may hold a row for which one of the predicates is
+        true, for a `ReadScope`.
+
+        Args:
+            predicates: as for `candidates`.
+        """
+        configuration = self.snapshot.configuration
+
+        def may_hold(add: AddFile) -> bool:
+            columns = [map_column([add.partition_values]), string_column([add.stats])]
+            file = pa.Table.from_arrays(columns, names=["partition_values", "stats"])
+            return bool(CandidateFiles.among(file, configuration, *predicates).files.num_rows)
+
+        return may_hold
+
+    def _held(self, columns: Sequence[str], predicates: tuple[Predicate, ...]) -> CandidateFiles:
+        """The candidates among files that the snapshot holds together."""
+        snapshot, configuration = self.snapshot, self.snapshot.configuration
+        statistics = snapshot.statistics
+        if self._latest is None or self._latest[0] != predicates:
+            values = predicates and snapshot.live_files(["partition_values"])["partition_values"]
+            skipped = [skip_files(each, configuration, values, statistics) for each in predicates]
+            self._latest = predicates, skipped
+        return CandidateFiles.of(snapshot.live_files(columns), self._latest[1], statistics)
+
+
+def any_of(predicates: Sequence[Predicate]) -> Predicate:
+    """The predicate that is true where one of some is; of every row where there are none."""
+    if not predicates:
+        return Constant(value=True)
+    return predicates[0] if len(predicates) == 1 else Or(tuple(predicates))
+
+
+def _together(
+    batches: Iterator[CandidateFiles], columns: Sequence[str], num_predicates: int
+) -> CandidateFiles:
+    found = list(batches)
+    files = pa.concat_tables([_no_files(columns), *(each.files for each in found)])
+    skipped = [
+        SkippedFiles.concatenated([each.skipped[number] for each in found])
+        for number in range(num_predicates)
+    ]
+    return CandidateFiles.of(
+        files, skipped, lambda columns: parse_statistics_json(files["stats"], columns)
+    )
+
+
+def _no_files(columns: Sequence[str]) -> pa.Table:
+    return pa.Table.from_batches([], pa.schema(map(LIVE_FILE_SCHEMA.field, columns)))
