@@ -29,6 +29,7 @@ __all__ = [
     "LARGE_TABLE_FILES",
     "Assignment",
     "Backfilled",
+    "ChangeFileSet",
     "Constraint",
     "Engine",
     "LogPlanner",
@@ -93,6 +94,18 @@ class ReadPlan:
         """Logical schema of the result."""
         schema = self.configuration.schema
         return StructType(tuple(schema.field(name) for name in self.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFileSet:
+    """Files with changes that are read in one way."""
+
+    configuration: TableConfiguration
+    """See `feed_configuration`."""
+    files: Any
+    """`pa.Table` of CHANGE_FILE_SCHEMA, by ascending version."""
+    where: SqlExpression | None
+    """Exact row filter; None where none is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +332,22 @@ class Engine(Protocol):
 
         Raises:
             InvalidArgument: it cannot; there is no session, or the executors cannot access it.
+        """
+
+    def read_changes(
+        self, store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
+    ) -> Any:
+        """The changed rows of all sets, lazily: a `pyarrow.RecordBatchReader`, by ascending
+        version, or a Spark DataFrame.
+
+        Args:
+            store: store of the table.
+            sets: at least one; their files do not belong to the same versions.
+            columns: of the feed, in order.
+
+        Raises:
+            DataFileMissing, CorruptDeletionVector, UnsupportedExpression, InvalidTable,
+            StorageFailure, InvalidArgument.
         """
 
     def rows_of(self, data: Any) -> Any:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.arrow.change_data_reader import read_changes
+from dagster_delta.engines import embedded_engine
 from dagster_delta.errors import (
     ChangeDataNotRecorded,
     InvalidArgument,
@@ -54,7 +54,11 @@ def rows_between(
         return []
     # The time of a commit is no use in a comparison.
     names = [name for name in sets[0].configuration.schema.names if name != "_commit_timestamp"]
-    return [row for batch in read_changes(table.store, sets, names) for row in batch.to_pylist()]
+    return [
+        row
+        for batch in embedded_engine().read_changes(table.store, sets, names)
+        for row in batch.to_pylist()
+    ]
 
 
 def batches(

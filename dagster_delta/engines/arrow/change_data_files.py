@@ -7,49 +7,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-import msgspec
 import pyarrow as pa
 
 from dagster_delta.engines.engine import WriteResult, WriteSpec
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.protocol.actions import AddCDCFile
-from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
-from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.change_data import RowChangeType, change_data_configuration
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = [
-    "CHANGE_TYPE_COLUMN",
-    "ChangeDataWriter",
-    "ChangeType",
-    "change_data_configuration",
-    "change_files_of",
-]
-
-CHANGE_TYPE_COLUMN = "_change_type"
-
-ChangeType = Literal["insert", "delete", "update_preimage", "update_postimage"]
-
-
-def change_data_configuration(configuration: TableConfiguration) -> TableConfiguration:
-    """The table's configuration with the column that says what became of a row.
-
-    Raises:
-        InvalidTable: the table has a column of that name already.
-    """
-    field = StructField(
-        CHANGE_TYPE_COLUMN,
-        PrimitiveType("string"),
-        # Mapped or not, readers look for it under its own name; it has no id.
-        metadata={PHYSICAL_NAME_KEY: CHANGE_TYPE_COLUMN},
-    )
-    schema = StructType((*configuration.schema.fields, field))
-    metadata = msgspec.structs.replace(configuration.metadata, schema_string=schema.to_json())
-    return TableConfiguration(configuration.protocol, metadata)
+__all__ = ["ChangeDataWriter", "change_files_of"]
 
 
 def change_files_of(written: WriteResult) -> tuple[AddCDCFile, ...]:
@@ -91,7 +61,7 @@ class ChangeDataWriter:
     ) -> None:
         self._writer.__exit__(kind, error, trace)
 
-    def add(self, rows: pa.RecordBatch, change: ChangeType) -> None:
+    def add(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
         """Record rows (a `pyarrow.RecordBatch` of the table's schema) as changed.
 
         Raises:

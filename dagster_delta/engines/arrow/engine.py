@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.engine import (
     Backfilled,
+    ChangeFileSet,
     Constraint,
     MatchedRows,
     ReadPlan,
@@ -74,6 +75,17 @@ class ArrowEngine:
 
     def check_reachable(self, store: ObjectStore) -> None:
         """Nothing to check: this process reads every store that it has."""
+
+    def read_changes(
+        self, store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
+    ) -> pa.RecordBatchReader:
+        """The changed rows of all sets by ascending version. Raises as `Engine` says."""
+        from dagster_delta.engines.arrow.change_data_reader import read_changes
+
+        schema = sets[0].configuration.schema
+        read = StructType(tuple(schema.field(name) for name in columns))
+        batches = read_changes(store, sets, columns)
+        return pa.RecordBatchReader.from_batches(to_arrow_schema(read), batches)
 
     def rows_of(self, data: object) -> pa.RecordBatchReader:
         """The rows of a value as a `pyarrow.RecordBatchReader`, which can be read once.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter, ChangeType
+from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
 from dagster_delta.engines.arrow.merge_join import ClauseChoice, source_columns
 from dagster_delta.engines.arrow.merge_matching import RowActions
 from dagster_delta.engines.engine import Constraint, WriteSpec
@@ -38,6 +38,7 @@ from dagster_delta.engines.statements.merge_plan import MergePlan
 from dagster_delta.engines.values.store_assignment import MAX_BATCH_ROWS, assign_batches
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.protocol.features.change_data import RowChangeType
 from dagster_delta.protocol.features.row_tracking import tracked_configuration
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
@@ -217,7 +218,7 @@ class _Changing:
         self._record(rows, "update_preimage")
         self._record(changed, "update_postimage")
 
-    def _record(self, rows: Any, change: ChangeType) -> None:
+    def _record(self, rows: Any, change: RowChangeType) -> None:
         if self._writing.changes is not None:
             self._writing.changes.add(self._ids.of_table(rows), change)
 

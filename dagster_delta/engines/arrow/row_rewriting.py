@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter, ChangeType
+from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
 from dagster_delta.engines.arrow.column_update import ColumnUpdate, FileUpdate
 from dagster_delta.engines.engine import RewriteResult, RowRewrite
 from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
@@ -27,6 +27,7 @@ from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns,
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.rows.completion import row_update
 from dagster_delta.engines.rows.row_tracking import CarriedIds
+from dagster_delta.protocol.features.change_data import RowChangeType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
 __all__ = ["rewrite_rows"]
@@ -210,7 +211,7 @@ class _Rewriting:
         self._record(changed, "update_postimage")
         return changed
 
-    def _record(self, rows: Any, change: ChangeType) -> None:
+    def _record(self, rows: Any, change: RowChangeType) -> None:
         if self._changes is not None:
             self._changes.add(self._ids.of_table(rows), change)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dagster_delta.engines.engine import (
     Backfilled,
+    ChangeFileSet,
     MatchedRows,
     ReadPlan,
     RewriteResult,
@@ -76,6 +77,15 @@ class SparkEngine:
         check_reachable(store)
         if self._session is None:
             _active_session()
+
+    def read_changes(
+        self, store: ObjectStore, sets: Sequence[ChangeFileSet], columns: Sequence[str]
+    ) -> DataFrame:
+        """The changed rows of all sets, in no order. Raises as `Engine` says."""
+        from dagster_delta.engines.spark.read.changes import read_changes
+
+        check_reachable(store)
+        return read_changes(self.session, store, sets, columns)
 
     def rows_of(self, data: object) -> DataFrame:
         """The rows of a value as a DataFrame: a DataFrame itself, other values from their Arrow

@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
-from dagster_delta.engines.arrow.change_data_reader import COMMIT_VERSION_COLUMN
 from dagster_delta.errors import ConstraintViolation, InvalidArgument
 from dagster_delta.orchestration.change_feed.upstream_changes import CHANGE_COLUMNS
+from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, COMMIT_VERSION_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

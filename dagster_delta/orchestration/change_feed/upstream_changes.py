@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
-from dagster_delta.engines.arrow.change_data_reader import (
+from dagster_delta.protocol.features.change_data import (
+    CHANGE_TYPE_COLUMN,
     COMMIT_TIMESTAMP_COLUMN,
     COMMIT_VERSION_COLUMN,
     feed_configuration,

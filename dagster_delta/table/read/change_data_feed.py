@@ -6,32 +6,23 @@ Spec: Change Data Files; Add CDC File.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines import spark_engine
-from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
-from dagster_delta.engines.arrow.change_data_reader import (
-    feed_configuration,
-    read_changes,
-    with_plain_vectors,
-)
-from dagster_delta.engines.engine import ReadPlan
+from dagster_delta.engines import embedded_engine, spark_engine
 from dagster_delta.errors import DataFileMissing, InvalidArgument, VersionNotFound
+from dagster_delta.protocol.features.change_data import feed_configuration
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.change_feed_plan import ChangedFiles, plan_changes
 from dagster_delta.table.read.row_frames import RowFrames
-from dagster_delta.table.read.scan import is_in_utc, resolve_columns, resolve_filter
+from dagster_delta.table.read.scan import resolve_columns, resolve_filter
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import first_version_since, parse_timestamp, version_at
 
@@ -133,7 +124,7 @@ class ChangeDataFeed(RowFrames):
         if self.where is not None:
             self.where.check_embeddable()
         files = self._matching(None if self.where is None else self.where.to_predicate())
-        batches = read_changes(self.snapshot.store, files.sets, self.columns)
+        batches = embedded_engine().read_changes(self.snapshot.store, files.sets, self.columns)
         return pa.RecordBatchReader.from_batches(
             to_arrow_schema(self.schema), self._explained(batches)
         )
@@ -147,37 +138,14 @@ class ChangeDataFeed(RowFrames):
         Raises:
             As `to_batches` does of the log, and of files that are missing.
         """
-        predicate = None
+        engine, predicate = spark_engine(spark), None
         if self.where is not None:
-            is_utc = not self.where.depends_on_time_zone or is_in_utc(spark)
+            is_known_utc = spark is not None and engine.session_is_utc
+            is_utc = not self.where.depends_on_time_zone or is_known_utc
             predicate = self.where.to_predicate(session_is_utc=is_utc)
-        engine = spark_engine(spark)
         with self._naming_versions():
-            parts = [engine.read(plan) for plan in self._read_plans(self._matching(predicate))]
-        return reduce(lambda left, right: left.union(right), parts)
-
-    def _read_plans(self, files: ChangedFiles) -> Iterator[ReadPlan]:
-        """Plans whose rows together are those of the feed; there is at least one."""
-        store = self.snapshot.store
-        tables = [(files.recorded, files.recorded.files)]
-        if files.derived.files.num_rows:
-            derived = with_plain_vectors(files.derived.files, store)
-            # A file that came and left inside the range stands there twice, and Spark reads no
-            # file twice in one scan.
-            left = _are_deletes(derived)
-            tables += [(files.derived, derived.filter(each)) for each in (left, pc.invert(left))]
-        plans = [
-            ReadPlan(
-                store=store,
-                version=self.ending_version,
-                configuration=changes.configuration,
-                files=table,
-                columns=self.columns,
-                where=changes.where,
-            )
-            for changes, table in tables
-        ]
-        yield from [each for each in plans if each.files.num_rows] or plans[:1]
+            files = self._matching(predicate)
+            return engine.read_changes(self.snapshot.store, files.sets, self.columns)
 
     def _matching(self, predicate: Any) -> ChangedFiles:
         if self.where is None:
@@ -193,7 +161,7 @@ class ChangeDataFeed(RowFrames):
             appends_suffice=self._appends_suffice,
         )
 
-    def _explained(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _explained(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with self._naming_versions():
             yield from batches
 
@@ -219,15 +187,6 @@ class ChangeDataFeed(RowFrames):
                 if decode_path(row["path"]) == path:
                     return int(row["commit_version"])
         return None
-
-
-def _are_deletes(files: Any) -> Any:
-    """Which of some derived files hold rows that left: a `pa.BooleanArray`."""
-    key = string_column([CHANGE_TYPE_COLUMN])[0]
-    deleted = string_column(["delete"])
-    chunks = files["partition_values"].chunks
-    types = pa.chunked_array([pc.map_lookup(each, key, "last") for each in chunks], pa.string())
-    return pc.is_in(types, value_set=deleted)
 
 
 def find_range(

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
-from dagster_delta.engines.arrow.change_data_reader import (
-    COMMIT_TIMESTAMP_COLUMN,
-    COMMIT_VERSION_COLUMN,
-    ChangeFileSet,
-    feed_configuration,
-)
+from dagster_delta.engines.engine import ChangeFileSet
 from dagster_delta.errors import ChangeDataNotRecorded, SchemaMismatch
 from dagster_delta.protocol.actions import Metadata, Protocol
+from dagster_delta.protocol.features.change_data import (
+    CHANGE_TYPE_COLUMN,
+    COMMIT_TIMESTAMP_COLUMN,
+    COMMIT_VERSION_COLUMN,
+    feed_configuration,
+)
 from dagster_delta.protocol.log.change_data import (
     CHANGE_FILE_SCHEMA,
     FileChange,

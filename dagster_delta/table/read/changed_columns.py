@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
 from dagster_delta.errors import DataFileMissing
+from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_summary import CommitSummary
 from dagster_delta.table.read.change_data_feed import ChangeDataFeed

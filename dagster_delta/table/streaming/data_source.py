@@ -21,9 +21,10 @@ from pyspark.sql.datasource import (
 )
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.arrow.change_data_reader import ChangeFileSet, feed_configuration
+from dagster_delta.engines.engine import ChangeFileSet
 from dagster_delta.engines.spark.session.schema import to_spark_schema
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
+from dagster_delta.protocol.features.change_data import feed_configuration
 from dagster_delta.storage import open_store
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.streaming.log_stream import LogStream, files_of_snapshot

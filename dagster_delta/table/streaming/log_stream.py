@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from dagster_delta.engines.arrow.change_data_files import CHANGE_TYPE_COLUMN
-from dagster_delta.engines.arrow.change_data_reader import ChangeFileSet, feed_configuration
+from dagster_delta.engines.engine import ChangeFileSet
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, VersionNotFound
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
+from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, feed_configuration
 from dagster_delta.protocol.log.change_data import FileChange
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path

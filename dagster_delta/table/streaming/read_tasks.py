@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.arrow.change_data_reader import ChangeFileSet, read_changes
+from dagster_delta.engines import embedded_engine
+from dagster_delta.engines.engine import ChangeFileSet
 from dagster_delta.engines.values.nested_arrays import rename_nested
 from dagster_delta.storage import StoreLocation, open_store
 from dagster_delta.table.log.reader import located
@@ -43,7 +44,7 @@ class ReadFiles:
         store = open_store(self.location.uri, self.location.options)
         # Those who write the rows elsewhere would take the error for one of their own table.
         with located(store):
-            for batch in read_changes(store, [self.changes], self.columns):
+            for batch in embedded_engine().read_changes(store, [self.changes], self.columns):
                 columns = [
                     # Spark's variants have required parts, which no cast makes of those of a null.
                     each if each.type == field.type else rename_nested(each, field.type)

@@ -9,11 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.arrow.change_data_files import (
-    CHANGE_TYPE_COLUMN,
-    change_data_configuration,
-    change_files_of,
-)
+from dagster_delta.engines.arrow.change_data_files import change_files_of
 from dagster_delta.engines.engine import (
     MatchedRows,
     ReadPlan,
@@ -43,6 +39,10 @@ from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.writer import delete_files, write_frame
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddCDCFile
+from dagster_delta.protocol.features.change_data import (
+    CHANGE_TYPE_COLUMN,
+    change_data_configuration,
+)
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path

@@ -1,0 +1,93 @@
+"""The columns that row changes have beside those of their table.
+
+Spec: Change Data Files; Add CDC File.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
+from dagster_delta.protocol.schema import (
+    PrimitiveType,
+    StructField,
+    StructType,
+    nullable_field,
+)
+from dagster_delta.protocol.table_configuration import TableConfiguration
+
+__all__ = [
+    "CHANGE_TYPE_COLUMN",
+    "COMMIT_TIMESTAMP_COLUMN",
+    "COMMIT_VERSION_COLUMN",
+    "RowChangeType",
+    "change_data_configuration",
+    "feed_configuration",
+]
+
+CHANGE_TYPE_COLUMN = "_change_type"
+COMMIT_VERSION_COLUMN = "_commit_version"
+COMMIT_TIMESTAMP_COLUMN = "_commit_timestamp"
+
+RowChangeType: TypeAlias = Literal["insert", "delete", "update_preimage", "update_postimage"]
+
+_COMMIT_COLUMNS = {COMMIT_VERSION_COLUMN: "long", COMMIT_TIMESTAMP_COLUMN: "timestamp"}
+
+
+def change_data_configuration(configuration: TableConfiguration) -> TableConfiguration:
+    """The table's configuration with the column that says what became of a row.
+
+    Raises:
+        InvalidTable: the table has a column of that name already.
+    """
+    field = StructField(
+        CHANGE_TYPE_COLUMN,
+        PrimitiveType("string"),
+        # Mapped or not, readers look for it under its own name; it has no id.
+        metadata={PHYSICAL_NAME_KEY: CHANGE_TYPE_COLUMN},
+    )
+    schema = StructType((*configuration.schema.fields, field))
+    metadata = msgspec.structs.replace(configuration.metadata, schema_string=schema.to_json())
+    return TableConfiguration(configuration.protocol, metadata)
+
+
+def feed_configuration(
+    configuration: TableConfiguration, *, has_change_type: bool
+) -> TableConfiguration:
+    """The table's configuration with the columns of the feed, the commit's as partition columns.
+
+    Every column may be null: in rows from before a column came, or before it was NOT NULL, it is.
+
+    Args:
+        configuration: of the version whose schema the rows are read with.
+        has_change_type: whether the files say row by row what became of it; else that is a
+            partition column as well.
+
+    Raises:
+        InvalidTable: the table has a column of such a name itself.
+    """
+    types = {CHANGE_TYPE_COLUMN: "string", **_COMMIT_COLUMNS}
+    taken = [name for name in types if configuration.schema.get(name) is not None]
+    if taken:
+        raise InvalidTable(
+            f"the table has a column {taken[0]}, which is the name of a column of the change data "
+            "feed: rename it",
+            column=taken[0],
+        )
+    is_mapped = configuration.column_mapping_mode != "none"
+    fields = [
+        StructField(
+            name, PrimitiveType(kind), metadata={PHYSICAL_NAME_KEY: name} if is_mapped else {}
+        )
+        for name, kind in types.items()
+    ]
+    constants = [*_COMMIT_COLUMNS] if has_change_type else [*types]
+    metadata = msgspec.structs.replace(
+        configuration.metadata,
+        schema_string=StructType((*map(nullable_field, configuration.schema), *fields)).to_json(),
+        partition_columns=(*configuration.metadata.partition_columns, *constants),
+    )
+    return TableConfiguration(configuration.protocol, metadata)
