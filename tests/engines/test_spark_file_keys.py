@@ -12,13 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_delta.engines.spark.read.file_keys import (
-    file_keys,
-    hash_long,
-    is_misread_by_spark,
-    spark_metadata_path,
-    spark_path,
-)
+from dagster_delta.engines.spark.read.file_keys import file_keys, hash_long, is_misread_by_spark
+from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.spark.read.file_keys import spark_metadata_path, spark_path
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path, encode_z85
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE
@@ -26,6 +25,7 @@ from dagster_delta.protocol.values.partition_values import (
 )
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
+from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
 
 __all__ = ["ClonedFiles", "FileCopy", "Landing", "copied_files", "referenced_files"]
 

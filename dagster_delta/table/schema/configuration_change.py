@@ -12,7 +12,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Clock
-from dagster_delta.engines.parquet.read.source import count_file_rows
+from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Clock
-from dagster_delta.engines.parquet.read.source import read_arrow_schema
+from dagster_delta.engines.footers import read_arrow_schema
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.feature_drop import FeatureDrop, plan_feature_drop
 from dagster_delta.protocol.actions import DeletionVectorDescriptor, RemoveFile

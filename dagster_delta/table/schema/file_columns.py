@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dagster_delta.engines.parquet.read.column_presence import has_any, lacked_fields, may_lack
+from dagster_delta.engines.footers import has_any, lacked_fields, may_lack
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.table_configuration import TableConfiguration

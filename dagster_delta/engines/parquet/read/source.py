@@ -21,10 +21,8 @@ from dagster_delta.storage.object_store import ObjectStore
 
 __all__ = [
     "columns_with_long_entries",
-    "count_file_rows",
     "naming_data_file",
     "open_parquet",
-    "read_arrow_schema",
     "read_footer",
     "repetitive_columns",
 ]
@@ -139,26 +137,6 @@ def columns_with_long_entries(
 
 def _is_top_level_text(column: Any) -> bool:
     return bool(column.physical_type == "BYTE_ARRAY" and column.path == column.name)
-
-
-def count_file_rows(store: ObjectStore, path: str) -> int:
-    """The rows of a data file by its footer, deleted ones counted.
-
-    Raises:
-        DataFileMissing, InvalidTable, StorageFailure.
-    """
-    with naming_data_file(store, path):
-        return int(read_footer(store.open_input(path)).metadata.num_rows)
-
-
-def read_arrow_schema(store: ObjectStore, path: str) -> Any:
-    """The `pyarrow.Schema` of a data file by its footer.
-
-    Raises:
-        DataFileMissing, InvalidTable, StorageFailure.
-    """
-    with naming_data_file(store, path):
-        return read_footer(store.open_input(path)).schema_arrow
 
 
 @contextmanager

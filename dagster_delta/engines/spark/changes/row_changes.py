@@ -17,7 +17,7 @@ from dagster_delta.engines.engine import (
     RowRewrite,
     WriteSpec,
 )
-from dagster_delta.engines.parquet.read.source import count_file_rows
+from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import (
     ChangingRows,

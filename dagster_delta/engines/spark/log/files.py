@@ -31,13 +31,13 @@ from dagster_delta.engines.spark.log.skipping import (
     statistics_bounds,
     statistics_type,
 )
-from dagster_delta.engines.spark.read.file_keys import spark_path
 from dagster_delta.engines.spark.read.sources import open_parquet
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.protocol.checkpoint.reader import ADD_SOURCES, CheckpointPart
 from dagster_delta.protocol.log.replay import KEY_SEPARATOR
 from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.protocol.statistics.skipping import skipping_columns
+from dagster_delta.storage.spark_uris import spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dagster_delta.engines.engine import LARGE_TABLE_FILES, LoggedFiles, ReadPlan
 from dagster_delta.engines.spark.log.files import checkpointed_files
 from dagster_delta.engines.spark.log.schema import has_unreadable_add
-from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark, spark_path
+from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark
 from dagster_delta.engines.spark.read.reader import read_listed_files
 from dagster_delta.engines.spark.read.sources import can_open
 from dagster_delta.engines.spark.session.session import frame_of, functions_of, session_conf
@@ -23,6 +23,7 @@ from dagster_delta.protocol.checkpoint.columns import conform
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE, LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.predicates import Constant, Predicate
 from dagster_delta.storage.locations import scheme_of
+from dagster_delta.storage.spark_uris import spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.parquet.read.column_presence import lacked_fields, may_lack
+from dagster_delta.engines.footers import lacked_fields, may_lack
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.storage.object_store import ObjectStore

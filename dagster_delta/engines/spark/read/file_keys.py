@@ -6,7 +6,6 @@ for the files of the plan, so that the driver knows before the scan that no two 
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dagster_delta.protocol.values.partition_values import decode_path
-from dagster_delta.storage.locations import scheme_of, strip_file_scheme
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,8 +24,6 @@ __all__ = [
     "hash_long",
     "is_misread_by_spark",
     "keys_of_files",
-    "spark_metadata_path",
-    "spark_path",
 ]
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
@@ -36,31 +33,12 @@ _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 _SEED = np.uint64(42)
 
-# Below U+0080, what java.net.URI does not leave alone in a path.
-_ILLEGAL = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=/@\x80-\U0010ffff]")
 # Two kinds of characters that no path given to Spark may hold. With `__globPaths__` off, one path
 # that looks like a pattern makes Spark read every other path twice. And other spaces and controls
 # are escaped by java.net.URI along lines that this language draws only roughly.
 _DOUBTFUL = re.compile(
     r"[{}\[\]*?\\\x00-\x1f\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]"
 )
-
-
-def spark_path(uri: str) -> str:
-    """A decoded absolute URI as Spark's file systems want it."""
-    scheme = scheme_of(uri)
-    if scheme in {None, "file"}:
-        path = uri if scheme is None else strip_file_scheme(uri)
-        return "file:" + posixpath.normpath(path)
-    if scheme in {"s3", "s3n"}:
-        # Hadoop has one S3 client, and it goes by the name of s3a.
-        return "s3a" + uri[len(scheme) :]
-    return uri
-
-
-def spark_metadata_path(path: str) -> str:
-    """What `_metadata.file_path` says of a file that was opened as `path` (see `spark_path`)."""
-    return _ILLEGAL.sub(lambda found: f"%{ord(found[0]):02X}", path)
 
 
 def is_misread_by_spark(path: str) -> bool:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dagster_delta.engines.spark.read.file_keys import spark_metadata_path, spark_path
 from dagster_delta.engines.spark.session.session import is_connect, session_conf
+from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

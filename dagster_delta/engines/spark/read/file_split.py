@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, CHUNK_ROWS
-from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark, spark_path
+from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.spark_uris import spark_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -32,12 +32,7 @@ from dagster_delta.engines.spark.read.directories import (
     directory_column,
     directory_read_fields,
 )
-from dagster_delta.engines.spark.read.file_keys import (
-    file_keys,
-    keys_of_files,
-    spark_metadata_path,
-    spark_path,
-)
+from dagster_delta.engines.spark.read.file_keys import file_keys, keys_of_files
 from dagster_delta.engines.spark.read.file_split import FileSplit, split_files
 from dagster_delta.engines.spark.read.partition_values import (
     are_equal,
@@ -77,6 +72,7 @@ from dagster_delta.protocol.features.existing_defaults import (
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.spark_uris import spark_metadata_path, spark_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,5 +1,5 @@
-"""Which data files have the columns that a default stands in for: the log tells of some, their
-footers of the others.
+"""What the footers of data files say where the log does not: how many rows they have, and which
+columns.
 
 Spec: Per-file Statistics; footers of data files are Parquet's own.
 """
@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.parquet.read.file_projection import num_steps_found
-from dagster_delta.engines.parquet.read.source import read_arrow_schema
+from dagster_delta.engines.parquet.read.source import naming_data_file, read_footer
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.schema import StructType
@@ -23,13 +24,33 @@ from dagster_delta.protocol.values.arrow_values import every
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["has_any", "lacked_fields", "may_lack"]
+__all__ = ["count_file_rows", "has_any", "lacked_fields", "may_lack", "read_arrow_schema"]
 
 _FOOTER_READERS = 16
 
 _T = TypeVar("_T")
 
 _Path: TypeAlias = tuple[str, ...]
+
+
+def count_file_rows(store: ObjectStore, path: str) -> int:
+    """The rows of a data file, deleted ones counted.
+
+    Args:
+        store: store of the table.
+        path: of the file, decoded.
+
+    Raises:
+        DataFileMissing, InvalidTable, StorageFailure.
+    """
+    with naming_data_file(store, path):
+        return int(read_footer(store.open_input(path)).metadata.num_rows)
+
+
+def read_arrow_schema(store: ObjectStore, path: str) -> pa.Schema:
+    """The physical schema of a data file. Raises as `count_file_rows` does."""
+    with naming_data_file(store, path):
+        return read_footer(store.open_input(path)).schema_arrow
 
 
 def may_lack(files: Any, schema: StructType, mode: ColumnMappingMode) -> Any:
