@@ -240,7 +240,9 @@ def _keep_existing(
     A partitioned asset asks for its partitions, not for the table: the second partition would
     never be written otherwise.
     """
-    if _committed_before(write, before):
+    from dagster_delta.table.write.app_transactions import ApplicationRecord
+
+    if ApplicationRecord(write.idempotency).is_done(before):
         return None
     if predicate is not None and before.scan(where=predicate).count() == 0:
         return None
@@ -256,14 +258,6 @@ def _keep_existing(
         table=write.uri,
         version=before.version,
     )
-
-
-def _committed_before(write: AssetWrite, before: Snapshot) -> bool:
-    if write.idempotency is None:
-        return False
-    app_id, version = write.idempotency
-    committed = before.transaction_version(app_id)
-    return committed is not None and committed >= version
 
 
 def _partition_by(

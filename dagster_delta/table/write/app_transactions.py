@@ -5,13 +5,15 @@ Spec: Transaction Identifiers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.table.write.transaction import AppTransaction, Transaction
+from dagster_delta.table.write.transaction import AppTransaction, CommitResult, Transaction
 
 if TYPE_CHECKING:
+    from dagster_delta.protocol.actions import SetTransaction
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["ApplicationRecord"]
@@ -40,13 +42,26 @@ class ApplicationRecord:
         """Whether there is nothing to record, so that what changes no row needs no commit."""
         return self.idempotency is None and not self.progress
 
-    def is_done(self, snapshot: Snapshot) -> bool:
-        """Whether the table says that the operation was done before."""
-        if self.idempotency is None:
+    def is_done(self, snapshot: Snapshot | None) -> bool:
+        """Whether the table says that the operation was done before; None for no table."""
+        if self.idempotency is None or snapshot is None:
             return False
         app_id, version = self.idempotency
         committed = snapshot.transaction_version(app_id)
         return committed is not None and committed >= version
+
+    def is_done_by(self, recorded: Iterable[SetTransaction]) -> bool:
+        """Whether a commit with these `txn` actions did the operation."""
+        if self.idempotency is None:
+            return False
+        app_id, version = self.idempotency
+        return any(each.app_id == app_id and each.version >= version for each in recorded)
+
+    def found_done(self, snapshot: Snapshot | None) -> CommitResult | None:
+        """The result of the operation where it was done before, else None."""
+        if snapshot is None or not self.is_done(snapshot):
+            return None
+        return CommitResult(snapshot.version, {}, snapshot, skipped=True)
 
     def stage(self, transaction: Transaction) -> None:
         """Make it part of the commit.

@@ -32,6 +32,7 @@ from dagster_delta.protocol.features.text_limits import text_limits
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import StoreLocation
+from dagster_delta.table.write.app_transactions import ApplicationRecord
 from dagster_delta.table.write.transaction import AppTransaction
 
 __all__ = [
@@ -96,14 +97,12 @@ class WriteOptions:
             raise InvalidArgument(f"sort_by is a list of columns; write [{self.sort_by!r}]")
         if isinstance(self.cluster_by, str):
             raise InvalidArgument(f"cluster_by is a list of columns; write [{self.cluster_by!r}]")
-        match self.idempotency:
-            case None | (str(), int()):
-                return
-            case _:
-                raise InvalidArgument(
-                    "idempotency is an application id and its version, as in ('nightly', 7), not "
-                    f"{self.idempotency!r}"
-                )
+        ApplicationRecord(self.idempotency)  # raises for one that is none
+
+    @property
+    def record(self) -> ApplicationRecord:
+        """What the commit says of applications. Raises InvalidArgument for one that is none."""
+        return ApplicationRecord(self.idempotency, tuple(self.progress))
 
 
 def new_column_name() -> str:

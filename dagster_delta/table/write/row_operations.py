@@ -144,8 +144,8 @@ class _RowOperation:
         commit_info: Mapping[str, object] | None,
         record: ApplicationRecord,
     ) -> CommitResult:
-        if record.is_done(self.snapshot):
-            return CommitResult(self.snapshot.version, {}, self.snapshot, skipped=True)
+        if (done := record.found_done(self.snapshot)) is not None:
+            return done
         record.stage(self.transaction)
         selected = select_rows(
             self.snapshot, self.where, engine, session_is_utc=engine.session_is_utc

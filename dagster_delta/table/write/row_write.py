@@ -113,7 +113,7 @@ class RowWrite:
 
     def append(self) -> CommitResult:
         """Add the rows. Raises as `append_rows` says."""
-        if (done := self._found_done()) is not None:
+        if (done := self.options.record.found_done(self.transaction.snapshot)) is not None:
             return done
         configuration = self._stage_configuration()
         written = self._write_rows(configuration)
@@ -121,7 +121,7 @@ class RowWrite:
 
     def overwrite(self, where: str | None) -> CommitResult:
         """Add the rows in place of others. Raises as `overwrite_rows` says."""
-        if (done := self._found_done()) is not None:
+        if (done := self.options.record.found_done(self.transaction.snapshot)) is not None:
             return done
         configuration = self._stage_configuration()
         parameters: dict[str, object] = {"mode": "Overwrite"}
@@ -232,17 +232,6 @@ class RowWrite:
                 version=snapshot.version,
             )
 
-    def _found_done(self) -> CommitResult | None:
-        """The result of the call, where the application's transaction was committed before."""
-        snapshot = self.transaction.snapshot
-        if self.options.idempotency is None or snapshot is None:
-            return None
-        app_id, version = self.options.idempotency
-        committed = snapshot.transaction_version(app_id)
-        if committed is None or committed < version:
-            return None
-        return CommitResult(snapshot.version, {}, snapshot, skipped=True)
-
     def plan_configuration(self, schema: StructType) -> TableConfiguration:
         """Protocol and metadata after the commit, for rows of a schema."""
         snapshot = self.transaction.snapshot
@@ -347,27 +336,20 @@ class RowWrite:
             )
             if not isinstance(outcome, Conflicted):
                 return outcome
-            done = self._done_by_winner(outcome)
+            done = None
+            if self.options.record.is_done_by(outcome.winner.txns):
+                # The winner is the same transaction of the application.
+                winner = Snapshot.load(self.store)
+                done = CommitResult(outcome.winner.version, {}, winner, skipped=True)
             if done is None and self._joins_created_table(configuration, parameters):
                 # Later commits of the winner may hold the application's transaction as well.
-                done = self._found_done()
+                done = self.options.record.found_done(self.transaction.snapshot)
                 if done is None:
                     continue
             self.transaction.abandon()
             if done is None:
                 raise outcome.conflict.to_error(table=self.store.location.uri)
             return done
-
-    def _done_by_winner(self, refused: Conflicted) -> CommitResult | None:
-        """The result of the call, where the winner is the same transaction of the application."""
-        if self.options.idempotency is None:
-            return None
-        app_id, version = self.options.idempotency
-        if not any(
-            each.app_id == app_id and each.version >= version for each in refused.winner.txns
-        ):
-            return None
-        return CommitResult(refused.winner.version, {}, Snapshot.load(self.store), skipped=True)
 
     def _joins_created_table(
         self, configuration: TableConfiguration, parameters: dict[str, object]

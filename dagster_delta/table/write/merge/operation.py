@@ -58,8 +58,8 @@ def merge_rows(
     """
     times = MergeTimes(time.perf_counter())
     transaction = Transaction(store, snapshot, clock=clock)
-    if statement.record.is_done(snapshot):
-        return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+    if (done := statement.record.found_done(snapshot)) is not None:
+        return done
     statement.record.stage(transaction)
     if any(each.action != "insert" for each in statement.clauses):
         refuse_append_only(transaction, "this MERGE")
