@@ -5,7 +5,7 @@ Planning happens above, once, for every engine; an engine never looks into the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -480,7 +480,3 @@ class Engine(Protocol):
 
 RowChangeEngine = Engine
 """An engine, as those who change rows ask for it."""
-
-
-Clock = Callable[[], int]
-"""Milliseconds since the epoch; a parameter, so that tests own the time."""

@@ -10,13 +10,13 @@ import errno
 import functools
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
+from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage.locations import (
     check_relative_path,
@@ -27,10 +27,6 @@ from dagster_delta.storage.locations import (
 from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
 
 __all__ = ["MemoryStore"]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class _Objects:
@@ -59,9 +55,7 @@ class MemoryStore:
         InvalidArgument: the URI has no name.
     """
 
-    def __init__(
-        self, location: str | None = None, *, clock_ms: Callable[[], int] = _now_ms
-    ) -> None:
+    def __init__(self, location: str | None = None, *, clock_ms: Clock = now_ms) -> None:
         name, path = _split(location or f"memory://{secrets.token_hex(8)}")
         with _REGISTRY_LOCK:
             self._objects = _OPEN.setdefault(name, _Objects())

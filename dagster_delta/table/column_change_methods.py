@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from dagster_delta.clock import now_ms
 from dagster_delta.errors import SchemaChangeRefused
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_SWITCH
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.committer import now_ms
 from dagster_delta.table.write.transaction import CommitResult
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument, TableAlreadyExists
 from dagster_delta.evolution.table_definition import TableDefinition, define_table
 from dagster_delta.protocol.log.conflict_checker import ReadScope
@@ -24,7 +25,7 @@ from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.row_change_methods import RowChangeMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
 from dagster_delta.table.setting_methods import SettingMethods
-from dagster_delta.table.write.committer import Conflicted, now_ms
+from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.planning import SchemaMode, WriteOptions, new_column_name
 from dagster_delta.table.write.transaction import AppTransaction, CommitResult, Transaction
 

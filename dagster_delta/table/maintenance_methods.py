@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.committer import now_ms
 from dagster_delta.table.write.transaction import CommitResult
 
 if TYPE_CHECKING:

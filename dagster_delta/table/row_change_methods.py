@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dagster_delta.clock import now_ms
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.committer import now_ms
 from dagster_delta.table.write.transaction import AppTransaction, CommitResult
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
+from dagster_delta.clock import now_ms
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -15,7 +16,6 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.table.table_handle import TableHandle
-from dagster_delta.table.write.committer import now_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa

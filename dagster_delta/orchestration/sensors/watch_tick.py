@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -10,6 +9,7 @@ from typing import Any, TypeAlias
 import dagster as dg
 import msgspec
 
+from dagster_delta import clock
 from dagster_delta.errors import DeltaError, TableNotFound, VersionNotFound
 from dagster_delta.orchestration.partitions.mapping import MappedKeys, PartitionMapping
 from dagster_delta.orchestration.sensors.table_changes import (
@@ -68,7 +68,7 @@ class Watch:
             DeltaError: some tables failed, and no other one has anything to deliver.
         """
         before = SensorState.from_cursor(context.cursor)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         uris, discovered_at_ms = self._locations(before, now_ms)
         news = poll_tables(
             uris,

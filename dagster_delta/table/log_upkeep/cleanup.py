@@ -30,7 +30,7 @@ from dagster_delta.table.log.reader import list_log, located, open_checkpoint
 from dagster_delta.table.read.time_travel import newest_version_until
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock
+    from dagster_delta.clock import Clock
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["LogCleanupResult", "clean_expired_log", "clean_log"]

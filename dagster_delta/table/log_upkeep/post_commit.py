@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.engine import Clock
+from dagster_delta.clock import Clock
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.log.paths import checksum_path
 from dagster_delta.protocol.log.version_checksum import (

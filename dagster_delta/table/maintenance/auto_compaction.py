@@ -16,7 +16,8 @@ from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import CommitResult
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock, Engine
+    from dagster_delta.clock import Clock
+    from dagster_delta.engines.engine import Engine
     from dagster_delta.table.maintenance.optimize import OptimizeResult
 
 __all__ = ["compact_after"]

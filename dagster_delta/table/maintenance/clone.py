@@ -59,7 +59,7 @@ from dagster_delta.table.write.planning import new_column_name
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock
+    from dagster_delta.clock import Clock
 
 __all__ = ["CloneOptions", "clone_table"]
 

@@ -45,7 +45,8 @@ from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock, ReadPlan
+    from dagster_delta.clock import Clock
+    from dagster_delta.engines.engine import ReadPlan
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["OptimizeOptions", "OptimizeProgress", "OptimizeResult", "optimize_table"]

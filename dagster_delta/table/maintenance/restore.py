@@ -26,7 +26,7 @@ from dagster_delta.table.write.file_actions import added_again, tombstones
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock
+    from dagster_delta.clock import Clock
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["restore_table", "restored_configuration"]

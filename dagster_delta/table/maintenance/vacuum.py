@@ -33,7 +33,7 @@ from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.transaction import Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock
+    from dagster_delta.clock import Clock
 
 __all__ = ["VacuumOptions", "VacuumResult", "vacuum_table"]
 

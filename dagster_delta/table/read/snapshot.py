@@ -6,13 +6,13 @@ Spec: Action Reconciliation; Table Versions.
 from __future__ import annotations
 
 import datetime as dt
-import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_delta import clock
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.engine import LARGE_TABLE_FILES, LoggedFiles
 from dagster_delta.errors import InvalidArgument
@@ -393,7 +393,7 @@ class Snapshot:
                 found = self._state.table_actions().txns
         if retention is None:
             return found
-        oldest = (time.time_ns() // 1_000_000 if now_ms is None else now_ms) - retention
+        oldest = (clock.now_ms() if now_ms is None else now_ms) - retention
         # As in the reference implementation, what does not say when it was made has expired.
         return {app_id: txn for app_id, txn in found.items() if (txn.last_updated_ms or 0) > oldest}
 
@@ -419,7 +419,7 @@ class Snapshot:
             return self._state.tombstones(removed_after_ms=self._retained_since_ms(now_ms))
 
     def _retained_since_ms(self, now_ms: int | None) -> int:
-        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        now = clock.now_ms() if now_ms is None else now_ms
         return now - self.configuration.properties.deleted_file_retention_ms
 
     def advance(

@@ -18,7 +18,8 @@ from zlib import crc32
 import msgspec
 import pyarrow.compute as pc
 
-from dagster_delta.engines.engine import Clock, Engine, Problems
+from dagster_delta.clock import Clock
+from dagster_delta.engines.engine import Engine, Problems
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.engines.sql.types import sql_type_name
 from dagster_delta.errors import (

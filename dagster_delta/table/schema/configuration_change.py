@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow.compute as pc
 
-from dagster_delta.engines.engine import Clock
+from dagster_delta.clock import Clock
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddFile

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pyarrow.compute as pc
 
-from dagster_delta.engines.engine import Clock
+from dagster_delta.clock import Clock
 from dagster_delta.engines.footers import read_arrow_schema
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.evolution.feature_drop import FeatureDrop, plan_feature_drop

@@ -52,7 +52,7 @@ from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock
+    from dagster_delta.clock import Clock
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["SchemaChangeOptions", "SchemaChangeResult", "change_schema"]

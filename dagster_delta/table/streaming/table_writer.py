@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from dagster_delta.clock import now_ms
 from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.engine import WriteResult
 from dagster_delta.engines.spark.session.schema import from_spark_schema
@@ -26,7 +27,6 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.streaming.options import SourceOptions
-from dagster_delta.table.write.committer import now_ms
 from dagster_delta.table.write.operations import commit_written, plan_write
 from dagster_delta.table.write.planning import WriteOptions
 from dagster_delta.table.write.row_write import PlannedWrite

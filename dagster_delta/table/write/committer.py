@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dagster_delta._version import __version__
-from dagster_delta.engines.engine import Clock
+from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import (
     CommitRetriesExhausted,
     CommitStateUnknown,
@@ -27,7 +27,7 @@ from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingAction
 from dagster_delta.storage.memory_limits import check_log_file_size
 from dagster_delta.storage.object_store import ObjectStore
 
-__all__ = ["CommitRequest", "Committed", "Conflicted", "commit_with_retry", "now_ms"]
+__all__ = ["CommitRequest", "Committed", "Conflicted", "commit_with_retry"]
 
 ENGINE_INFO = f"dagster-delta-protocol/{__version__}"
 
@@ -36,11 +36,6 @@ MAX_ATTEMPTS = 200
 _MAX_PUTS_PER_VERSION = 3
 _FREE_ATTEMPTS = 4
 _MAX_PAUSE_SECONDS = 0.01
-
-
-def now_ms() -> int:
-    """Milliseconds since the epoch, by the wall clock."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dagster_delta.table.write.row_write import DYNAMIC, PlannedWrite, RowWrite,
 from dagster_delta.table.write.transaction import CommitResult
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock
+    from dagster_delta.clock import Clock
 
 __all__ = [
     "append_rows",

@@ -20,7 +20,7 @@ from dagster_delta.table.write.row_changes import RowChangeCounts, change_rows, 
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock
+    from dagster_delta.clock import Clock
     from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 

@@ -40,7 +40,7 @@ from dagster_delta.table.write.row_changes import change_rows
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock
+    from dagster_delta.clock import Clock
 
 __all__ = ["DYNAMIC", "PlannedWrite", "RowWrite", "overwrite_check"]
 

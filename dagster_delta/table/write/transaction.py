@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from dagster_delta.engines.engine import Clock
+from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import (
     CommitRetriesExhausted,
     ConcurrentTransaction,
@@ -47,7 +47,7 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
-from dagster_delta.table.write.committer import CommitRequest, Conflicted, commit_with_retry, now_ms
+from dagster_delta.table.write.committer import CommitRequest, Conflicted, commit_with_retry
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot

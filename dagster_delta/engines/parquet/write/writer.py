@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import time
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
@@ -24,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from dagster_delta.engines.engine import Clock, WriteResult, WriteSpec
+from dagster_delta.clock import Clock, now_ms
+from dagster_delta.engines.engine import WriteResult, WriteSpec
 from dagster_delta.engines.parquet.write.encodings import ColumnEncodings, choose_encodings
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat, FileInWriting
 from dagster_delta.engines.rows.partition_split import (
@@ -60,17 +60,13 @@ REPRESENTATIVE_ROWS = 8_000
 _MAX_WORKERS = 8
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def write_data_files(
     batches: Iterable[pa.RecordBatch],
     schema: pa.Schema,
     spec: WriteSpec,
     store: ObjectStore,
     *,
-    clock: Clock = _now_ms,
+    clock: Clock = now_ms,
     new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
 ) -> WriteResult:
     """Write the rows and return an add action for each file; no log entry is written.
@@ -113,7 +109,7 @@ class DataFileWriter:
         spec: WriteSpec,
         store: ObjectStore,
         *,
-        clock: Clock = _now_ms,
+        clock: Clock = now_ms,
         new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
         self._shadow = _shadow_column(spec)

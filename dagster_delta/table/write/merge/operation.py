@@ -31,7 +31,8 @@ from dagster_delta.table.write.row_changes import refuse_append_only
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.engine import Clock, Engine
+    from dagster_delta.clock import Clock
+    from dagster_delta.engines.engine import Engine
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["MergeStatement", "merge_rows"]
