@@ -38,7 +38,6 @@ __all__ = [
     "Problems",
     "ReadPlan",
     "RewriteResult",
-    "RowChangeEngine",
     "RowRewrite",
     "WriteResult",
     "WriteSpec",
@@ -476,7 +475,3 @@ class Engine(Protocol):
             DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
                 Whatever is raised, files already written are deleted as far as the store lets it.
         """
-
-
-RowChangeEngine = Engine
-"""An engine, as those who change rows ask for it."""

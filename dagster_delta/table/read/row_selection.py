@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from dagster_delta.engines.engine import ReadPlan, RowChangeEngine
+from dagster_delta.engines.engine import Engine, ReadPlan
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.table_configuration import TableConfiguration
@@ -42,7 +42,7 @@ class SelectedRows:
 def select_rows(
     snapshot: Snapshot,
     where: SqlExpression | None,
-    engine: RowChangeEngine,
+    engine: Engine,
     *,
     session_is_utc: bool = True,
 ) -> SelectedRows:
