@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.engines.engine import WriteResult, WriteSpec
+from dagster_delta.engines.spark.executor_reports import decode_reports
 from dagster_delta.engines.spark.write.partition_exchange import (
     PackTask,
     UnpackTask,
     slice_size_bytes,
 )
-from dagster_delta.engines.spark.write.tasks import WriteTask, decode_reports
+from dagster_delta.engines.spark.write.tasks import WriteDetail, WriteTask, result_of
 from dagster_delta.errors import DeltaError, InvalidCast, StorageFailure
 from dagster_delta.protocol.schema import ArrayType, PrimitiveType, StructField, StructType
 from dagster_delta.storage import open_store
@@ -61,7 +62,8 @@ def exchanged(
         everything = everything.take(pa.array(order))
     reports = UnpackTask(spec)(iter(everything.to_batches(max_chunksize=100)))
     rows = [row for batch in reports for row in batch.to_pylist()]
-    return decode_reports([(each["kind"], each["payload"]) for each in rows])
+    decoded = decode_reports([(each["kind"], each["payload"]) for each in rows], WriteDetail)
+    return result_of(decoded), decoded.error
 
 
 def spec_of(root: Path, **options: Any) -> WriteSpec:

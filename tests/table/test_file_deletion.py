@@ -254,7 +254,7 @@ def test_files_that_a_vacuum_may_be_about_to_delete_are_not_taken(
 DELETES = {
     "engines/arrow/compaction.py": "files that this call wrote, and returned to no one",
     "engines/parquet/write/writer.py": "files that this writer created",
-    "engines/spark/write/writer.py": "files that the tasks of this write reported",
+    "engines/spark/executor_reports.py": "files that the tasks of this write reported",
     "storage/file_publication.py": "its own temporary file",
     "storage/local_store.py": "the port itself",
     "table/log_upkeep/checkpoint_files.py": "sidecars that no manifest names yet",

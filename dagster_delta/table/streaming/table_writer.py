@@ -142,7 +142,7 @@ class TableWriter(DataSourceArrowWriter):
             self._discard([each for each in messages if isinstance(each, _WrittenByTask)])
 
     def _discard(self, tasks: Sequence[_WrittenByTask]) -> None:
-        from dagster_delta.engines.spark.write.writer import delete_files
+        from dagster_delta.engines.spark.executor_reports import delete_files
 
         results = [each.result for each in tasks if each.result is not None]
         paths = [file.path for each in results for file in each.files]

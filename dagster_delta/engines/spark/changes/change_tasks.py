@@ -27,26 +27,39 @@ from dagster_delta.engines.engine import WriteSpec
 from dagster_delta.engines.expressions.constraint_violations import refuse_violations
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.rows.row_tracking import CarriedIds
-from dagster_delta.engines.spark.write.tasks import decode_error, encode_error, joined_batches
+from dagster_delta.engines.spark.executor_reports import (
+    IdentityMarks,
+    Reports,
+    joined_marks,
+    report,
+    reported,
+)
+from dagster_delta.engines.spark.write.tasks import joined_batches
 from dagster_delta.engines.values.store_assignment import assign_batches, misfit
-from dagster_delta.errors import DeltaError, StorageFailure
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.column_values import IdentityColumn
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import open_store
 
-__all__ = ["CHANGE_REPORT_SCHEMA", "ChangeTask", "RowAction", "WrittenChanges", "decode_changes"]
+__all__ = ["ChangeDetail", "ChangeTask", "RowAction", "WrittenChanges", "changes_of"]
 
 RowAction = Literal["copy", "insert", "update", "delete"]
 """What becomes of a row: `copy` writes it as it is and is no change."""
 
-CHANGE_REPORT_SCHEMA = "kind string, payload string, bits binary"
-"""What a change task tells the driver, as a Spark schema.
 
-`add` and `cdc`: a written file as JSON; `counts`: rows by action as JSON; `rows`: key of a file,
-and which of its rows have changed; `source`: which rows of the source have matched; `marks`: last
-value and step of each identity column that was numbered, as JSON; `error`.
-"""
+class ChangeDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a change task tells beside its files; several of them, as a bitmap may be large."""
+
+    counts: dict[int, int] = {}
+    """Rows by action."""
+    marks: IdentityMarks = {}
+    file: int | None = None
+    """Key of a file."""
+    rows: bytes = b""
+    """Which of its rows have changed, as a serialised bitmap."""
+    matched: bytes = b""
+    """Which rows of the source have matched, as a serialised bitmap."""
+
 
 _NO_ACTION = -1
 
@@ -75,7 +88,7 @@ class ChangeTask:
     """For each action, the columns that the query has numbered; by default none."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Reports of `CHANGE_REPORT_SCHEMA`, once all rows are written.
+        """Reports of `REPORT_SCHEMA`, once all rows are written.
 
         Raises:
             StorageFailure: the store refused or failed; the task may be run again.
@@ -83,28 +96,13 @@ class ChangeTask:
         first = next(batches, None)
         if first is None:
             return
-        try:
-            reports = _Changing(self).run(joined_batches(chain([first], batches)))
-        except StorageFailure:
-            raise
-        except DeltaError as error:
-            # Spark would run the task again, to meet the same rows.
-            reports = [("error", encode_error(error), None)]
-        yield pa.record_batch(
-            {
-                "kind": pa.array([each[0] for each in reports], pa.string()),
-                "payload": pa.array([each[1] for each in reports], pa.string()),
-                "bits": pa.array([each[2] for each in reports], pa.binary()),
-            }
-        )
+        rows = joined_batches(chain([first], batches))
+        yield reported(lambda: _Changing(self).run(rows))
 
     @property
     def table(self) -> str:
         """URI of the table."""
         return self.data.location.uri
-
-
-_Report = tuple[str, str, bytes | None]
 
 
 @dataclass(slots=True)
@@ -119,7 +117,7 @@ class _Changing:
     marks: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Last value and step of each identity column that was numbered."""
 
-    def run(self, batches: Iterator[Any]) -> list[_Report]:
+    def run(self, batches: Iterator[Any]) -> Any:
         task = self.task
         schema = task.data.configuration.schema
         store = open_store(task.data.location.uri, task.data.location.options)
@@ -132,16 +130,14 @@ class _Changing:
                 self._take(_Batch.split(task, batch), data, changes)
             added = data.finish().files
             recorded = changes.finish() if changes is not None else ()
-        reports: list[_Report] = [("add", _json(each), None) for each in added]
-        reports += [("cdc", _json(each), None) for each in recorded]
-        reports.append(("counts", _json(dict(self.counts)), None))
+        return report(added, recorded, self._details())
+
+    def _details(self) -> Iterator[ChangeDetail]:
+        yield ChangeDetail(counts=dict(self.counts), marks=self.marks)
         for key, rows in self.changed.items():
-            reports.append(("rows", str(key), rows.serialize()))
-        if self.marks:
-            reports.append(("marks", _json(self.marks), None))
+            yield ChangeDetail(file=key, rows=rows.serialize())
         if self.matched:
-            reports.append(("source", "", self.matched.serialize()))
-        return reports
+            yield ChangeDetail(matched=self.matched.serialize())
 
     def _take(self, batch: _Batch, data: DataFileWriter, changes: ChangeDataWriter | None) -> None:
         acting = batch.actions != _NO_ACTION
@@ -283,10 +279,6 @@ def _known(values: Any) -> Any:
     return np.from_dlpack(known) if len(known) else np.empty(0, dtype=np.int64)
 
 
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
-
-
 @dataclass(frozen=True, slots=True)
 class WrittenChanges:
     """What the tasks of one job wrote, none of it referenced yet."""
@@ -311,35 +303,16 @@ class WrittenChanges:
         )
 
 
-def decode_changes(
-    reports: Sequence[tuple[str, str, bytes | None]],
-) -> tuple[WrittenChanges, DeltaError | None]:
-    """What all tasks did, and the first error that any of them met."""
-    files: list[AddFile] = []
-    change_files: list[AddCDCFile] = []
+def changes_of(reports: Reports[ChangeDetail]) -> WrittenChanges:
+    """What all tasks did together."""
     counts: Counter[int] = Counter()
     rows: dict[int, BitMap64] = {}
-    matched, error = BitMap64(), None
-    marks: dict[str, int] = {}
-    for kind, payload, bits in reports:
-        match kind:
-            case "add":
-                files.append(msgspec.json.decode(payload, type=AddFile))
-            case "cdc":
-                change_files.append(msgspec.json.decode(payload, type=AddCDCFile))
-            case "counts":
-                counts.update(msgspec.json.decode(payload, type=dict[int, int]))
-            case "rows":
-                key = int(payload)
-                rows[key] = rows.get(key, BitMap64()) | BitMap64.deserialize(bytes(bits or b""))
-            case "marks":
-                found = msgspec.json.decode(payload, type=dict[str, tuple[int, int]])
-                for name, (last, step) in found.items():
-                    farther = max if step > 0 else min
-                    marks[name] = farther(marks.get(name, last), last)
-            case "source":
-                matched |= BitMap64.deserialize(bytes(bits or b""))
-            case _:
-                error = error or decode_error(payload)
-    written = WrittenChanges(tuple(files), tuple(change_files), counts, rows, matched, marks)
-    return written, error
+    matched = BitMap64()
+    for each in reports.details:
+        counts.update(each.counts)
+        if each.file is not None:
+            rows[each.file] = rows.get(each.file, BitMap64()) | BitMap64.deserialize(each.rows)
+        if each.matched:
+            matched |= BitMap64.deserialize(each.matched)
+    marks = joined_marks(each.marks for each in reports.details)
+    return WrittenChanges(reports.files, reports.change_files, counts, rows, matched, marks)

@@ -24,13 +24,14 @@ from dagster_delta.engines.spark.changes.assigned_columns import (
     with_fields,
 )
 from dagster_delta.engines.spark.changes.change_tasks import (
-    CHANGE_REPORT_SCHEMA,
+    ChangeDetail,
     ChangeTask,
     RowAction,
     WrittenChanges,
-    decode_changes,
+    changes_of,
 )
 from dagster_delta.engines.spark.changes.copy_tasks import CopyTask
+from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_reports
 from dagster_delta.engines.spark.read.declared_columns import declared_column
 from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX
 from dagster_delta.engines.spark.session.columns import sql_column
@@ -39,7 +40,6 @@ from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spa
 from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
 from dagster_delta.engines.spark.write.identity import identity_value
-from dagster_delta.engines.spark.write.writer import delete_files
 from dagster_delta.engines.statements.assignments import refuse_lacking_fields
 from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues
 from dagster_delta.protocol.schema import DataType, StructField, StructType
@@ -340,18 +340,17 @@ def write_changes(rows: ChangingRows, store: ObjectStore) -> WrittenChanges:
     """
     with spark_failures(table=rows.data.location.uri):
         frame, task = rows.columns(), rows.task()
-    return collect_changes(frame, task, CHANGE_REPORT_SCHEMA, store)
+    return collect_changes(frame, task, store)
 
 
 def collect_changes(
-    frame: DataFrame, task: ChangeTask | CopyTask, schema: str, store: ObjectStore
+    frame: DataFrame, task: ChangeTask | CopyTask, store: ObjectStore
 ) -> WrittenChanges:
     """What the tasks of one job did.
 
     Args:
         frame: what they are given.
         task: what each of them does.
-        schema: of its reports.
         store: store of the table.
 
     Raises:
@@ -360,10 +359,6 @@ def collect_changes(
     """
     with spark_failures(table=store.location.uri):
         reports = collect_counted(
-            frame, lambda rows: rows.mapInArrow(task, schema), table=store.location.uri
+            frame, lambda rows: rows.mapInArrow(task, REPORT_SCHEMA), table=store.location.uri
         )
-    written, error = decode_changes([tuple(each) for each in reports])
-    if error is not None:
-        delete_files(written.paths, store)
-        raise error
-    return written
+    return changes_of(settle_reports(reports, ChangeDetail, store))

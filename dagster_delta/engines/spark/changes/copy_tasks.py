@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,20 +19,16 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from dagster_delta.engines.engine import ReadPlan, RewriteResult, RowRewrite, WriteSpec
-from dagster_delta.engines.spark.write.tasks import encode_error
-from dagster_delta.errors import DeltaError, StorageFailure
+from dagster_delta.engines.spark.changes.change_tasks import ChangeDetail
+from dagster_delta.engines.spark.executor_reports import report, reported
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage import StoreLocation, open_store
 
-__all__ = ["COPIED_FILE_SCHEMA", "COPY_REPORT_SCHEMA", "CopyTask", "encode_copied_files"]
+__all__ = ["COPIED_FILE_SCHEMA", "CopyTask", "encode_copied_files"]
 
 COPIED_FILE_SCHEMA = "file string, matches binary"
 """What a copy task is told, as a Spark schema: a live file as JSON, and which of its rows leave."""
-
-COPY_REPORT_SCHEMA = "kind string, payload string, bits binary"
-"""What it tells the driver, as a Spark schema; see `CHANGE_REPORT_SCHEMA`. Its `counts` are rows
-that left, by 0, and rows that stayed, by 1."""
 
 
 class _CopiedFile(msgspec.Struct, frozen=True):
@@ -79,27 +76,20 @@ class CopyTask:
     """How the rows that leave are recorded; None where they are not."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Reports of `COPY_REPORT_SCHEMA`, once all files of a batch are written.
+        """Reports of `REPORT_SCHEMA`, once all files of a batch are written: rows that left are
+        counted by 0, and rows that stayed by 1.
 
         Raises:
             StorageFailure: the store refused or failed; the task may be run again.
         """
         for batch in batches:
-            if not batch.num_rows:
-                continue
-            try:
-                reports = _reports(self._copy(batch))
-            except StorageFailure:
-                raise
-            except DeltaError as error:
-                reports = [("error", encode_error(error))]
-            yield pa.record_batch(
-                {
-                    "kind": pa.array([kind for kind, _ in reports], pa.string()),
-                    "payload": pa.array([payload for _, payload in reports], pa.string()),
-                    "bits": pa.nulls(len(reports), pa.binary()),
-                }
-            )
+            if batch.num_rows:
+                yield reported(partial(self._report, batch))
+
+    def _report(self, batch: Any) -> Any:
+        done = self._copy(batch)
+        counts = {0: done.num_changed_rows, 1: done.num_copied_rows}
+        return report(done.files, done.change_files, [ChangeDetail(counts=counts)])
 
     def _copy(self, batch: Any) -> RewriteResult:
         from dagster_delta.engines.arrow.row_rewriting import rewrite_rows
@@ -124,12 +114,3 @@ class CopyTask:
         return rewrite_rows(
             RowRewrite(plan, matches, (), True, self.data, change_data=self.change_data)
         )
-
-
-def _reports(result: RewriteResult) -> list[tuple[str, str]]:
-    counts = {0: result.num_changed_rows, 1: result.num_copied_rows}
-    return [
-        *(("add", msgspec.json.encode(each).decode()) for each in result.files),
-        *(("cdc", msgspec.json.encode(each).decode()) for each in result.change_files),
-        ("counts", msgspec.json.encode(counts).decode()),
-    ]

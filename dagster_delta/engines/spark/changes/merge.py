@@ -22,6 +22,7 @@ from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.changes.merge_source import ROW_NUMBER, SparkMergeSource
+from dagster_delta.engines.spark.executor_reports import delete_files
 from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX, read_frame
 from dagster_delta.engines.spark.read.row_positions import (
     FileIndex,
@@ -31,7 +32,6 @@ from dagster_delta.engines.spark.read.row_positions import (
 from dagster_delta.engines.spark.session.columns import quote, sql_column
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import functions_of
-from dagster_delta.engines.spark.write.writer import delete_files
 from dagster_delta.engines.statements.merge_clauses import (
     SOURCE,
     TARGET,

@@ -27,16 +27,16 @@ from dagster_delta.engines.spark.changes.changed_rows import (
 )
 from dagster_delta.engines.spark.changes.copy_tasks import (
     COPIED_FILE_SCHEMA,
-    COPY_REPORT_SCHEMA,
     CopyTask,
     encode_copied_files,
 )
+from dagster_delta.engines.spark.executor_reports import delete_files
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.read.row_positions import FileIndex, collect_rows
 from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
-from dagster_delta.engines.spark.write.writer import delete_files, write_frame
+from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.features.change_data import (
@@ -140,7 +140,7 @@ class _Rewriting:
         told = encode_copied_files(files, rewrite.matches)
         named = frame_of(self._session, told, COPIED_FILE_SCHEMA)
         spread = named.repartition(min(files.num_rows, _MAX_COPY_TASKS))
-        return collect_changes(spread, task, COPY_REPORT_SCHEMA, self._store)
+        return collect_changes(spread, task, self._store)
 
     def _changing(self) -> ChangingRows:
         rewrite = self._rewrite

@@ -18,6 +18,7 @@ from dagster_delta.errors import (
 
 __all__ = [
     "executor_failure",
+    "executor_failures",
     "is_missing_file_system",
     "missing_data_file",
     "read_failure",
@@ -87,6 +88,23 @@ def executor_failure(error: Exception, *, table: str) -> DeltaError | None:
             )
         return _unreadable_file(match["reason"], match["file"], table=table)
     return None
+
+
+@contextmanager
+def executor_failures(*, table: str) -> Iterator[None]:
+    """Turns what Spark raises for an error on an executor into errors of this library, and leaves
+    what it raises for the query.
+
+    Raises:
+        DeltaError: see `executor_failure`.
+    """
+    try:
+        yield
+    except Exception as error:
+        failure = executor_failure(error, table=table)
+        if failure is None:
+            raise
+        raise failure from error
 
 
 def _unreadable_file(reason: str, file: str, *, table: str) -> DeltaError:

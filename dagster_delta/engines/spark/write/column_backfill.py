@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,12 +15,15 @@ import pyarrow as pa
 
 from dagster_delta.engines.arrow.column_backfill import backfill_files
 from dagster_delta.engines.engine import Backfilled, Problems, ReadPlan, WriteSpec
+from dagster_delta.engines.spark.executor_reports import (
+    REPORT_SCHEMA,
+    delete_files,
+    report,
+    reported,
+    settle_reports,
+)
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import frame_of
-from dagster_delta.engines.spark.write.tasks import decode_error, encode_error
-from dagster_delta.engines.spark.write.writer import delete_files
-from dagster_delta.errors import DeltaError, StorageFailure
-from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage import StoreLocation, open_store
 
@@ -31,18 +35,14 @@ __all__ = ["backfill_on_spark"]
 TASK_BYTES = 128 * 1024 * 1024
 """Bytes of data files that one task writes again."""
 
-_REPORT_SCHEMA = "report binary"
 
+class _BackfillDetail(msgspec.Struct, frozen=True):
+    """What a task tells beside its files."""
 
-class _Report(msgspec.Struct, frozen=True):
-    """What a task tells the driver."""
-
-    files: tuple[AddFile, ...] = ()
-    num_rows: int = 0
-    num_nulled: int = 0
-    num_problems: int = 0
-    examples: tuple[str, ...] = ()
-    error: str | None = None
+    num_rows: int
+    num_nulled: int
+    num_problems: int
+    examples: tuple[str, ...]
 
 
 def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession) -> Backfilled:
@@ -62,25 +62,17 @@ def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession)
     shares = pa.table({"files": pa.array([_encode(each) for each in _shares(plan.files)])})
     with spark_failures(table=spec.location.uri):
         frame = frame_of(session, shares, "files binary").repartition(shares.num_rows)
-        rows = frame.mapInArrow(task, _REPORT_SCHEMA).collect()
-    reports = [msgspec.msgpack.decode(bytes(each["report"]), type=_Report) for each in rows]
-    return _joined(reports, plan)
-
-
-def _joined(reports: list[_Report], plan: ReadPlan) -> Backfilled:
-    files = tuple(file for each in reports for file in each.files)
+        rows = frame.mapInArrow(task, REPORT_SCHEMA).collect()
+    reports = settle_reports(rows, _BackfillDetail, plan.store)
     problems = Problems()
-    for each in reports:
+    for each in reports.details:
         problems.join(Problems(each.num_problems, list(each.examples)))
-    error = next((each.error for each in reports if each.error is not None), None)
-    if error is not None or problems.num_rows:
-        delete_files([each.path for each in files], plan.store)
-    if error is not None:
-        raise decode_error(error)
+    if problems.num_rows:
+        delete_files(reports.paths, plan.store)
     return Backfilled(
-        () if problems.num_rows else files,
-        sum(each.num_rows for each in reports),
-        sum(each.num_nulled for each in reports),
+        () if problems.num_rows else reports.files,
+        sum(each.num_rows for each in reports.details),
+        sum(each.num_nulled for each in reports.details),
         problems,
     )
 
@@ -112,24 +104,15 @@ class BackfillTask:
                     files=_decode(share),
                     columns=self.columns,
                 )
-                report = msgspec.msgpack.encode(self._run(plan))
-                yield pa.record_batch({"report": pa.array([report], pa.binary())})
+                yield reported(partial(self._fill, plan))
 
-    def _run(self, plan: ReadPlan) -> _Report:
-        try:
-            done = backfill_files(plan, self.spec)
-        except StorageFailure:
-            raise
-        except DeltaError as error:
-            # Spark would run the task again, to meet the same file.
-            return _Report(error=encode_error(error))
-        return _Report(
-            done.files,
-            done.num_rows,
-            done.num_nulled,
-            done.problems.num_rows,
-            tuple(done.problems.examples),
+    def _fill(self, plan: ReadPlan) -> Any:
+        done = backfill_files(plan, self.spec)
+        problems = done.problems
+        detail = _BackfillDetail(
+            done.num_rows, done.num_nulled, problems.num_rows, tuple(problems.examples)
         )
+        return report(done.files, details=[detail])
 
 
 def _shares(files: Any) -> Iterator[Any]:

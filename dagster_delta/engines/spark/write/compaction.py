@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,16 +22,11 @@ from dagster_delta.engines.arrow.compaction import compact_files
 from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
 from dagster_delta.engines.spark.engine import SparkEngine
-from dagster_delta.engines.spark.session.errors import executor_failure
+from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, reported, settle_reports
+from dagster_delta.engines.spark.session.errors import executor_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
-from dagster_delta.engines.spark.write.tasks import (
-    REPORT_SCHEMA,
-    decode_reports,
-    report_error,
-    report_result,
-)
-from dagster_delta.engines.spark.write.writer import delete_files, write_frame
-from dagster_delta.errors import DeltaError, StorageFailure
+from dagster_delta.engines.spark.write.tasks import WriteDetail, report_result, result_of
+from dagster_delta.engines.spark.write.writer import write_frame
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage import StoreLocation, open_store
 
@@ -65,18 +61,9 @@ def compact_on_spark(
     )
     encoded = pa.table({"files": pa.array([_encode(each.files) for each in groups], pa.binary())})
     frame = frame_of(session, encoded, _GROUP_SCHEMA).repartition(len(groups))
-    try:
+    with executor_failures(table=spec.location.uri):
         reports = frame.mapInArrow(task, REPORT_SCHEMA).collect()
-    except Exception as error:
-        failure = executor_failure(error, table=spec.location.uri)
-        if failure is None:
-            raise
-        raise failure from error
-    result, data_error = decode_reports([(each["kind"], each["payload"]) for each in reports])
-    if data_error is not None:
-        delete_files([each.path for each in result.files], first.store)
-        raise data_error
-    return result
+    return result_of(settle_reports(reports, WriteDetail, first.store))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +84,10 @@ class _CompactionTask:
                 plan = ReadPlan(
                     store, self.version, self.configuration, _decode(group), self.columns
                 )
-                try:
-                    written = compact_files([plan], self.spec)
-                except StorageFailure:
-                    raise
-                except DeltaError as error:
-                    yield report_error(error)
-                else:
-                    yield report_result(written)
+                yield reported(partial(self._compact, plan))
+
+    def _compact(self, plan: ReadPlan) -> Any:
+        return report_result(compact_files([plan], self.spec))
 
 
 def _encode(files: Any) -> bytes:

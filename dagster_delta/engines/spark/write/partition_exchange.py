@@ -36,18 +36,15 @@ from dagster_delta.engines.rows.partition_split import (
     PartitionKey,
     split_by_partition,
 )
-from dagster_delta.engines.spark.write.tasks import (
-    WriteTask,
-    concatenated,
+from dagster_delta.engines.spark.executor_reports import (
     encode_error,
     report_encoded_errors,
-    report_error,
-    report_result,
+    reported,
 )
+from dagster_delta.engines.spark.write.tasks import WriteTask, concatenated, report_result
 from dagster_delta.errors import DeltaError, StorageFailure
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import open_store
-from dagster_delta.storage.object_store import ObjectStore
 
 __all__ = ["PACKED_PARTITION", "PACKED_SCHEMA", "PackTask", "UnpackTask", "slice_size_bytes"]
 
@@ -55,7 +52,7 @@ PACKED_SCHEMA = "partition string, kind string, name string, position int, count
 """What is shuffled, as a Spark schema: slices of packs, `count` to a pack.
 
 A pack holds rows of one partition: of kind `rows` as a serialised record batch, of kind `group` as
-an encoded row group. Of kind `error` it holds an error as JSON.
+an encoded row group. Of kind `error` it holds an error, see `encode_error`.
 """
 
 PACKED_PARTITION = "partition"
@@ -105,7 +102,7 @@ class PackTask:
                     yield from waiting.add(key, rows)
             yield from waiting.pack_all()
         except DeltaError as error:
-            yield _packed((), "error", "", pa.array([encode_error(error).encode()], pa.binary()))
+            yield _packed((), "error", "", pa.array([encode_error(error)], pa.binary()))
 
 
 @dataclass(slots=True)
@@ -192,22 +189,16 @@ class UnpackTask:
         first = next(batches, None)
         if first is None:
             return
-        location = self.spec.location
-        errors: list[str] = []
-        try:
-            store = open_store(location.uri, location.options)
-            written = self._write(chain([first], batches), errors, store)
-        except StorageFailure:
-            raise
-        except DeltaError as error:
-            yield report_error(error)
-        else:
-            yield report_result(written)
+        rows = chain([first], batches)
+        errors: list[bytes] = []
+        yield reported(lambda: report_result(self._write(rows, errors)))
         if errors:
             yield report_encoded_errors(errors)
 
-    def _write(self, batches: Iterator[Any], errors: list[str], store: ObjectStore) -> WriteResult:
+    def _write(self, batches: Iterator[Any], errors: list[bytes]) -> WriteResult:
         """Write all packs but errors, which are added to `errors`."""
+        location = self.spec.location
+        store = open_store(location.uri, location.options)
         schema = to_arrow_schema(self.spec.configuration.schema)
         format_ = FileFormat.of(self.spec)
         with DataFileWriter(schema, self.spec, store) as writer:
@@ -217,7 +208,7 @@ class UnpackTask:
                 elif kind == "group":
                     writer.add_encoded(key, EncodedRowGroup.of_bytes(data, format_))
                 else:
-                    errors.append(data.to_pybytes().decode())
+                    errors.append(data.to_pybytes())
             return writer.finish()
 
 

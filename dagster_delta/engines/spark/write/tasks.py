@@ -6,7 +6,7 @@ An executor must be able to import this package and pyarrow.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,14 @@ from dagster_delta.engines.parquet.read.data_file_reader import (
 )
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.writer import write_data_files
+from dagster_delta.engines.spark.executor_reports import (
+    IdentityMarks,
+    Reports,
+    joined_marks,
+    report,
+    reported,
+)
 from dagster_delta.engines.values.store_assignment import assign_batches
-from dagster_delta.errors import DeltaError, StorageFailure
-from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_values import IdentityColumn
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.table_configuration import TableConfiguration
@@ -40,29 +45,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FILE_SCHEMA",
-    "REPORT_SCHEMA",
     "ReadTask",
+    "WriteDetail",
     "WriteTask",
     "concatenated",
-    "decode_error",
-    "decode_reports",
-    "encode_error",
     "encode_files",
     "joined_batches",
-    "report_encoded_errors",
-    "report_error",
     "report_result",
+    "result_of",
 ]
 
 FILE_SCHEMA = "file string"
 """What a read task is told, as a Spark schema: one live file as JSON per row."""
-
-REPORT_SCHEMA = "kind string, payload string"
-"""What a write task tells the driver, as a Spark schema.
-
-`add`: an AddFile as JSON; `rows`: how many rows its files hold; `marks`: the last value of each
-identity column that was numbered, as JSON; `error`: a `DeltaError` as JSON.
-"""
 
 _TASK_BATCH_ROWS = 65_536
 _TASK_BATCH_BYTES = 32 * 1024 * 1024
@@ -163,11 +157,7 @@ def _file_table(rows: Sequence[_FileRow]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Writes the rows of one Spark partition as data files, and reports them.
-
-    A data error is reported instead of raised: Spark would run the task again, to meet the same
-    rows, and in the end keep only the text of the error.
-    """
+    """Writes the rows of one Spark partition as data files, and reports them."""
 
     spec: WriteSpec
     columns: tuple[str, ...]
@@ -183,18 +173,16 @@ class WriteTask:
         first = next(batches, None)
         if first is None:
             return
+        rows = chain([first], batches)
+        yield reported(lambda: self._write(rows))
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> Any:
         location = self.spec.location
-        try:
-            store = open_store(location.uri, location.options)
-            checked = _CheckedRows(self, chain([first], batches))
-            schema = to_arrow_schema(self.spec.configuration.schema)
-            result = write_data_files(checked.conforming(), schema, self.spec, store)
-        except StorageFailure:
-            raise
-        except DeltaError as error:
-            yield report_error(error)
-        else:
-            yield _reports(_result_reports(replace(result, high_water_marks=checked.marks)))
+        store = open_store(location.uri, location.options)
+        checked = _CheckedRows(self, batches)
+        schema = to_arrow_schema(self.spec.configuration.schema)
+        result = write_data_files(checked.conforming(), schema, self.spec, store)
+        return report_result(result, checked.marks)
 
     def conforming(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows as they will be stored: batches of the table's schema.
@@ -217,8 +205,8 @@ class _CheckedRows:
     batches: Iterator[Any]
     checks: list[Any] = field(default_factory=list)
     """Results of the constraints for the rows of the batch that is being cast."""
-    marks: dict[str, int] = field(default_factory=dict)
-    """The last value so far of each identity column that was numbered."""
+    marks: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Last value so far and step of each identity column that was numbered."""
 
     def conforming(self) -> Iterator[Any]:
         """Record batches of the table's schema in which every row satisfies every constraint."""
@@ -251,8 +239,8 @@ class _CheckedRows:
         bounds = pc.min_max(values)
         for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
             if bound is not None:
-                known = self.marks.get(identity.column, bound)
-                self.marks[identity.column] = identity.farther(known, bound)
+                known, _ = self.marks.get(identity.column, (bound, identity.step))
+                self.marks[identity.column] = (identity.farther(known, bound), identity.step)
 
     def _rows(self, batch: Any) -> Any:
         names = self.task.columns
@@ -290,97 +278,29 @@ def concatenated(batches: list[Any]) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
 
-def _reports(rows: list[tuple[str, str]]) -> Any:
-    return pa.record_batch(
-        {
-            "kind": pa.array([kind for kind, _ in rows], pa.string()),
-            "payload": pa.array([payload for _, payload in rows], pa.string()),
-        }
-    )
+class WriteDetail(msgspec.Struct, frozen=True):
+    """What a task that writes tells beside its files."""
+
+    num_rows: int
+    """Rows of the files."""
+    marks: IdentityMarks
 
 
-def report_result(result: WriteResult) -> Any:
-    """A `pyarrow.RecordBatch` of `REPORT_SCHEMA` about files that a task wrote."""
-    return _reports(_result_reports(result))
-
-
-def report_error(error: DeltaError) -> Any:
-    """A `pyarrow.RecordBatch` of `REPORT_SCHEMA` about an error that no repetition would mend."""
-    return report_encoded_errors([encode_error(error)])
-
-
-def report_encoded_errors(errors: Sequence[str]) -> Any:
-    """The same about errors that `encode_error` has encoded."""
-    return _reports([("error", each) for each in errors])
-
-
-def _result_reports(result: WriteResult) -> list[tuple[str, str]]:
-    adds = [("add", msgspec.json.encode(each).decode()) for each in result.files]
-    rows = ("rows", str(result.num_rows))
-    return [*adds, rows, ("marks", msgspec.json.encode(result.high_water_marks).decode())]
-
-
-def decode_reports(
-    reports: list[tuple[str, str]], identities: Sequence[IdentityColumn] = ()
-) -> tuple[WriteResult, DeltaError | None]:
-    """All files that the tasks wrote, and the first error that any of them met.
+def report_result(result: WriteResult, marks: IdentityMarks | None = None) -> Any:
+    """The report of a task, a `pyarrow.RecordBatch`.
 
     Args:
-        reports: kind and payload, of all tasks.
-        identities: the columns that the tasks numbered.
+        result: what it wrote.
+        marks: of the columns that it numbered.
     """
-    files = tuple(
-        msgspec.json.decode(payload, type=AddFile) for kind, payload in reports if kind == "add"
+    return report(result.files, details=[WriteDetail(result.num_rows, marks or {})])
+
+
+def result_of(reports: Reports[WriteDetail]) -> WriteResult:
+    """What all tasks wrote together."""
+    return WriteResult(
+        reports.files,
+        sum(each.num_rows for each in reports.details),
+        sum(each.size_bytes for each in reports.files),
+        joined_marks(each.marks for each in reports.details),
     )
-    num_rows = sum(int(payload) for kind, payload in reports if kind == "rows")
-    error = next((decode_error(payload) for kind, payload in reports if kind == "error"), None)
-    marks: dict[str, int] = {}
-    for found in (json for kind, json in reports if kind == "marks"):
-        values = msgspec.json.decode(found, type=dict[str, int])
-        for each in identities:
-            if each.column in values:
-                value = values[each.column]
-                marks[each.column] = each.farther(marks.get(each.column, value), value)
-    size_bytes = sum(each.size_bytes for each in files)
-    return WriteResult(files, num_rows, size_bytes, marks), error
-
-
-class _ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    kind: str
-    message: str
-    table: str | None = None
-    version: int | None = None
-    file: str | None = None
-    column: str | None = None
-    examples: tuple[str, ...] = ()
-
-
-def encode_error(error: DeltaError) -> str:
-    """An error as `decode_error` reads it."""
-    report = _ErrorReport(
-        kind=type(error).__name__,
-        message=error.message,
-        table=error.table,
-        version=error.version,
-        file=error.file,
-        column=error.column,
-        examples=error.examples,
-    )
-    return msgspec.json.encode(report).decode()
-
-
-def decode_error(payload: str) -> DeltaError:
-    """The error that a task reported, as if it had been raised here."""
-    from dagster_delta import errors
-
-    report = msgspec.json.decode(payload, type=_ErrorReport)
-    kind = getattr(errors, report.kind, DeltaError)
-    error: DeltaError = kind(
-        report.message,
-        table=report.table,
-        version=report.version,
-        file=report.file,
-        column=report.column,
-        examples=report.examples,
-    )
-    return error

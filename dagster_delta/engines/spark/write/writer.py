@@ -5,15 +5,14 @@ The rows never reach the driver, and the DataFrame is evaluated once, or anew if
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from dagster_delta.engines.engine import WriteResult, WriteSpec
-from dagster_delta.engines.spark.session.errors import executor_failure
+from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, settle_reports
+from dagster_delta.engines.spark.session.errors import executor_failures
 from dagster_delta.engines.spark.session.session import MAX_RECORDS, functions_of, session_conf
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
 from dagster_delta.engines.spark.write.partition_exchange import (
@@ -23,21 +22,17 @@ from dagster_delta.engines.spark.write.partition_exchange import (
     UnpackTask,
     slice_size_bytes,
 )
-from dagster_delta.engines.spark.write.tasks import REPORT_SCHEMA, WriteTask, decode_reports
+from dagster_delta.engines.spark.write.tasks import WriteDetail, WriteTask, result_of
 from dagster_delta.engines.spark.write.written_rows import WrittenRows
 from dagster_delta.engines.values.store_assignment import assign_batches
-from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["delete_files", "write_frame"]
-
-_LOG = logging.getLogger(__name__)
+__all__ = ["write_frame"]
 
 
 def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteResult:
@@ -56,24 +51,13 @@ def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteR
     rows = WrittenRows.of(frame, spec)
     _check_columns(rows.schema, spec)
     rows = rows.completed()
-    try:
+    with executor_failures(table=spec.location.uri):
         reports = collect_counted(
             rows.frame,
             lambda frame: _reporting(replace(rows, frame=frame)),
             table=spec.location.uri,
         )
-    except Exception as error:
-        failure = executor_failure(error, table=spec.location.uri)
-        if failure is None:
-            raise
-        raise failure from error
-    result, data_error = decode_reports(
-        [(each["kind"], each["payload"]) for each in reports], spec.values.identities
-    )
-    if data_error is not None:
-        delete_files([each.path for each in result.files], store)
-        raise data_error
-    return result
+    return result_of(settle_reports(reports, WriteDetail, store))
 
 
 def _reporting(rows: WrittenRows) -> DataFrame:
@@ -95,22 +79,3 @@ def _check_columns(schema: StructType, spec: WriteSpec) -> None:
     )
     reader = pa.RecordBatchReader.from_batches(to_arrow_schema(schema), iter(()))
     assign_batches(reader, target, table=spec.location.uri)
-
-
-def delete_files(paths: Sequence[str], store: ObjectStore) -> None:
-    """Delete files that were written for nothing, as far as the store lets it.
-
-    Args:
-        paths: as the log would spell them.
-        store: store of the table.
-    """
-    try:
-        store.delete([decode_path(each) for each in paths])
-    except (DeltaError, OSError):
-        # The error in the data matters more; VACUUM finds what is left.
-        _LOG.warning(
-            "%d unreferenced data files may be left in %s",
-            len(paths),
-            store.location.uri,
-            exc_info=True,
-        )

@@ -1,0 +1,216 @@
+"""What the tasks of a job tell the driver: one form for all of them. Nothing here needs Spark.
+
+An error in the data is reported instead of raised: Spark would run the task again, to meet the same
+rows, and in the end keep only the text of the error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from dagster_delta.errors import DeltaError, StorageFailure
+from dagster_delta.protocol.actions import AddCDCFile, AddFile
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.object_store import ObjectStore
+
+__all__ = [
+    "REPORT_SCHEMA",
+    "IdentityMarks",
+    "Reports",
+    "decode_reports",
+    "delete_files",
+    "encode_error",
+    "joined_marks",
+    "report",
+    "report_encoded_errors",
+    "reported",
+    "settle_reports",
+]
+
+_LOG = logging.getLogger(__name__)
+
+REPORT_SCHEMA = "kind string, payload binary"
+"""Rows of a report, as a Spark schema, the payload in MessagePack.
+
+`add` and `cdc`: a file that was written; `detail`: a value of the type that the task has for all
+else; `error`: a `DeltaError`.
+"""
+
+IdentityMarks = Mapping[str, tuple[int, int]]
+"""Last value and step, by logical name of each identity column that was numbered."""
+
+_Detail = TypeVar("_Detail", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Reports(Generic[_Detail]):
+    """What all tasks of a job reported."""
+
+    files: tuple[AddFile, ...]
+    """None of them referenced yet; so the next."""
+    change_files: tuple[AddCDCFile, ...]
+    details: tuple[_Detail, ...]
+    error: DeltaError | None
+    """The first that any of them met."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every file that was written, as the log spells it."""
+        data, changes = self.files, self.change_files
+        return (*(each.path for each in data), *(each.path for each in changes))
+
+
+def report(
+    files: Iterable[AddFile] = (),
+    change_files: Iterable[AddCDCFile] = (),
+    details: Iterable[msgspec.Struct] = (),
+) -> Any:
+    """A `pyarrow.RecordBatch` of `REPORT_SCHEMA` about what a task did."""
+    encode = msgspec.msgpack.encode
+    return _batch(
+        [
+            *(("add", encode(each)) for each in files),
+            *(("cdc", encode(each)) for each in change_files),
+            *(("detail", encode(each)) for each in details),
+        ]
+    )
+
+
+def reported(work: Callable[[], Any]) -> Any:
+    """The report that work makes, or one of the error that no repetition would mend.
+
+    Raises:
+        StorageFailure: the store refused or failed; the task may be run again.
+    """
+    try:
+        return work()
+    except StorageFailure:
+        raise
+    except DeltaError as error:
+        return report_encoded_errors([encode_error(error)])
+
+
+def report_encoded_errors(errors: Sequence[bytes]) -> Any:
+    """A `pyarrow.RecordBatch` of `REPORT_SCHEMA` about errors that `encode_error` has encoded."""
+    return _batch([("error", each) for each in errors])
+
+
+def _batch(rows: Sequence[tuple[str, bytes]]) -> Any:
+    return pa.record_batch(
+        {
+            "kind": pa.array([kind for kind, _ in rows], pa.string()),
+            "payload": pa.array([payload for _, payload in rows], pa.binary()),
+        }
+    )
+
+
+def settle_reports(
+    rows: Iterable[Sequence[Any]], detail: type[_Detail], store: ObjectStore
+) -> Reports[_Detail]:
+    """What the tasks of a job reported, where all of them succeeded.
+
+    Args:
+        rows: of `REPORT_SCHEMA`, from all tasks.
+        detail: type of the details.
+        store: store of the table.
+
+    Raises:
+        DeltaError: that a task reported; the files of all tasks are deleted as far as the store
+            lets it.
+    """
+    reports = decode_reports(rows, detail)
+    if reports.error is not None:
+        delete_files(reports.paths, store)
+        raise reports.error
+    return reports
+
+
+def decode_reports(rows: Iterable[Sequence[Any]], detail: type[_Detail]) -> Reports[_Detail]:
+    """What the tasks of a job reported. Takes the arguments of `settle_reports`."""
+    payloads: dict[str, list[bytes]] = {"add": [], "cdc": [], "detail": [], "error": []}
+    for kind, payload in rows:
+        payloads[kind].append(bytes(payload))
+    decode = msgspec.msgpack.decode
+    return Reports(
+        tuple(decode(each, type=AddFile) for each in payloads["add"]),
+        tuple(decode(each, type=AddCDCFile) for each in payloads["cdc"]),
+        tuple(decode(each, type=detail) for each in payloads["detail"]),
+        _decode_error(payloads["error"][0]) if payloads["error"] else None,
+    )
+
+
+def joined_marks(marks: Iterable[IdentityMarks]) -> dict[str, int]:
+    """The last value that any of the tasks gave out, by identity column."""
+    last: dict[str, int] = {}
+    for found in marks:
+        for name, (value, step) in found.items():
+            farther = max if step > 0 else min
+            last[name] = farther(last.get(name, value), value)
+    return last
+
+
+def delete_files(paths: Sequence[str], store: ObjectStore) -> None:
+    """Delete files that were written for nothing, as far as the store lets it.
+
+    Args:
+        paths: as the log would spell them.
+        store: store of the table.
+    """
+    try:
+        store.delete([decode_path(each) for each in paths])
+    except (DeltaError, OSError):
+        # The error in the data matters more; VACUUM finds what is left.
+        _LOG.warning(
+            "%d unreferenced data files may be left in %s",
+            len(paths),
+            store.location.uri,
+            exc_info=True,
+        )
+
+
+class _ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    kind: str
+    message: str
+    table: str | None = None
+    version: int | None = None
+    file: str | None = None
+    column: str | None = None
+    examples: tuple[str, ...] = ()
+
+
+def encode_error(error: DeltaError) -> bytes:
+    """An error for `report_encoded_errors`."""
+    return msgspec.msgpack.encode(
+        _ErrorReport(
+            kind=type(error).__name__,
+            message=error.message,
+            table=error.table,
+            version=error.version,
+            file=error.file,
+            column=error.column,
+            examples=error.examples,
+        )
+    )
+
+
+def _decode_error(payload: bytes) -> DeltaError:
+    """The error that a task reported, as if it had been raised here."""
+    from dagster_delta import errors
+
+    found = msgspec.msgpack.decode(payload, type=_ErrorReport)
+    kind = getattr(errors, found.kind, DeltaError)
+    error: DeltaError = kind(
+        found.message,
+        table=found.table,
+        version=found.version,
+        file=found.file,
+        column=found.column,
+        examples=found.examples,
+    )
+    return error
