@@ -9,7 +9,7 @@ Spec: Checkpoints; Checkpoint Schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -201,10 +201,17 @@ class CheckpointPart:
         Raises:
             CorruptLog: the file is damaged, or an action misses what it must have.
         """
+        return self._read_actions(_MARKERS)
+
+    def read_sidecars(self) -> list[SidecarFile]:
+        """The sidecars that the file names. Raises as `read_table_actions` does."""
+        return self._read_actions(("sidecar",)).sidecars
+
+    def _read_actions(self, kinds: Iterable[str]) -> TableActions:
         found = TableActions()
-        kinds = {kind for kind in _MARKERS if self.has(kind, _MARKERS[kind])}
+        present = {kind for kind in kinds if self.has(kind, _MARKERS[kind])}
         with corruption_named(self.path):
-            for kind, action in self._rows_of(kinds):
+            for kind, action in self._rows_of(present):
                 _take_table_action(found, kind, action)
         return found
 

@@ -24,7 +24,7 @@ from dagster_delta.errors import (
     MissingProtocol,
     VersionNotFound,
 )
-from dagster_delta.protocol.actions import Metadata, Protocol
+from dagster_delta.protocol.actions import Metadata, Protocol, SidecarFile
 from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
 from dagster_delta.protocol.log.commit_file import (
@@ -60,6 +60,7 @@ from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 __all__ = [
     "EMPTY_CHECKPOINT",
     "OpenCheckpoint",
+    "check_sidecar_sizes",
     "configuration_of",
     "extended_segment",
     "find_segment",
@@ -72,6 +73,7 @@ __all__ = [
     "read_commit",
     "read_commits",
     "read_last_checkpoint",
+    "read_sidecars",
 ]
 
 # Enough to hide the latency of an object store; a local disk is read by the caller's thread.
@@ -81,6 +83,10 @@ _DOWNLOAD_BYTES = 4 * 1024 * 1024
 
 # The last version that a name of the log has room for.
 _MAX_VERSION = 10**20 - 1
+
+_WITHOUT_CHECKPOINT = (
+    "restore it from a copy, or remove the checkpoint if every commit before it is still there"
+)
 
 _Read = TypeVar("_Read")
 
@@ -345,6 +351,49 @@ def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenChec
     return OpenCheckpoint(found, tuple(manifests), tuple(parts))
 
 
+def read_sidecars(store: ObjectStore, checkpoint: CheckpointFiles | None) -> list[SidecarFile]:
+    """The sidecars that a checkpoint names; none where there is no checkpoint.
+
+    Raises:
+        CorruptLog: a file of the checkpoint is damaged or missing.
+    """
+    found: list[SidecarFile] = []
+    if checkpoint is None:
+        return found
+    for file in checkpoint.files:
+        if file.path.endswith(".json"):
+            data = _read_existing(store.read, file.path)
+            actions = decode_actions(data, version=checkpoint.version, path=file.path)
+            found += actions.sidecars
+        else:
+            found += _part(store, file.path, file.size_bytes).read_sidecars()
+    return found
+
+
+def check_sidecar_sizes(store: ObjectStore, sidecars: Sequence[SidecarFile]) -> None:
+    """Compare the sizes of sidecars with those that their checkpoint says; none of them is read.
+
+    Raises:
+        CorruptLog: one is missing, or has another size.
+        StorageFailure.
+    """
+    paths = [sidecar_path(sidecar.path) for sidecar in sidecars]
+    if len(paths) < 2 or store.local_path(LOG_DIRECTORY) is not None:
+        found = [store.head(path) for path in paths]
+    else:
+        with ThreadPoolExecutor(min(_CONCURRENT_READS, len(paths))) as pool:
+            found = list(pool.map(store.head, paths))
+    for sidecar, path, meta in zip(sidecars, paths, found, strict=True):
+        if meta is None:
+            raise _missing(path)
+        if meta.size_bytes != sidecar.size_in_bytes:
+            raise CorruptLog(
+                f"A sidecar has {meta.size_bytes} bytes, and the checkpoint says that it has "
+                f"{sidecar.size_in_bytes}: it is cut or changed; {_WITHOUT_CHECKPOINT}",
+                file=path,
+            )
+
+
 def _part(store: ObjectStore, path: str, size_bytes: int) -> CheckpointPart:
     is_remote = store.local_path(path) is None
     if is_remote and size_bytes <= _DOWNLOAD_BYTES:
@@ -374,11 +423,11 @@ def _read_existing(read: Callable[[str], _Read], path: str) -> _Read:
     try:
         return read(path)
     except FileNotFoundError as error:
-        raise CorruptLog(
-            "A file of the checkpoint is missing; restore it from a copy, or remove the "
-            "checkpoint if every commit before it is still there",
-            file=path,
-        ) from error
+        raise _missing(path) from error
+
+
+def _missing(path: str) -> CorruptLog:
+    return CorruptLog(f"A file of the checkpoint is missing; {_WITHOUT_CHECKPOINT}", file=path)
 
 
 def configuration_of(protocol: Protocol | None, metadata: Metadata | None) -> TableConfiguration:

@@ -61,7 +61,13 @@ from dagster_delta.table.log.columns import (
     with_merged_chunks,
 )
 from dagster_delta.table.log.fallback import LogFallback, begun
-from dagster_delta.table.log.reader import EMPTY_CHECKPOINT, open_checkpoint, read_commits
+from dagster_delta.table.log.reader import (
+    EMPTY_CHECKPOINT,
+    check_sidecar_sizes,
+    open_checkpoint,
+    read_commits,
+    read_sidecars,
+)
 
 __all__ = ["LogState"]
 
@@ -79,6 +85,7 @@ class _Source:
         self._read = read
         self._lock = RLock()
         self.loaded: tuple[LogBase, tuple[LogTail, ...]] | None = None
+        self.has_checked_sidecars = False
 
     def load(self) -> tuple[LogBase, tuple[LogTail, ...]]:
         with self._lock:
@@ -164,26 +171,29 @@ class LogState:
         return LogState(source, fallback, (tail,), newest_is_whole=is_own)
 
     @_despite_damage
-    def check_newest_commit(self) -> None:
+    def check_newest_commit(self, *, may_have_sidecars: bool) -> None:
         """Decode the newest commit as far as readers ever do, unless that was done.
 
         A version checksum says what a write has to know, so that nobody may have read the commit
-        that it speaks of. Where the checkpoint has been opened, the footers of its files are read.
+        that it speaks of, or the checkpoint before that.
+
+        Args:
+            may_have_sidecars: whether to look for the sidecars of the checkpoint as well.
 
         Raises:
-            CorruptLog: it is empty, cut or changed, or holds a value of a wrong type.
+            CorruptLog: it is empty, cut or changed, or holds a value of a wrong type, or a sidecar
+                is missing or has another size than the checkpoint says.
             LogGap: it has disappeared.
             StorageFailure: the store refused or failed.
         """
         with self._lock:
             if self._newest_is_whole:
                 return
+            if may_have_sidecars:
+                self._check_sidecars()
             tails = self._later
             if self._source.loaded is not None:
-                base, read = self._source.loaded
-                tails = (*read, *tails)
-                for part in base.parts if base.masks is None else ():
-                    part.check_footer()
+                tails = (*self._source.loaded[1], *tails)
             newest = _commits(tails)[-1:]
             if not newest and self._source.loaded is None:
                 newest = list(
@@ -192,6 +202,17 @@ class LogState:
                 decode_tail(newest)
             check_file_actions(newest)
             self._newest_is_whole = True
+
+    def _check_sidecars(self) -> None:
+        if self._source.has_checked_sidecars:
+            return
+        store, base = self._fallback.store, (self._source.loaded or (None,))[0]
+        if base is None:
+            check_sidecar_sizes(store, read_sidecars(store, self._fallback.segment.checkpoint))
+        elif base.masks is None:
+            # Otherwise they were read.
+            check_sidecar_sizes(store, base.actions.sidecars)
+        self._source.has_checked_sidecars = True
 
     @property
     def damaged_files(self) -> tuple[str, ...]:

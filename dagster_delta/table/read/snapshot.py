@@ -300,12 +300,13 @@ class Snapshot:
 
         Raises:
             CorruptLog: the newest commit is empty, cut or changed, or holds a value of a wrong
-                type, or a file of the checkpoint is damaged.
+                type, or a sidecar of the checkpoint is missing or has another size than it says.
             LogGap: it has disappeared.
             StorageFailure: the store refused or failed.
         """
         with located(self.store, self.version):
-            self._state.check_newest_commit()
+            has_sidecars = self.configuration.supports("v2Checkpoint")
+            self._state.check_newest_commit(may_have_sidecars=has_sidecars)
 
     @property
     def max_file_actions(self) -> int:
