@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.cached_property import cached_property
+from dagster_delta.engines import embedded_engine, spark_engine
 from dagster_delta.engines.engine import LoggedFiles, ReadPlan
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.row_tracking import materialized_columns, tracked_configuration
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["ROW_ID_NAMES", "Scan", "is_in_utc", "resolve_columns", "resolve_filter"]
+__all__ = ["ROW_ID_NAMES", "Scan", "resolve_columns", "resolve_filter"]
 
 ROW_ID_NAMES = ("_row_id", "_row_commit_version")
 """Names under which row ids and the versions of rows are read."""
@@ -134,14 +135,12 @@ class Scan(RowFrames):
             DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a data file.
             InvalidArgument: the filter fails on a value, as it would in Spark's ANSI mode.
         """
-        from dagster_delta.engines.arrow.engine import ArrowEngine
-
         if self.where is not None:
             self.where.check_embeddable()
-        names = _EMBEDDED_FILE_COLUMNS
+        engine, names = embedded_engine(), _EMBEDDED_FILE_COLUMNS
         if not self.row_ids:
-            return ArrowEngine().read(self._plan(names))
-        rows = ArrowEngine().read(self._plan((*names, *ROW_ID_COLUMNS)))
+            return engine.read(self._plan(names))
+        rows = engine.read(self._plan((*names, *ROW_ID_COLUMNS)))
         schema = to_arrow_schema(self.schema)
         renamed = (pa.RecordBatch.from_arrays(each.columns, schema=schema) for each in rows)
         return pa.RecordBatchReader.from_batches(schema, renamed)
@@ -155,11 +154,9 @@ class Scan(RowFrames):
         Raises:
             InvalidTable, StorageFailure: of the log.
         """
-        from dagster_delta.engines.spark.engine import SparkEngine
-
-        engine = SparkEngine(spark)
-        log_planner = engine.log_planner
-        planner = FilePlanner(self.snapshot, log_planner, session_is_utc=is_in_utc(spark))
+        engine = spark_engine(spark)
+        log_planner, is_utc = engine.log_planner, engine.session_is_utc
+        planner = FilePlanner(self.snapshot, log_planner, session_is_utc=is_utc)
         predicates = planner.predicates_of(self.where)
         found = planner.found_in_log(*predicates)
         # Row ids are numbered on from the first row of each file, which the driver has to know.
@@ -267,10 +264,3 @@ def resolve_filter(schema: StructType, where: str | SqlExpression | None) -> Sql
         where = parse_expression(at_statement(where, schema, dt.datetime.now(dt.UTC)), schema)
     where.check_filter()
     return where
-
-
-def is_in_utc(spark: SparkSession | None) -> bool:
-    """Whether a session is known to read timestamps without a zone in UTC."""
-    from dagster_delta.engines.spark.session.session import is_utc
-
-    return spark is not None and is_utc(spark)
