@@ -219,6 +219,15 @@ def test_what_is_not_proved_is_refused_by_name(sql: str, construct: str) -> None
     assert "use the Spark engine" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    ["equal_null(id)", "equal_null(id, id, id)", "date_part()", "date_part('year')", "in()", "in(id)", "and()", "or(flag)", "sha2()"],
+)  # fmt: skip
+def test_a_call_with_too_few_or_too_many_operands_is_refused(sql: str) -> None:
+    with pytest.raises(UnsupportedExpression):
+        parse_expression(sql, SCHEMA).check_embeddable()
+
+
 def test_a_collated_column_can_be_tested_for_null() -> None:
     parse_expression("collated IS NOT NULL", SCHEMA).check_embeddable()
 

@@ -71,6 +71,8 @@ def analyse(syntax: Syntax, schema: StructType) -> Typed:
 
 def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
     if name in _LOGICAL:
+        if len(operands) < 2 and name != "not":
+            return Refused(f"{name} with {len(operands)} arguments", operands)
         return Call(name, tuple(map(_truth, operands)), BOOLEAN)
     name = canonical_name(name)
     resolve = WHITELIST.get(name)

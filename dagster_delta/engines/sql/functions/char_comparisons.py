@@ -26,7 +26,7 @@ def with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed,
     Raises:
         Refusal: Spark would fill up more than constants.
     """
-    if name == "in":
+    if name == "in" and operands:
         length = _char_length(operands[0])
         is_padded = length is not None and not any(map(_has_column, operands[1:]))
         return tuple(_padded(each, length) for each in operands) if is_padded else operands

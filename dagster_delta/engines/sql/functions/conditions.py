@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dagster_delta.engines.sql.functions.signatures import (
     Resolve,
     boolean_call,
+    check_count,
     typed_alike,
     typed_by_analysis,
 )
@@ -27,6 +28,7 @@ def _check_comparable(name: str, arguments: tuple[Typed, ...]) -> None:
 
 
 def _resolve_comparison(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    check_count(name, arguments, 2)
     _check_comparable(name, arguments)
     _, operands = typed_alike(name, arguments)
     return boolean_call(name, operands)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from dagster_delta.engines.sql.casts import cast
-from dagster_delta.engines.sql.functions.signatures import Resolve, fixed, literal_of
+from dagster_delta.engines.sql.functions.signatures import Resolve, check_count, fixed, literal_of
 from dagster_delta.engines.sql.intervals import shifted
 from dagster_delta.engines.sql.typed import Call, Literal, Refusal, Typed, types_of
 from dagster_delta.engines.sql.types import (
@@ -63,6 +63,7 @@ def _resolve_time_part(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _resolve_extract(name: str, arguments: tuple[Typed, ...]) -> Typed:
+    check_count(name, arguments, 2)
     unit = str(literal_of(name, arguments[0], str)).upper()
     if unit not in _EXTRACTED:
         raise Refusal(f"{name}({unit} FROM …)")
