@@ -11,14 +11,14 @@ from tests.soak.fuzz_targets import TARGETS
 from tests.soak.fuzzer import Fuzzer, minimise
 from tests.soak.hostile_tables import limit_resources
 from tests.soak.part import Round
-from tests.soak.processes import preloaded_processes
+from tests.soak.processes import ended, preloaded_processes
 
 __all__ = ["play_fuzz_round"]
 
 INPUTS = 1500
 SHORT_INPUTS = 150
 PARSER_S = 60.0
-WALL_S = 300.0
+IDLE_S = 300.0
 
 
 def play_fuzz_round(round_: Round) -> None:
@@ -29,10 +29,7 @@ def play_fuzz_round(round_: Round) -> None:
         arguments = (name, round_.random.randrange(1 << 30), inputs, str(current), str(report))
         process = preloaded_processes().Process(target=fuzz, args=arguments)
         process.start()
-        process.join(WALL_S)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        ended(process, IDLE_S)
         if report.exists():
             found = json.loads(report.read_text())
             round_.result.operations += found["inputs"]

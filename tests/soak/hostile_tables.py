@@ -32,13 +32,13 @@ from tests.soak.hostile_draft import Draft, HostileTable
 from tests.soak.hostile_files import hostile_files
 from tests.soak.hostile_logs import hostile_logs
 from tests.soak.part import Round
-from tests.soak.processes import preloaded_processes
+from tests.soak.processes import ended, preloaded_processes
 
 __all__ = ["hostile_tables", "limit_resources", "play_hostile_round"]
 
 MEMORY_BYTES = 3 << 30
 CPU_S = 20
-WALL_S = 40.0
+IDLE_S = 40.0
 
 
 def hostile_tables() -> list[HostileTable]:
@@ -160,11 +160,7 @@ def _visit_apart(scratch: Path, table: HostileTable) -> _Visit:
         arguments = (str(draft.root), str(report), actions)
         process = preloaded_processes().Process(target=visit, args=arguments)
         process.start()
-        process.join(WALL_S)
-        hung = process.is_alive()
-        if hung:
-            process.kill()
-            process.join()
+        hung = not ended(process, IDLE_S)
         lines = report.read_text().splitlines() if report.exists() else []
         if not lines or not lines[-1].startswith("exhausted "):
             break

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-from multiprocessing.context import ForkServerContext
+from collections.abc import Iterator
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
 
-__all__ = ["preloaded_processes"]
+__all__ = ["ended", "is_runnable", "preloaded_processes"]
+
+_SAMPLE_S = 0.1
 
 
 def preloaded_processes() -> ForkServerContext:
@@ -13,3 +17,41 @@ def preloaded_processes() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.soak.preload", "tests.soak.crash_writer"])
     return context
+
+
+def ended(process: ForkServerProcess, idle_s: float) -> bool:
+    """Wait for a process, and kill it once it hangs; whether it ended by itself.
+
+    A busy machine makes a process slow, and a busy process ends by its limit of processor time. So
+    only the time counts in which none of its threads could have run.
+
+    Args:
+        process: that was started.
+        idle_s: seconds, added up, in which it may wait.
+    """
+    samples_left = idle_s / _SAMPLE_S
+    while samples_left > 0:
+        process.join(_SAMPLE_S)
+        if process.exitcode is not None:
+            return True
+        if not is_runnable(process.pid):
+            samples_left -= 1
+    process.kill()
+    process.join()
+    return False
+
+
+def is_runnable(pid: int | None) -> bool:
+    """Whether a thread of a process runs, waits for a processor, or waits for a disk."""
+    return any(state in "RD" for state in _thread_states(pid))
+
+
+def _thread_states(pid: int | None) -> Iterator[str]:
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        try:
+            text = stat.read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            # The thread has ended.
+            continue
+        # The name of the program comes before it, in parentheses, and may hold any character.
+        yield text.rpartition(")")[2].split()[0]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from tests.soak.crash_steps import SCHEMA, Step, perform
 from tests.soak.crash_writer import Journal
 from tests.soak.fuzzer import Fuzzer, minimise
 from tests.soak.part import Part, PartResult, Round, run_part
+from tests.soak.processes import ended, is_runnable, preloaded_processes
 from tests.soak.summary import render_summary
 
 STEPS = (
@@ -89,6 +93,57 @@ def test_an_exception_outside_of_the_tree_is_found(crashed: Round) -> None:
     path = crashed.scratch / "journals" / "writer-0.jsonl"
     path.write_text(path.read_text().replace('"outcome": "done"', '"outcome": "raised"'))
     assert "delete on a sound table: raised" in _titles(crashed)
+
+
+def _wait(began: Any) -> None:
+    began.set()
+    Event().wait()
+
+
+def _spin(began: Any) -> None:
+    began.set()
+    while True:
+        pass
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[Callable[[Any], None]], Any]]:
+    """Starts a function in a process, and waits until it has begun."""
+    started: list[Any] = []
+
+    def begin(target: Callable[[Any], None]) -> Any:
+        context = preloaded_processes()
+        began = context.Event()
+        process = context.Process(target=target, args=(began,))
+        started.append(process)
+        process.start()
+        # Only a test that fails waits that long.
+        assert began.wait(120)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def test_a_process_that_waits_for_ever_is_killed(start: Callable[[Any], Any]) -> None:
+    process = start(_wait)
+    assert not ended(process, idle_s=0.5)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def test_a_process_that_ends_is_left_alone() -> None:
+    process = preloaded_processes().Process(target=int)
+    process.start()
+    assert ended(process, idle_s=120)
+    assert process.exitcode == 0
+
+
+def test_a_busy_process_is_not_taken_for_one_that_hangs(start: Callable[[Any], Any]) -> None:
+    # It can run at any time, however long a busy machine lets it wait.
+    process = start(_spin)
+    assert all(is_runnable(process.pid) for _ in range(100))
 
 
 def _parse(data: bytes) -> object:
