@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.protocol.checkpoint import batches as batches_module
+from dagster_delta.protocol.checkpoint.batches import FileBatch
 from dagster_delta.protocol.statistics.skipping import skip_files
+from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.log.state import LogState
 from dagster_delta.table.read import snapshot as snapshot_module
@@ -195,3 +200,41 @@ def test_candidates_in_batches_are_those_of_all_files_together(
     assert found.skipped[0].only_matches.to_pylist() == certain.to_pylist()
     # Of files that are left out it does not matter what else there would be to know.
     assert found.is_decided == (skipped.is_decided or not found.files.num_rows)
+
+
+class _Loaded:
+    """Statistics of a batch, which keep what the batch was decoded from."""
+
+    def __init__(self, batch: FileBatch) -> None:
+        self._load = batch.statistics
+
+    def __call__(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
+        return self._load(columns)
+
+
+def test_of_a_batch_no_more_is_kept_than_its_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = _new_table()
+    monkeypatch.setattr(snapshot_module, "LARGE_TABLE_FILES", 0)
+    monkeypatch.setattr(batches_module, "_BATCH_ROWS", 1)
+    snapshot = Snapshot.load(table.store)
+    alive: WeakSet[_Loaded] = WeakSet()
+    original, most = Snapshot.file_batches, 0
+
+    def counted(self: Snapshot, *args: Any) -> Iterator[FileBatch]:
+        nonlocal most
+        for batch in original(self, *args):
+            loaded = _Loaded(batch)
+            alive.add(loaded)
+            most = max(most, len(alive))
+            yield FileBatch(batch.files, loaded)
+
+    monkeypatch.setattr(Snapshot, "file_batches", counted)
+    planner = FilePlanner(snapshot)
+    predicates = planner.predicates_of(parse_expression("id >= 0", snapshot.schema))
+    found = planner.candidates(*predicates)
+    assert found.files.num_rows > 10
+    assert most <= 2
+    assert not planner.choose(
+        ["size_bytes"], lambda files: pc.less(files["size_bytes"], 0)
+    ).num_rows
+    assert most <= 2

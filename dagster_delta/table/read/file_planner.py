@@ -275,10 +275,11 @@ def any_of(predicates: Sequence[Predicate]) -> Predicate:
 def _together(
     batches: Iterator[CandidateFiles], columns: Sequence[str], num_predicates: int
 ) -> CandidateFiles:
-    found = list(batches)
-    files = pa.concat_tables([_no_files(columns), *(each.files for each in found)])
+    # What gives the statistics of a batch keeps all that was decoded for it.
+    found = [(each.files, each.skipped) for each in batches]
+    files = pa.concat_tables([_no_files(columns), *(files for files, _ in found)])
     skipped = [
-        SkippedFiles.concatenated([each.skipped[number] for each in found])
+        SkippedFiles.concatenated([skipped[number] for _, skipped in found])
         for number in range(num_predicates)
     ]
     return CandidateFiles.of(
