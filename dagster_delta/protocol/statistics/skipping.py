@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -66,7 +66,7 @@ class SkippedFiles:
 def skip_files(
     predicate: Predicate,
     configuration: TableConfiguration,
-    partition_values: Any,
+    partition_values: pa.ChunkedArray,
     load_statistics: LoadStatistics,
 ) -> SkippedFiles:
     """Which of many files may hold a row that satisfies a predicate.
@@ -103,7 +103,7 @@ def skip_files(
 
 
 def _partition_bounds(
-    name: str, configuration: TableConfiguration, partition_values: Any
+    name: str, configuration: TableConfiguration, partition_values: pa.ChunkedArray
 ) -> ColumnBounds:
     field = configuration.schema.field(name)
     texts = _map_values(partition_values, configuration.physical_name(name))
@@ -114,7 +114,7 @@ def _partition_bounds(
     return bounds_of_partition_values(values, field.data_type)
 
 
-def _map_values(maps: Any, key: str) -> Any:
+def _map_values(maps: pa.ChunkedArray | pa.MapArray, key: str) -> pa.StringArray:
     """The values of one key in many maps, null where a map lacks it: pyarrow string Array."""
     if isinstance(maps, pa.ChunkedArray):
         chunks = [_map_values(chunk, key) for chunk in maps.chunks]

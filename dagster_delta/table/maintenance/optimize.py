@@ -175,7 +175,7 @@ def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
 
 def _candidates(
     snapshot: Snapshot, options: OptimizeOptions, target: int, *, everything: bool
-) -> Any:
+) -> pa.Table:
     """The files that may have to be written anew."""
     if everything or options.where is not None:
         return snapshot.scan(where=options.where).files()
@@ -297,7 +297,7 @@ class _Optimization:
             self.num_left_files,
         )
 
-    def _still_live(self, groups: list[Any]) -> list[Any]:
+    def _still_live(self, groups: list[pa.Table]) -> list[pa.Table]:
         """Without the groups that another commit has taken a file from since they were planned."""
         if self.snapshot.version == self.planned_version:
             return groups
@@ -353,7 +353,7 @@ class _Optimization:
             )
 
 
-def _keys(files: Any) -> Any:
+def _keys(files: pa.Table) -> pa.ChunkedArray:
     return keys_of(files["path"], files["deletion_vector"])
 
 

@@ -11,6 +11,7 @@ from dagster_delta.errors import InvalidArgument
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
+    import pyarrow as pa
 
 __all__ = ["RowFrames"]
 
@@ -19,10 +20,10 @@ class RowFrames(ABC):
     """What can be read batch by batch, and so as a whole too."""
 
     @abstractmethod
-    def to_batches(self) -> Any:
+    def to_batches(self) -> pa.RecordBatchReader:
         """The rows as a `pa.RecordBatchReader`."""
 
-    def to_arrow(self) -> Any:
+    def to_arrow(self) -> pa.Table:
         """The rows as a `pa.Table`. Raises as `to_batches` does."""
         return self.to_batches().read_all()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,7 @@ from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.checkpoint.structs import whole_array
 from dagster_delta.protocol.features.text_limits import padded_type
 from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import map_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
@@ -106,7 +107,7 @@ def _partition_key(
     )
     parsed: dict[tuple[str, str | None], object] = {}
 
-    def value(name: str, text: str | None, data_type: Any) -> object:
+    def value(name: str, text: str | None, data_type: DataType) -> object:
         if (name, text) not in parsed:
             found = parse_partition_value(text, data_type)
             # NaN equals nothing, itself included, and is one partition all the same.
@@ -154,7 +155,7 @@ def replace_matching_partitions(
 
 def _by_partition(
     configuration: TableConfiguration, expression: SqlExpression, *, session_is_utc: bool
-) -> Callable[[Any], Any] | None:
+) -> Callable[[pa.MapArray], pa.BooleanArray] | None:
     """What tells from partition values whether every row of a file matches, or none does.
 
     None where the predicate needs more than they say, or another engine to evaluate it.
@@ -172,7 +173,7 @@ def _by_partition(
 
     schema = to_arrow_schema(configuration.partition_schema)
 
-    def matches(partition_values: Any) -> Any:
+    def matches(partition_values: pa.MapArray) -> pa.BooleanArray:
         columns = [
             with_padded_text(
                 parse_partition_column(
@@ -192,5 +193,5 @@ def _by_partition(
     return matches
 
 
-def _partition_map(add: AddFile) -> Any:
+def _partition_map(add: AddFile) -> pa.MapArray:
     return map_column([add.partition_values])
