@@ -14,7 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.property_names import normalize_properties, spell_property
+from dagster_delta.evolution.property_names import (
+    COMMENT_KEY,
+    normalize_properties,
+    spell_property,
+)
 from dagster_delta.evolution.required_protocol import (
     FEATURE_PREFIX,
     required_features,
@@ -36,7 +40,14 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
-__all__ = ["enable_feature", "set_properties", "unset_properties", "upgrade_versions"]
+__all__ = [
+    "enable_feature",
+    "is_protocol_property",
+    "set_properties",
+    "unset_properties",
+    "upgrade_versions",
+    "with_asked_versions",
+]
 
 _MAPPING_MODE = "delta.columnMapping.mode"
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
@@ -58,7 +69,8 @@ def set_properties(
     Args:
         configuration: protocol and metadata in force.
         properties: values by name; `delta.feature.<name> = supported`, `delta.minReaderVersion` and
-            `delta.minWriterVersion` go to the protocol and are not kept as properties.
+            `delta.minWriterVersion` go to the protocol and are not kept as properties, and
+            `comment` becomes the description of the table.
         new_name: makes physical column names that no other column ever had.
 
     Raises:
@@ -67,14 +79,16 @@ def set_properties(
     """
     given = normalize_properties(properties)
     _refuse_constraints(given)
-    kept = {key: value for key, value in given.items() if not _is_protocol_property(key)}
+    description = given.pop(COMMENT_KEY, None)
+    kept = {key: value for key, value in given.items() if not is_protocol_property(key)}
     current = configuration.metadata.configuration
     wanted = {**current, **kept}
     features = required_features(StructType(()), given)
     protocol = upgrade_protocol(configuration.protocol, features)
-    protocol = _with_versions(protocol, given)
+    protocol = with_asked_versions(protocol, given)
     _check_mapping_change(configuration, wanted)
-    return _finish(configuration, protocol, wanted, new_name)
+    finished = _finish(configuration, protocol, wanted, new_name)
+    return finished if description is None else _described(finished, description)
 
 
 def unset_properties(
@@ -94,7 +108,11 @@ def unset_properties(
         raise InvalidArgument(f"properties are unset by a list of names; write [{names!r}]")
     wanted = dict(configuration.metadata.configuration)
     by_lower = {key.lower(): key for key in wanted}
+    forgets_description = False
     for name in names:
+        if name == COMMENT_KEY and name not in wanted:
+            forgets_description = True
+            continue
         key = name if name in wanted else by_lower.get(name.lower(), name)
         if key not in wanted:
             if if_exists:
@@ -106,7 +124,15 @@ def unset_properties(
         spell_property(key, is_known=True)
         del wanted[key]
     _check_mapping_change(configuration, wanted)
-    return _finish(configuration, configuration.protocol, wanted, None)
+    finished = _finish(configuration, configuration.protocol, wanted, None)
+    return _described(finished, None) if forgets_description else finished
+
+
+def _described(configuration: TableConfiguration, description: str | None) -> TableConfiguration:
+    if configuration.metadata.description == description:
+        return configuration
+    metadata = msgspec.structs.replace(configuration.metadata, description=description)
+    return TableConfiguration(configuration.protocol, metadata)
 
 
 def enable_feature(
@@ -262,11 +288,17 @@ def _refuse_constraints(keys: Iterable[str]) -> None:
             )
 
 
-def _is_protocol_property(key: str) -> bool:
+def is_protocol_property(key: str) -> bool:
+    """Whether a property is about the protocol, and not kept among the properties."""
     return key.startswith(FEATURE_PREFIX) or key in _VERSION_KEYS
 
 
-def _with_versions(protocol: Protocol, given: Mapping[str, str]) -> Protocol:
+def with_asked_versions(protocol: Protocol, given: Mapping[str, str]) -> Protocol:
+    """The protocol under at least the versions that properties ask for.
+
+    Raises:
+        InvalidArgument: there is no such pair of versions.
+    """
     reader, writer = (_version(given, key) for key in _VERSION_KEYS)
     if reader <= protocol.min_reader_version and writer <= protocol.min_writer_version:
         return protocol

@@ -14,9 +14,21 @@ from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY, COL
 from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES, find_property
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
-__all__ = ["normalize_properties", "spell_property"]
+__all__ = ["COMMENT_KEY", "normalize_properties", "spell_property"]
 
 _SETTABLE = tuple(each.name for each in KNOWN_PROPERTIES if each.can_be_set)
+
+COMMENT_KEY = "comment"
+"""The property by which Spark SQL sets the description of a table."""
+
+_RESERVED = {
+    "provider": "the table is a Delta table",
+    "location": "the table lies where it was opened",
+    "external": "tables are opened by their location here",
+    "is_managed_location": "tables are opened by their location here",
+    "owner": "tables have no owner here",
+}
+"""Properties that Spark SQL reserves, as they are no properties of a table."""
 
 _SPELLINGS = {each.lower(): each for each in _SETTABLE}
 
@@ -55,7 +67,12 @@ def spell_property(key: str, *, is_known: bool = False) -> str:
     if lowered == COLUMN_CHANGE_SWITCH.lower():
         return COLUMN_CHANGE_SWITCH
     if not lowered.startswith("delta."):
-        return key
+        if lowered in _RESERVED and not is_known:
+            raise InvalidArgument(
+                f"{key} cannot be set as a property: {_RESERVED[lowered]}, and Spark reserves "
+                "the name; leave it out"
+            )
+        return COMMENT_KEY if lowered == COMMENT_KEY else key
     for prefix in (CONSTRAINT_PREFIX, FEATURE_PREFIX):
         if lowered.startswith(prefix):
             return prefix + key[len(prefix) :]

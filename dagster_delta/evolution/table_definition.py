@@ -18,7 +18,8 @@ from dagster_delta.evolution.column_rules import (
     check_nesting,
     resolve_partition_columns,
 )
-from dagster_delta.evolution.property_names import normalize_properties
+from dagster_delta.evolution.property_changes import is_protocol_property, with_asked_versions
+from dagster_delta.evolution.property_names import COMMENT_KEY, normalize_properties
 from dagster_delta.evolution.required_protocol import (
     FEATURE_PREFIX,
     minimal_protocol,
@@ -112,6 +113,8 @@ def define_table(
         InvalidArgument: a column name, a partition column or a property makes no sense.
     """
     properties = _with_implied(normalize_properties(definition.properties or {}))
+    comment = properties.pop(COMMENT_KEY, None)
+    description = comment if definition.description is None else definition.description
     check_nesting(definition.schema)
     schema = _clean(definition.schema)
     check_column_types(schema)
@@ -123,7 +126,7 @@ def define_table(
     partition_columns = resolve_partition_columns(schema, definition.partition_by)
     protocol = _protocol(schema, properties, replaces)
     configuration = {
-        key: value for key, value in properties.items() if not _is_protocol_property(key)
+        key: value for key, value in properties.items() if not is_protocol_property(key)
     }
     mode = TableProperties.parse(configuration).column_mapping_mode
     check_column_names(schema, mode)
@@ -147,7 +150,7 @@ def define_table(
         Metadata(
             id=old.id if old else table_id,
             name=definition.name,
-            description=definition.description,
+            description=description,
             format=Format(),
             schema_string=schema.to_json(),
             partition_columns=partition_columns,
@@ -293,19 +296,13 @@ def _clean_field(field: StructField) -> StructField:
     return replace(field, data_type=_clean_type(field.data_type), metadata=metadata)
 
 
-def _is_protocol_property(key: str) -> bool:
-    return key.startswith(FEATURE_PREFIX) or key in (
-        "delta.minReaderVersion",
-        "delta.minWriterVersion",
-    )
-
-
 def _protocol(
     schema: StructType, properties: Mapping[str, str], replaces: TableConfiguration | None
 ) -> Protocol:
     features = required_features(schema, properties)
     if replaces is not None:
-        return upgrade_protocol(replaces.protocol, features)
+        upgraded = upgrade_protocol(replaces.protocol, features)
+        return with_asked_versions(upgraded, properties)
     least = minimal_protocol(features)
     reader, writer = (
         _asked_version(properties, f"delta.min{kind}Version") for kind in ("Reader", "Writer")

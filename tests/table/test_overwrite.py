@@ -117,6 +117,39 @@ def test_a_predicate_that_matches_nothing_removes_nothing(
     assert len(pairs(store)) == 6
 
 
+@pytest.mark.parametrize("partition_by", [[], ["day"]])
+@pytest.mark.parametrize("where", ["true", "1 = 1"])
+def test_a_constant_that_is_true_replaces_everything(
+    store: MemoryStore, where: str, partition_by: list[str]
+) -> None:
+    table = DeltaTable("", store=store, must_exist=False)
+    table.append(ROWS, partition_by=partition_by)
+    table.overwrite(some((9, 1)), where=where)
+    assert table.snapshot().scan().to_arrow()["id"].to_pylist() == [9]
+
+
+@pytest.mark.parametrize("partition_by", [[], ["day"]])
+@pytest.mark.parametrize("where", ["false", "1 = 2", "null", "CAST(null AS BOOLEAN)"])
+def test_a_constant_that_is_not_true_replaces_nothing_and_takes_no_rows(
+    store: MemoryStore, where: str, partition_by: list[str]
+) -> None:
+    table = DeltaTable("", store=store, must_exist=False)
+    table.append(ROWS, partition_by=partition_by)
+    with pytest.raises(PartitionMismatch):
+        table.overwrite(some((9, 1)), where=where)
+    assert table.refresh().version == 0
+    table.overwrite(some(), where=where)
+    assert table.snapshot().num_records == 5
+
+
+@pytest.mark.parametrize("check", ["null", "null AND id = 1", "CAST(null AS BOOLEAN)"])
+def test_an_append_with_a_check_that_is_never_true_is_refused(
+    plain: DeltaTable, check: str
+) -> None:
+    with pytest.raises(PartitionMismatch):
+        plain.append(some((9, 1)), check=check)
+
+
 @pytest.mark.parametrize("rows", [some((7, 3)), some((7, 2), (8, 1))])
 def test_rows_outside_the_predicate_are_refused_with_examples(
     store: MemoryStore, partitioned: DeltaTable, rows: pa.Table

@@ -526,3 +526,24 @@ def test_a_failing_store_leaves_the_table_as_it_was(
     assert not faulty.unstruck
     assert stored(table) == files
     assert ids(opened(table)) == before
+
+
+@pytest.mark.parametrize("where", ["\"name\" = 'x'", "'NAME' IN ('x', 'y')", "\"name\" LIKE 'x%'"])
+def test_a_text_that_is_the_name_of_a_column_is_not_compared_with_texts(where: str) -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    table.append(pa.table({"name": ["x"]}))
+    for act in (
+        lambda: table.delete(where),
+        lambda: table.update({"name": "'z'"}, where),
+        lambda: table.snapshot().scan(where=where),
+        lambda: table.overwrite(pa.table({"name": ["x"]}), where=where),
+    ):
+        with pytest.raises(InvalidArgument, match="is a text here and not the column name"):
+            act()
+    assert table.delete("'x' = 'y'").skipped
+
+
+def test_wrong_sql_is_called_wrong_on_an_empty_table_too() -> None:
+    table = DeltaTable.create("", pa.schema([("a", pa.int64())]), store=MemoryStore())
+    with pytest.raises(InvalidArgument, match="expected the end, found banana"):
+        table.delete("a = 1 banana")

@@ -14,6 +14,8 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 
+SCHEMA = pa.schema([("id", pa.int64())])
+
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "c"]})
 
 
@@ -199,3 +201,42 @@ def test_features_and_versions_are_raised_by_name() -> None:
     )
     legacy.upgrade_protocol(min_reader_version=3, min_writer_version=7)
     assert legacy.protocol().reader_features == ()
+
+
+def test_the_property_comment_is_the_description() -> None:
+    table = DeltaTable.create("", SCHEMA, store=MemoryStore(), properties={"comment": "flights"})
+    assert table.metadata().description == "flights"
+    assert table.metadata().configuration == {}
+    table.alter("ALTER TABLE t SET TBLPROPERTIES ('COMMENT' = 'every flight', 'k' = 'v')")
+    assert table.metadata().description == "every flight"
+    assert table.metadata().configuration == {"k": "v"}
+    table.unset_properties(["comment"])
+    assert table.metadata().description is None
+    assert table.set_properties({"k": "v"}).skipped
+
+
+@pytest.mark.parametrize("name", ["location", "provider", "owner", "external", "Location"])
+def test_names_that_spark_reserves_are_no_properties(name: str) -> None:
+    table = DeltaTable.create("", SCHEMA, store=MemoryStore())
+    with pytest.raises(InvalidArgument, match=f"{name} cannot be set as a property"):
+        table.set_properties({name: "x"})
+    assert table.version() == 0
+
+
+@pytest.mark.parametrize(("reader", "writer"), [("99", "7"), ("1", "99"), ("x", "7")])
+def test_a_table_is_not_replaced_by_one_of_versions_that_are_not(reader: str, writer: str) -> None:
+    store = MemoryStore()
+    DeltaTable.create("", SCHEMA, store=store)
+    versions = {"delta.minReaderVersion": reader, "delta.minWriterVersion": writer}
+    with pytest.raises(InvalidArgument, match=r"delta\.min(Reader|Writer)Version"):
+        DeltaTable.create("", SCHEMA, store=store, mode="replace", properties=versions)
+
+
+def test_a_table_that_replaces_another_has_at_least_the_versions_asked_for() -> None:
+    store = MemoryStore()
+    DeltaTable.create("", SCHEMA, store=store)
+    versions = {"delta.minReaderVersion": "2", "delta.minWriterVersion": "5"}
+    replaced = DeltaTable.create("", SCHEMA, store=store, mode="replace", properties=versions)
+    protocol = replaced.protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (2, 5)
+    assert replaced.metadata().configuration == {}

@@ -49,7 +49,7 @@ class ConstraintCheck:
                 them as examples.
         """
         if self._parsed:
-            from dagster_delta.engines.expressions.evaluation import evaluate
+            from dagster_delta.engines.expressions.evaluation import evaluate_filter
 
-            results = [evaluate(each, batch) for each in self._parsed]
+            results = [evaluate_filter(each, batch) for each in self._parsed]
             refuse_violations(self._constraints, results, batch, table=self._table)

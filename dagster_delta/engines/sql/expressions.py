@@ -171,8 +171,11 @@ def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
     import sqlglot
 
     try:
-        sqlglot.parse_one(sql, read="spark")
+        tree = sqlglot.parse_one(sql, read="spark")
     except (sqlglot.errors.SqlglotError, *_FAILURES_OF_PARSER):
+        syntax_error(sql, unknown.position, unknown.problem)
+    if isinstance(tree, sqlglot.exp.Alias):
+        # `a = 1 banana` is an item of a SELECT, and no expression.
         syntax_error(sql, unknown.position, unknown.problem)
     names = (Name((each.text,)) for each in tokenize(sql) if each.kind in ("word", "quoted"))
     return Opaque(f"a construct outside its grammar ({unknown.problem})", tuple(names))

@@ -257,10 +257,9 @@ def resolve_filter(schema: StructType, where: str | SqlExpression | None) -> Sql
     """
     if where is None:
         return None
-    from dagster_delta.engines.sql.expressions import parse_expression
-    from dagster_delta.engines.sql.moments import at_statement
-
     if isinstance(where, str):
-        where = parse_expression(at_statement(where, schema, dt.datetime.now(dt.UTC)), schema)
+        from dagster_delta.engines.sql.filters import parse_filter
+
+        return parse_filter(where, schema, dt.datetime.now(dt.UTC))
     where.check_filter()
     return where

@@ -163,6 +163,9 @@ def _by_partition(
     partitioned = set(configuration.partition_columns)
     if any(path[0] not in partitioned for path in expression.references):
         return None
+    if not partitioned:
+        # A constant: an Arrow table without columns would have no rows to tell it of.
+        return None
     if expression.depends_on_time_zone and not session_is_utc:
         return None
     try:

@@ -126,13 +126,10 @@ class _RowOperation:
         assert snapshot is not None  # noqa: S101  the caller has one
         expression = None
         if where is not None:
-            from dagster_delta.engines.sql.expressions import parse_expression
-            from dagster_delta.engines.sql.moments import at_statement
+            from dagster_delta.engines.sql.filters import parse_filter
             from dagster_delta.engines.sql.repeatability import check_repeatable
 
-            where = at_statement(where, snapshot.schema, dt.datetime.now(dt.UTC))
-            expression = parse_expression(where, snapshot.schema)
-            expression.check_filter()
+            expression = parse_filter(where, snapshot.schema, dt.datetime.now(dt.UTC))
             check_repeatable(expression, f"the condition of {name}")
         return cls(name, transaction, snapshot, expression, started)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Constraint, Engine, WriteResult, WriteSpec
-from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
-from dagster_delta.engines.sql.moments import at_statement
+from dagster_delta.engines.sql.expressions import SqlExpression
+from dagster_delta.engines.sql.filters import parse_filter
 from dagster_delta.engines.sql.repeatability import check_repeatable
 from dagster_delta.errors import InvalidArgument, InvalidCast, UnsupportedFeature
 from dagster_delta.protocol.features.column_values import inserted_values
@@ -145,9 +145,7 @@ class RowWrite:
         if where is None or where == DYNAMIC or snapshot is None:
             return self._replace_files(configuration, where)
         moment = dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC)
-        where = at_statement(where, snapshot.schema, moment)
-        expression = parse_expression(where, snapshot.schema)
-        expression.check_filter()
+        expression = parse_filter(where, snapshot.schema, moment)
         check_repeatable(expression, "the condition of the overwrite")
         is_utc = _session_is_utc(self.data)
         replaced = replace_matching_partitions(
@@ -156,7 +154,7 @@ class RowWrite:
         if replaced is None:
             return self._replace_rows(configuration, expression, session_is_utc=is_utc)
         self._refuse_removal(replaced.removes)
-        written = self._write_rows(configuration, [overwrite_check(where)])
+        written = self._write_rows(configuration, [overwrite_check(expression.sql)])
         return self._stage_replacement(replaced, written)
 
     def _replace_files(
