@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DYNAMIC", "PlannedWrite", "RowWrite", "overwrite_check"]
 
-_UTC_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
-
 DYNAMIC = "dynamic"
 """`where` of an overwrite that replaces the partitions it has rows for."""
 
@@ -147,7 +145,7 @@ class RowWrite:
         moment = dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC)
         expression = parse_filter(where, snapshot.schema, moment)
         check_repeatable(expression, "the condition of the overwrite")
-        is_utc = _session_is_utc(self.data)
+        is_utc = self.engine.session_is_utc
         replaced = replace_matching_partitions(
             snapshot, expression, now_ms=self.clock(), session_is_utc=is_utc
         )
@@ -379,12 +377,6 @@ class RowWrite:
 def overwrite_check(where: str) -> Constraint:
     """What every new row of an overwrite satisfies."""
     return Constraint("the predicate of the overwrite", where, is_partition=True)
-
-
-def _session_is_utc(data: Any) -> bool:
-    """Whether timestamps without a zone mean UTC in the engine of the data."""
-    session = getattr(data, "sparkSession", None)
-    return session is None or session.conf.get("spark.sql.session.timeZone") in _UTC_ZONES
 
 
 def _metrics(written: WriteResult) -> dict[str, int | str]:
