@@ -66,7 +66,7 @@ class SkippedFiles:
 def skip_files(
     predicate: Predicate,
     configuration: TableConfiguration,
-    partition_values: pa.ChunkedArray,
+    partition_values: pa.ChunkedArray | pa.MapArray,
     load_statistics: LoadStatistics,
 ) -> SkippedFiles:
     """Which of many files may hold a row that satisfies a predicate.
@@ -103,7 +103,7 @@ def skip_files(
 
 
 def _partition_bounds(
-    name: str, configuration: TableConfiguration, partition_values: pa.ChunkedArray
+    name: str, configuration: TableConfiguration, partition_values: pa.ChunkedArray | pa.MapArray
 ) -> ColumnBounds:
     field = configuration.schema.field(name)
     texts = _map_values(partition_values, configuration.physical_name(name))
