@@ -257,12 +257,13 @@ class FilePlanner:
     def _held(self, columns: Sequence[str], predicates: tuple[Predicate, ...]) -> CandidateFiles:
         """The candidates among files that the snapshot holds together."""
         snapshot, configuration = self.snapshot, self.snapshot.configuration
-        statistics = snapshot.statistics
-        if self._latest is None or self._latest[0] != predicates:
+        latest, statistics = self._latest, snapshot.statistics
+        if latest is None or latest[0] != predicates:
             values = predicates and snapshot.live_files(["partition_values"])["partition_values"]
             skipped = [skip_files(each, configuration, values, statistics) for each in predicates]
-            self._latest = predicates, skipped
-        return CandidateFiles.of(snapshot.live_files(columns), self._latest[1], statistics)
+            # Kept as one value: another thread may ask for other predicates meanwhile.
+            self._latest = latest = predicates, skipped
+        return CandidateFiles.of(snapshot.live_files(columns), latest[1], statistics)
 
 
 def any_of(predicates: Sequence[Predicate]) -> Predicate:
