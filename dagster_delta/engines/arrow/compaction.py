@@ -5,20 +5,15 @@ Spec: Add File and Remove File (dataChange).
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
-from dagster_delta.errors import DeltaError
-from dagster_delta.protocol.values.partition_values import decode_path
-from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.unreferenced_files import CreatedFiles
 
-__all__ = ["combined", "compact_files", "discard_files"]
-
-_LOG = logging.getLogger(__name__)
+__all__ = ["combined", "compact_files"]
 
 _MAX_WORKERS = 4
 """Groups at work at once: each holds the buffers of one reader and one writer."""
@@ -34,25 +29,22 @@ def compact_files(groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
     Raises:
         DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure.
     """
+    created = CreatedFiles(groups[0].store)
 
     def rewrite(group: ReadPlan) -> WriteResult:
         engine = ArrowEngine()
-        return engine.write(engine.read(group), spec, store=group.store)
+        written = engine.write(engine.read(group), spec, store=group.store)
+        created.add_logged(each.path for each in written.files)
+        return written
 
     count = min(_MAX_WORKERS, os.cpu_count() or 1, len(groups))
-    with ThreadPoolExecutor(count, "delta-compact") as workers:
+    # The workers are done before files are deleted.
+    with created, ThreadPoolExecutor(count, "delta-compact") as workers:
         running = [workers.submit(rewrite, each) for each in groups]
         try:
             return combined([each.result() for each in running])
-        except BaseException:
-            for each in running:
-                each.cancel()
-            done, _ = wait(running)
-            written = [
-                each.result() for each in done if not each.cancelled() and not each.exception()
-            ]
-            discard_files(combined(written), groups[0].store)
-            raise
+        finally:
+            workers.shutdown(cancel_futures=True)
 
 
 def combined(results: Sequence[WriteResult]) -> WriteResult:
@@ -62,17 +54,3 @@ def combined(results: Sequence[WriteResult]) -> WriteResult:
         sum(each.num_rows for each in results),
         sum(each.num_bytes for each in results),
     )
-
-
-def discard_files(written: WriteResult, store: ObjectStore) -> None:
-    """Delete files that nothing refers to, as far as the store lets it."""
-    try:
-        store.delete([decode_path(each.path) for each in written.files])
-    except (DeltaError, OSError):
-        # The error that brought us here matters more; VACUUM finds what is left.
-        _LOG.warning(
-            "up to %d unreferenced data files are left in %s",
-            len(written.files),
-            store.location.uri,
-            exc_info=True,
-        )

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.arrow.compaction import combined, discard_files
+from dagster_delta.engines.arrow.compaction import combined
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.parquet.read.batch_sizes import BATCH_BYTES
@@ -24,6 +24,7 @@ from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.storage.scratch_directory import scratch_directory
+from dagster_delta.storage.unreferenced_files import CreatedFiles
 
 __all__ = ["sort_files", "sorted_along"]
 
@@ -55,16 +56,14 @@ def sort_files(
     """
     written: list[WriteResult] = []
     engine = ArrowEngine()
-    try:
+    with CreatedFiles(groups[0].store) as created:
         for group in groups:
             curve, num_rows = _curve_of(group, columns, is_hilbert=is_hilbert)
             rows = engine.read(group)
             batches = sorted_along(curve, rows, num_rows=num_rows)
             reader = pa.RecordBatchReader.from_batches(rows.schema, batches)
             written.append(engine.write(reader, spec, store=group.store))
-    except BaseException:
-        discard_files(combined(written), groups[0].store)
-        raise
+            created.add_logged(each.path for each in written[-1].files)
     return combined(written)
 
 

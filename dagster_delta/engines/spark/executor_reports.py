@@ -6,7 +6,6 @@ rows, and in the end keep only the text of the error.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -18,13 +17,13 @@ from dagster_delta.errors import DeltaError, StorageFailure
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
 __all__ = [
     "REPORT_SCHEMA",
     "IdentityMarks",
     "Reports",
     "decode_reports",
-    "delete_files",
     "encode_error",
     "joined_marks",
     "report",
@@ -32,8 +31,6 @@ __all__ = [
     "reported",
     "settle_reports",
 ]
-
-_LOG = logging.getLogger(__name__)
 
 REPORT_SCHEMA = "kind string, payload binary"
 """Rows of a report, as a Spark schema, the payload in MessagePack.
@@ -61,9 +58,11 @@ class Reports(Generic[_Detail]):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every file that was written, as the log spells it."""
+        """Every file that was written, relative to the table root."""
         data, changes = self.files, self.change_files
-        return (*(each.path for each in data), *(each.path for each in changes))
+        return tuple(
+            map(decode_path, (*(each.path for each in data), *(each.path for each in changes)))
+        )
 
 
 def report(
@@ -126,7 +125,7 @@ def settle_reports(
     """
     reports = decode_reports(rows, detail)
     if reports.error is not None:
-        delete_files(reports.paths, store)
+        delete_unreferenced(store, reports.paths)
         raise reports.error
     return reports
 
@@ -153,25 +152,6 @@ def joined_marks(marks: Iterable[IdentityMarks]) -> dict[str, int]:
             farther = max if step > 0 else min
             last[name] = farther(last.get(name, value), value)
     return last
-
-
-def delete_files(paths: Sequence[str], store: ObjectStore) -> None:
-    """Delete files that were written for nothing, as far as the store lets it.
-
-    Args:
-        paths: as the log would spell them.
-        store: store of the table.
-    """
-    try:
-        store.delete([decode_path(each) for each in paths])
-    except (DeltaError, OSError):
-        # The error in the data matters more; VACUUM finds what is left.
-        _LOG.warning(
-            "%d unreferenced data files may be left in %s",
-            len(paths),
-            store.location.uri,
-            exc_info=True,
-        )
 
 
 class _ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

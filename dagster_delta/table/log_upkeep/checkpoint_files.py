@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ from dagster_delta.protocol.log.paths import (
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.storage.scratch_directory import scratch_directory
+from dagster_delta.storage.unreferenced_files import CreatedFiles
 from dagster_delta.table.log.reader import read_last_checkpoint
 
 if TYPE_CHECKING:
@@ -193,17 +194,18 @@ def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) 
     """A V2 checkpoint whose file actions stand in sidecars."""
     store, empty = snapshot.store, _without_files(snapshot, now_ms)
     actions = _FileActions(snapshot, empty, now_ms)
-    with scratch_directory("checkpoint-") as directory:
+    with (
+        scratch_directory("checkpoint-") as directory,
+        CreatedFiles(store) as created,
+        ExitStack() as opened,
+    ):
         file = Path(directory, "sidecar")
-        sidecars = _Sidecars(snapshot, file_actions(empty), now_ms, file)
-        try:
-            for rows, _ in actions:
-                for start in range(0, rows.num_rows, max_actions_per_file):
-                    sidecars.add(rows.slice(start, max_actions_per_file), max_actions_per_file)
-            sidecars.finish()
-        except BaseException:
-            sidecars.abandon()
-            raise
+        sidecars = _Sidecars(snapshot, file_actions(empty), now_ms, file, created)
+        opened.callback(sidecars.abandon)
+        for rows, _ in actions:
+            for start in range(0, rows.num_rows, max_actions_per_file):
+                sidecars.add(rows.slice(start, max_actions_per_file), max_actions_per_file)
+        sidecars.finish()
     others = other_actions(empty, as_v2=True, sidecars=sidecars.written)
     manifest = encode_actions_file(stack_actions([others, file_actions(empty)]))
     store.put(v2_checkpoint_path(snapshot.version, str(uuid.uuid4()), "parquet"), manifest)
@@ -218,12 +220,14 @@ def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) 
 class _Sidecars:
     """Sidecars that are written one after the other, each on the local disk first."""
 
-    def __init__(self, snapshot: Snapshot, empty: Any, now_ms: int, file: Path) -> None:
+    def __init__(
+        self, snapshot: Snapshot, empty: Any, now_ms: int, file: Path, created: CreatedFiles
+    ) -> None:
         self._store = snapshot.store
         self._empty = empty
         self._now_ms = now_ms
         self._file = file
-        self._names: list[str] = []
+        self._created = created
         self._current: ActionFile | None = None
         self.written: list[SidecarFile] = []
         self.num_actions = 0
@@ -244,12 +248,13 @@ class _Sidecars:
             return
         self._current.close()
         self._current = None
-        self._names.append(f"{uuid.uuid4()}.parquet")
-        with self._store.open_output(sidecar_path(self._names[-1])) as sink:
+        name = f"{uuid.uuid4()}.parquet"
+        self._created.add([sidecar_path(name)])
+        with self._store.open_output(sidecar_path(name)) as sink:
             size_bytes = copy_sealed(self._file, sink)
         self.written.append(
             SidecarFile(
-                path=self._names[-1],
+                path=name,
                 size_in_bytes=size_bytes,
                 modification_time_ms=self._now_ms,
                 tags={},
@@ -257,11 +262,8 @@ class _Sidecars:
         )
 
     def abandon(self) -> None:
-        """Delete what nobody will refer to, as far as the store lets it."""
-        try:
-            if self._current is not None:
+        """Let go of the file that is under way, if there is one."""
+        if self._current is not None:
+            # The error that brought us here matters more.
+            with suppress(DeltaError, OSError):
                 self._current.abandon()
-            self._store.delete(map(sidecar_path, self._names))
-        except (DeltaError, OSError):
-            # Log clean-up finds them later.
-            return

@@ -321,12 +321,9 @@ class _Optimization:
         transaction.declare_row_ids_kept()
         added = [msgspec.structs.replace(each, data_change=False) for each in written.files]
         transaction.stage_written(clustered(added, self.clustering) if self.clustering else added)
-        try:
+        with transaction.created_files:
             check_no_row_lost(snapshot, files, written)
             transaction.stage_removed(tombstones(files, self.clock(), data_change=False))
-        except BaseException:
-            transaction.abandon()
-            raise
         return transaction.commit(
             "OPTIMIZE",
             parameters=self.parameters,

@@ -376,7 +376,7 @@ class ColumnChangeJob:
             user_info=self._commit_info,
         )
         if isinstance(outcome, Conflicted):
-            transaction.abandon()
+            transaction.created_files.delete()
             return outcome
         self._num_rows += done.num_rows
         self._num_nulled += done.num_nulled

@@ -24,7 +24,9 @@ from dagster_delta.engines.engine import WriteResult
 from dagster_delta.engines.spark.session.schema import from_spark_schema
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage import open_store
+from dagster_delta.storage.unreferenced_files import delete_unreferenced
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.streaming.options import SourceOptions
 from dagster_delta.table.write.operations import commit_written, plan_write
@@ -142,12 +144,10 @@ class TableWriter(DataSourceArrowWriter):
             self._discard([each for each in messages if isinstance(each, _WrittenByTask)])
 
     def _discard(self, tasks: Sequence[_WrittenByTask]) -> None:
-        from dagster_delta.engines.spark.executor_reports import delete_files
-
         results = [each.result for each in tasks if each.result is not None]
-        paths = [file.path for each in results for file in each.files]
+        paths = [decode_path(file.path) for each in results for file in each.files]
         if paths:
-            delete_files(paths, open_store(self._uri, self._storage_options))
+            delete_unreferenced(open_store(self._uri, self._storage_options), paths)
 
     def _check_time_zone(self, schema: Any) -> None:
         """Constraints are evaluated here, with times as they are in UTC."""

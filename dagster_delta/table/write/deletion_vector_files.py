@@ -22,6 +22,7 @@ from dagster_delta.protocol.features.deletion_vectors import (
 )
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.unreferenced_files import CreatedFiles
 
 __all__ = ["StoredVectors", "store_deletion_vectors"]
 
@@ -67,21 +68,18 @@ def store_deletion_vectors(
         for position, (vector, size) in enumerate(zip(vectors, sizes, strict=True))
         if size <= INLINE_BYTES
     }
-    paths: list[str] = []
-    try:
+    with CreatedFiles(store) as created:
         for positions in _share_out(sizes):
             data, made = encode_deletion_vector_file(
                 [vectors[each] for each in positions],
                 file_id=new_uuid(),
                 prefix=_prefix(configuration),
             )
-            paths.append(deletion_vector_path(made[0]))
-            store.put(paths[-1], data)
+            path = deletion_vector_path(made[0])
+            created.add([path])
+            store.put(path, data)
             descriptors.update(zip(positions, made, strict=True))
-    except BaseException:
-        store.delete(paths)
-        raise
-    return StoredVectors(tuple(descriptors[each] for each in range(len(vectors))), tuple(paths))
+    return StoredVectors(tuple(descriptors[each] for each in range(len(vectors))), created.paths)
 
 
 def _share_out(sizes: Sequence[int]) -> Iterator[list[int]]:

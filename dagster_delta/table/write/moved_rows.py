@@ -55,11 +55,8 @@ def stage_moved_rows(
         msgspec.structs.replace(each, data_change=False) for each in written.files
     )
     transaction.declare_row_ids_kept()
-    try:
+    with transaction.created_files:
         check_no_row_lost(snapshot, files, written)
-    except BaseException:
-        transaction.abandon()
-        raise
     transaction.stage_removed(tombstones(files, transaction.clock(), data_change=False))
     return written
 

@@ -152,7 +152,7 @@ class _RowOperation:
             # As in the reference implementation, what changes nothing makes no version.
             metrics = self._metrics(RowChangeCounts(), scanned)
             return CommitResult(self.snapshot.version, metrics, self.snapshot, skipped=True)
-        try:
+        with self.transaction.created_files:
             counts = change_rows(
                 self.transaction,
                 selected,
@@ -160,9 +160,6 @@ class _RowOperation:
                 assignments=assignments,
                 where=self.where,
             )
-        except BaseException:
-            self.transaction.abandon()
-            raise
         return self.transaction.commit(
             self.name,
             parameters=parameters,

@@ -127,12 +127,8 @@ class RowWrite:
             parameters["isDynamicPartitionOverwrite"] = True
         elif where is not None:
             parameters["predicate"] = where
-        try:
+        with self.transaction.created_files:
             metrics = self._stage_overwrite(configuration, where)
-        except BaseException:
-            # Nothing was committed yet, so nothing refers to the files written so far.
-            self.transaction.abandon()
-            raise
         return self._commit(configuration, parameters, metrics=metrics)
 
     def _stage_overwrite(
@@ -342,7 +338,7 @@ class RowWrite:
                 done = self.options.record.found_done(self.transaction.snapshot)
                 if done is None:
                     continue
-            self.transaction.abandon()
+            self.transaction.created_files.delete()
             if done is None:
                 raise outcome.conflict.to_error(table=self.store.location.uri)
             return done

@@ -5,7 +5,6 @@ Spec: Delta Log Entries; Transaction Identifiers; Domain Metadata.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from dagster_delta.errors import (
     CommitRetriesExhausted,
     ConcurrentTransaction,
     ConditionalPutUnsupported,
-    DeltaError,
     InvalidArgument,
     UnsupportedFeature,
 )
@@ -46,6 +44,7 @@ from dagster_delta.protocol.log.pending_actions import PendingActions
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.unreferenced_files import CreatedFiles
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
 from dagster_delta.table.write.committer import CommitRequest, Conflicted, commit_with_retry
 
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["AppTransaction", "CommitResult", "Transaction"]
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +112,15 @@ class Transaction:
     _adds: list[AddFile] = field(default_factory=list, init=False)
     _removes: list[RemoveFile] = field(default_factory=list, init=False)
     _change_files: list[AddCDCFile] = field(default_factory=list, init=False)
-    _own_paths: list[str] = field(default_factory=list, init=False)
+    created_files: CreatedFiles = field(init=False)
+    """The files written for the change, until it is committed."""
     _applications: dict[str, int] = field(default_factory=dict, init=False)
     _domains: dict[str, DomainMetadata] = field(default_factory=dict, init=False)
     _keeps_row_ids: bool = field(default=False, init=False)
     _protects_checkpoints: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        self.created_files = CreatedFiles(self.store)
         if not self.store.supports_put_if_absent:
             raise ConditionalPutUnsupported(
                 "this storage cannot create a file only if it is absent, so two writers could "
@@ -188,7 +187,7 @@ class Transaction:
         """Add data files that were written for this change and are deleted if it fails."""
         for each in files:
             self._adds.append(each)
-            self._own_paths.append(decode_path(each.path))
+            self.created_files.add_logged([each.path])
 
     def stage_readded(self, files: Iterable[AddFile], *, written: Iterable[str] = ()) -> None:
         """Add logical files whose data files are already in the table.
@@ -198,13 +197,13 @@ class Transaction:
             written: paths of files that were made for it and are deleted if the change fails.
         """
         self._adds.extend(files)
-        self._own_paths.extend(written)
+        self.created_files.add(written)
 
     def stage_change_files(self, files: Iterable[AddCDCFile]) -> None:
         """Add change data files that were written for this change and are deleted if it fails."""
         for each in files:
             self._change_files.append(each)
-            self._own_paths.append(decode_path(each.path))
+            self.created_files.add_logged([each.path])
 
     def stage_removed(self, removes: Iterable[RemoveFile]) -> None:
         """Remove logical files from the table."""
@@ -305,7 +304,7 @@ class Transaction:
             operation, parameters=parameters, metrics=metrics, user_info=user_info
         )
         if isinstance(outcome, Conflicted):
-            self.abandon()
+            self.created_files.delete()
             raise outcome.conflict.to_error(table=self.store.location.uri)
         return outcome
 
@@ -324,8 +323,11 @@ class Transaction:
             StorageFailure: see `commit`.
         """
         metrics = dict(metrics or {})
+        created = self.created_files.paths
         try:
             request = self._request(operation, parameters or {}, metrics, user_info or {})
+            # From here on the log may refer to them, whatever is raised.
+            self.created_files.release()
             outcome = commit_with_retry(self.store, request, clock=self.clock)
         except (
             CommitRetriesExhausted,
@@ -334,9 +336,11 @@ class Transaction:
             UnsupportedFeature,
         ):
             # These say that the commit surely does not stand in the log.
-            self.abandon()
+            self.created_files.add(created)
+            self.created_files.delete()
             raise
         if isinstance(outcome, Conflicted):
+            self.created_files.add(created)
             return outcome
         snapshot = follow_commit(self.store, self.snapshot, outcome.commits, clock=self.clock)
         return CommitResult(outcome.version, metrics, snapshot)
@@ -347,22 +351,9 @@ class Transaction:
         Only for a change that depends on nothing: whether it still makes sense is not looked at.
         """
         rebased = Transaction(self.store, snapshot, self.clock, self.new_id)
-        rebased._adds, rebased._own_paths = self._adds, self._own_paths
+        rebased._adds, rebased.created_files = self._adds, self.created_files
         rebased._applications, rebased._domains = self._applications, self._domains
         return rebased
-
-    def abandon(self) -> None:
-        """Delete the data files written for this change, as far as the store permits."""
-        paths, self._own_paths = self._own_paths, []
-        try:
-            self.store.delete(paths)
-        except (DeltaError, OSError) as error:
-            _LOG.warning(
-                "could not delete %d unreferenced data files of %s: %s",
-                len(paths),
-                self.store.location.uri,
-                error,
-            )
 
     def _request(
         self,
@@ -426,7 +417,7 @@ class Transaction:
 
     def _row_ids_stay(self) -> bool:
         # Spec: true where no row was updated or copied, or all of them kept their ids.
-        written = set(self._own_paths)
+        written = set(self.created_files.paths)
         moves_rows = bool(self._removes) and any(
             decode_path(each.path) in written for each in self._adds
         )

@@ -37,6 +37,7 @@ from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY, untagged
 from dagster_delta.protocol.values.partition_values import encode_path, partition_directory
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
 if TYPE_CHECKING:
     from dagster_delta.engines.rows.shadow_column import ShadowColumn
@@ -261,18 +262,12 @@ class _DataFiles:
 
     def abandon(self) -> None:
         """Remove what was written, as far as the store lets us: nothing refers to it."""
-        try:
-            for each in self._begun:
+        for each in self._begun:
+            try:
                 each.discard()
-            self._store.delete([each.path for each in self._begun])
-        except Exception:  # noqa: BLE001
-            # The error that brought us here matters more; VACUUM finds what is left.
-            _LOG.warning(
-                "up to %d unreferenced data files are left in %s",
-                len(self._begun),
-                self._store.location.uri,
-                exc_info=True,
-            )
+            except Exception:  # noqa: BLE001  the error that brought us here matters more
+                _LOG.warning("%s could not be given up", each.path, exc_info=True)
+        delete_unreferenced(self._store, [each.path for each in self._begun])
 
     def _choose_encodings(self, rows: Any, format_: FileFormat) -> ColumnEncodings:
         if format_.shredding is not None:

@@ -22,7 +22,6 @@ from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes
 from dagster_delta.engines.spark.changes.merge_source import ROW_NUMBER, SparkMergeSource
-from dagster_delta.engines.spark.executor_reports import delete_files
 from dagster_delta.engines.spark.read.reader import FILE_KEY, ROW_INDEX, read_frame
 from dagster_delta.engines.spark.read.row_positions import (
     FileIndex,
@@ -40,6 +39,7 @@ from dagster_delta.engines.statements.merge_clauses import (
 )
 from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan
 from dagster_delta.errors import ConstraintViolation
+from dagster_delta.storage.unreferenced_files import CreatedFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -68,12 +68,9 @@ class _FrameMerge:
 
     def run(self) -> MergedRows:
         """Write the rows that get new values, and the rows that are new."""
-        changed = self._change()
-        try:
+        with CreatedFiles(self.plan.target.store) as created:
+            changed = self._change(created)
             inserted = self._insert(changed)
-        except BaseException:
-            delete_files(changed.paths, self.plan.target.store)
-            raise
         table = self.plan.target.store.location.uri
         counts = {index: count for index, count in self._counts(changed).items() if count}
         rows = self._files.by_path(changed.rows, table=table) if changed.rows else {}
@@ -90,7 +87,7 @@ class _FrameMerge:
             high_water_marks=inserted.high_water_marks,
         )
 
-    def _change(self) -> WrittenChanges:
+    def _change(self, created: CreatedFiles) -> WrittenChanges:
         if not self.plan.target.files.num_rows:
             return WrittenChanges()
         with spark_failures(table=self.plan.target.store.location.uri):
@@ -112,9 +109,9 @@ class _FrameMerge:
             ),
             self.plan.target.store,
         )
+        created.add_logged(written.paths)
         changed = sum(map(len, written.rows.values()))
         if sum(written.counts.values()) > changed and not self._deletes_only:
-            delete_files(written.paths, self.plan.target.store)
             raise self._ambiguity(sum(written.counts.values()) - changed)
         return written
 

@@ -30,7 +30,6 @@ from dagster_delta.engines.spark.changes.copy_tasks import (
     CopyTask,
     encode_copied_files,
 )
-from dagster_delta.engines.spark.executor_reports import delete_files
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.read.row_positions import FileIndex, collect_rows
 from dagster_delta.engines.spark.session.columns import quote
@@ -46,6 +45,7 @@ from dagster_delta.protocol.features.change_data import (
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.unreferenced_files import CreatedFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,14 +110,12 @@ class _Rewriting:
         if not rewrite.assignments:
             left, written = WrittenChanges(), self._copy(rewrite.change_data)
             return _result(left, written, num_changed_rows=written.counts[0])
-        changed = write_changes(self._changing(), self._store)
-        try:
+        with CreatedFiles(self._store) as created:
+            changed = write_changes(self._changing(), self._store)
+            created.add_logged(changed.paths)
             self._check_count(changed)
             # The rows that leave these files are recorded with their new values.
             rest = self._copy(None) if rewrite.keeps_rest else WrittenChanges()
-        except BaseException:
-            delete_files(changed.paths, self._store)
-            raise
         return _result(changed, rest, num_changed_rows=changed.counts[0])
 
     def _copy(self, change_data: WriteSpec | None) -> WrittenChanges:

@@ -17,7 +17,6 @@ from dagster_delta.engines.arrow.column_backfill import backfill_files
 from dagster_delta.engines.engine import Backfilled, Problems, ReadPlan, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
     REPORT_SCHEMA,
-    delete_files,
     report,
     reported,
     settle_reports,
@@ -26,6 +25,7 @@ from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import frame_of
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage import StoreLocation, open_store
+from dagster_delta.storage.unreferenced_files import delete_unreferenced
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,7 @@ def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession)
     for each in reports.details:
         problems.join(Problems(each.num_problems, list(each.examples)))
     if problems.num_rows:
-        delete_files(reports.paths, plan.store)
+        delete_unreferenced(plan.store, reports.paths)
     return Backfilled(
         () if problems.num_rows else reports.files,
         sum(each.num_rows for each in reports.details),

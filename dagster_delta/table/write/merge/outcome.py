@@ -102,11 +102,8 @@ def commit_merge(
         CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
         DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
     """
-    try:
+    with transaction.created_files:
         counts = stage_merge(transaction, outcome, engine)
-    except BaseException:
-        transaction.abandon()
-        raise
     metrics = {**_metrics(outcome, counts), **times.metrics()}
     if outcome.changes_nothing and statement.record.is_empty:
         return CommitResult(snapshot.version, metrics, snapshot, skipped=True)

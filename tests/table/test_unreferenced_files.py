@@ -1,0 +1,108 @@
+"""Files of a change that was not committed go, and what went wrong is what the caller sees."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta.engines.arrow.engine import ArrowEngine
+from dagster_delta.errors import CommitStateUnknown, StorageFailure
+from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.delta_table import DeltaTable
+from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.write import transaction as transaction_module
+from dagster_delta.table.write.committer import Conflicted
+from dagster_delta.table.write.planning import write_spec
+from dagster_delta.table.write.transaction import Transaction
+from dagster_delta.testing.faulty_store import FaultyStore, Operation
+
+ROWS = pa.table({"id": pa.array(range(20_000), pa.int64())})
+
+
+def made() -> MemoryStore:
+    store = MemoryStore()
+    properties = {"delta.enableDeletionVectors": "true"}
+    DeltaTable.create("", ROWS.schema, store=store, properties=properties).append(ROWS)
+    return store
+
+
+def paths(store: Any) -> set[str]:
+    return {each.path for each in store.list_recursive() if not each.path.startswith("_delta_log")}
+
+
+def refuse(*operations: Operation, path: str) -> Callable[[Operation, str], None]:
+    """Has a `FaultyStore` refuse operations, each by its name, on paths that contain some text."""
+
+    def check(operation: Operation, called: str) -> None:
+        if operation in operations and path in called:
+            raise StorageFailure(f"{operation} refused")
+
+    return check
+
+
+def test_a_refused_delete_does_not_hide_why_deletion_vectors_were_not_stored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = FaultyStore(made(), before_call=refuse("put", "delete", path="deletion_vector"))
+    with caplog.at_level(logging.WARNING), pytest.raises(StorageFailure, match="put refused"):
+        DeltaTable("", store=store).delete("id % 3 = 0")
+    assert "delete refused" in caplog.text
+
+
+def staged(store: Any) -> Transaction:
+    """A transaction that has a file of its own."""
+    snapshot = Snapshot.load(store)
+    transaction = Transaction(store, snapshot)
+    spec = write_spec(snapshot.configuration, store.location, check_rows=False)
+    transaction.stage_written(ArrowEngine().write(ROWS, spec, store=store).files)
+    return transaction
+
+
+def test_files_of_a_change_that_fails_before_its_commit_go() -> None:
+    store = made()
+    before, transaction = paths(store), staged(store)
+    with pytest.raises(ZeroDivisionError), transaction.created_files:
+        raise ZeroDivisionError
+    assert paths(store) == before
+
+
+def test_files_that_a_commit_refers_to_are_no_longer_the_transactions_to_delete() -> None:
+    store = made()
+    transaction = staged(store)
+    transaction.commit("WRITE")
+    written = paths(store)
+    transaction.created_files.delete()
+    assert paths(store) == written
+
+
+@pytest.mark.parametrize("error", [StorageFailure("no answer"), CommitStateUnknown("no answer")])
+def test_files_that_a_commit_may_refer_to_stay(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_no_answer(*_: object, **__: object) -> None:
+        raise error
+
+    store = made()
+    transaction = staged(store)
+    written = paths(store)
+    monkeypatch.setattr(transaction_module, "commit_with_retry", give_no_answer)
+    with pytest.raises(type(error)):
+        transaction.commit("WRITE")
+    transaction.created_files.delete()
+    assert paths(store) == written
+
+
+def test_files_of_a_refused_commit_are_the_transactions_until_it_gives_up() -> None:
+    store = made()
+    before, transaction = paths(store), staged(store)
+    transaction.depend_on(ReadScope(whole_table=True))
+    DeltaTable("", store=store).delete()
+    assert isinstance(transaction.try_commit("WRITE"), Conflicted)
+    assert paths(store) > before
+    transaction.created_files.delete()
+    assert paths(store) == before
