@@ -31,8 +31,8 @@ def _ours(read: Callable[[Any], object], name: str = "table") -> Any:
     def prepared(directory: Path, size: int) -> Callable[[], object]:
         from dagster_delta import DeltaTable
         from dagster_delta.engines.expressions import arrow_expressions  # noqa: F401
-        from dagster_delta.engines.sql.expressions import parse_expression
         from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+        from dagster_delta.sql.expressions import parse_expression
 
         # Imports are not timed, and the parser of filters makes some of its own.
         parse_expression("a = -1", StructType((StructField("a", PrimitiveType("long")),)))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dagster_delta.engines.arrow.engine import ArrowEngine
     from dagster_delta.engines.engine import Engine
     from dagster_delta.engines.spark.engine import SparkEngine
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.storage.object_store import ObjectStore
 
 __all__ = [

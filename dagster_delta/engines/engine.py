@@ -22,8 +22,8 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore, StoreLocation
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.engines.statements.merge_plan import MergedRows, MergePlan, MergeSource
+    from dagster_delta.sql.expressions import SqlExpression
 
 __all__ = [
     "LARGE_TABLE_FILES",

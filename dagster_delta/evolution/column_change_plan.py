@@ -11,9 +11,6 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from dagster_delta.engines.rows.shadow_column import ShadowColumn
-from dagster_delta.engines.sql.casts import cast_depends_on_time_zone
-from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.engines.sql.types import is_primitive, sql_type_name
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.column_change_states import (
     OWN_KEYS,
@@ -60,6 +57,9 @@ from dagster_delta.protocol.schema import (
     walk_fields,
 )
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.sql.casts import cast_depends_on_time_zone
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.types import is_primitive, sql_type_name
 
 __all__ = [
     "ColumnChangePlan",

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import msgspec
 
-from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.evolution.default_values import check_default_values
@@ -38,6 +37,7 @@ from dagster_delta.protocol.features.column_values import DEFAULT_KEY
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.sql.expressions import parse_expression
 
 __all__ = [
     "OWN_KEYS",

@@ -9,11 +9,6 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
-from dagster_delta.engines.sql.moments import at_moment
-from dagster_delta.engines.sql.repeatability import unsteady_functions
-from dagster_delta.engines.sql.table_expressions import check_table_expression
-from dagster_delta.engines.sql.types import sql_type_name
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.evolution.type_spelling import parse_type
 from dagster_delta.protocol.features.column_values import (
@@ -33,6 +28,11 @@ from dagster_delta.protocol.schema import (
     StructType,
     walk_fields,
 )
+from dagster_delta.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.sql.moments import at_moment
+from dagster_delta.sql.repeatability import unsteady_functions
+from dagster_delta.sql.table_expressions import check_table_expression
+from dagster_delta.sql.types import sql_type_name
 
 __all__ = ["Column", "Identity", "check_column_values", "schema_of_columns"]
 

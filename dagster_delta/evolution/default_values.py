@@ -11,8 +11,6 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from dagster_delta.engines.rows.completion import ComputedColumns
-from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.engines.sql.moments import at_moment
 from dagster_delta.engines.values.ansi_cast import can_store
 from dagster_delta.errors import (
     ConstraintViolation,
@@ -23,6 +21,8 @@ from dagster_delta.errors import (
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, ColumnExpression
 from dagster_delta.protocol.schema import StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.moments import at_moment
 
 __all__ = ["check_default_values", "compute_default"]
 

@@ -10,8 +10,6 @@ from typing import TypedDict
 
 import msgspec
 
-from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.engines.sql.tokens import tokenize
 from dagster_delta.errors import DeltaError, InvalidTable, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.protocol.features.column_mapping import physical_name
@@ -19,6 +17,8 @@ from dagster_delta.protocol.features.column_values import GENERATION_KEY, IDENTI
 from dagster_delta.protocol.schema import StructType, walk_fields
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.tokens import tokenize
 
 __all__ = [
     "CLUSTERING_DOMAIN",

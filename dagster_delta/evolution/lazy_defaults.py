@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 from functools import partial
 
-from dagster_delta.engines.sql.moments import at_moment
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.evolution.column_paths import ColumnPath, change_field, dotted, find_place
 from dagster_delta.evolution.default_values import compute_default
@@ -21,6 +20,7 @@ from dagster_delta.protocol.features.existing_defaults import (
     without_existing_defaults,
 )
 from dagster_delta.protocol.schema import StructField
+from dagster_delta.sql.moments import at_moment
 
 __all__ = ["keep_defaults_in_log", "materialize_defaults"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from dagster_delta.engines.sql.tokens import Token, tokenize
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.sql.tokens import Token, tokenize
 
 __all__ = ["StatementCursor"]
 

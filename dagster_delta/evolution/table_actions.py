@@ -9,8 +9,6 @@ import re
 
 import msgspec
 
-from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.engines.sql.table_expressions import check_table_expression
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
@@ -30,6 +28,8 @@ from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, PrimitiveType, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.table_expressions import check_table_expression
 
 __all__ = [
     "add_constraint",

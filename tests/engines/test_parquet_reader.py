@@ -21,7 +21,6 @@ from pyroaring import BitMap64
 from dagster_delta.engines.parquet.read import batch_sizes, data_file_reader, opened_file
 from dagster_delta.engines.parquet.read import reader as parquet_reader
 from dagster_delta.engines.parquet.write import writer as parquet_writer
-from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import (
     CorruptDeletionVector,
     DataFileMissing,
@@ -45,6 +44,7 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.storage import open_store
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.engines.expressions.evaluation import evaluate
-from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import DeltaError, InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.statistics.bounds import bounds_of_partition_values
 from dagster_delta.protocol.statistics.predicates import may_match
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_type
+from dagster_delta.sql.expressions import parse_expression
 from tests.engines.random_expressions import random_expressions
 
 if TYPE_CHECKING:

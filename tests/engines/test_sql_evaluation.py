@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.engines.expressions.evaluation import evaluate, evaluate_filter
-from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
+from dagster_delta.sql.expressions import parse_expression
 
 STRING = PrimitiveType("string")
 
@@ -113,7 +113,7 @@ def test_simple_filters_and_values_need_no_sql_engine() -> None:
     code = (
         "import sys, pyarrow as pa\n"
         "from dagster_delta.engines.expressions.evaluation import evaluate, evaluate_filter\n"
-        "from dagster_delta.engines.sql.expressions import parse_expression\n"
+        "from dagster_delta.sql.expressions import parse_expression\n"
         "from dagster_delta.protocol.schema import *\n"
         "schema = StructType((StructField('a', PrimitiveType('long')), StructField('s', PrimitiveType('string'))))\n"
         "e = parse_expression(\"a > 1 AND s LIKE 'x%' OR a IN (1, 2) AND s IS NOT NULL\", schema)\n"
@@ -204,7 +204,7 @@ def test_a_forked_process_has_engines_of_its_own() -> None:
 import os
 import pyarrow as pa
 from dagster_delta.engines.expressions.evaluation import evaluate
-from dagster_delta.engines.sql.expressions import parse_expression
+from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema
 
 table = pa.table({"j": ['{"a": 7}']})

@@ -9,9 +9,9 @@ import pytest
 from dagster_delta.engines.expressions import duckdb_sql
 from dagster_delta.engines.expressions.evaluation import evaluate as evaluate_expression
 from dagster_delta.engines.expressions.memory_bounds import MAX_ROW_BYTES, longest_value
-from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, PrimitiveType, StructField, StructType
+from dagster_delta.sql.expressions import parse_expression
 
 STRING = PrimitiveType("string")
 SCHEMA = StructType((StructField("s", STRING), StructField("tags", ArrayType(STRING, True))))

@@ -10,7 +10,6 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.evolution.alter_statement import parse_alter
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.last_checkpoint import parse_last_checkpoint
@@ -20,6 +19,7 @@ from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.log.version_checksum import parse_version_checksum
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.storage.memory_store import MemoryStore
 
 __all__ = ["TARGETS", "FuzzTarget"]

@@ -452,7 +452,7 @@ class Meanwhile(ArrowEngine):
 
 
 def delete_meanwhile(table: DeltaTable, where: str, happens: Any) -> None:
-    from dagster_delta.engines.sql.expressions import parse_expression
+    from dagster_delta.sql.expressions import parse_expression
 
     transaction = table.transaction()
     assert transaction.snapshot is not None

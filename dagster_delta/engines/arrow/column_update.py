@@ -16,11 +16,11 @@ from dagster_delta.engines.engine import RowRewrite
 from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 from dagster_delta.engines.rows.completion import row_update
-from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.sql.expressions import parse_expression
 
 __all__ = ["ColumnUpdate", "FileUpdate"]
 

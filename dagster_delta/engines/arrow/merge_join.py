@@ -21,12 +21,12 @@ from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG, duckdb_i
 from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, ROW_INDEX
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.rows.source_rows import SourceRows
-from dagster_delta.engines.sql.typed import Column, Typed, walk
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_condition import Columns, Computed, MergeCondition
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.protocol.values.arrow_values import scalar_of
+from dagster_delta.sql.typed import Column, Typed, walk
 
 __all__ = [
     "ClauseChoice",

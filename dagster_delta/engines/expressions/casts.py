@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from dagster_delta.engines.expressions.rendering import duckdb_type, raising
 from dagster_delta.engines.expressions.text_casts import text_cast_sql
-from dagster_delta.engines.sql.casts import cast_kind, is_plain_cast
-from dagster_delta.engines.sql.text_values import reads_text
-from dagster_delta.engines.sql.types import is_integral, sql_type_name
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, DecimalType
+from dagster_delta.sql.casts import cast_kind, is_plain_cast
+from dagster_delta.sql.text_values import reads_text
+from dagster_delta.sql.types import is_integral, sql_type_name
 
 __all__ = ["cast_may_raise", "cast_sql"]
 

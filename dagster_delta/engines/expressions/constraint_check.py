@@ -35,7 +35,7 @@ class ConstraintCheck:
         self._parsed = []
         self._table = table
         if self._constraints:
-            from dagster_delta.engines.sql.expressions import parse_expression
+            from dagster_delta.sql.expressions import parse_expression
 
             self._parsed = [parse_expression(each.sql, schema) for each in self._constraints]
         for each in self._parsed:

@@ -33,8 +33,11 @@ from dagster_delta.engines.expressions.memory_bounds import (
 )
 from dagster_delta.engines.expressions.rendering import duckdb_type
 from dagster_delta.engines.expressions.text_casts import register_text_casts
-from dagster_delta.engines.sql.text_values import reads_text
-from dagster_delta.engines.sql.typed import (
+from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.protocol.schema import DataType
+from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type
+from dagster_delta.sql.text_values import reads_text
+from dagster_delta.sql.typed import (
     Call,
     Cast,
     Column,
@@ -44,10 +47,7 @@ from dagster_delta.engines.sql.typed import (
     types_of,
     walk,
 )
-from dagster_delta.engines.sql.types import VARIANT, holds_values, is_primitive
-from dagster_delta.errors import InvalidArgument, UnsupportedExpression
-from dagster_delta.protocol.schema import DataType
-from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE, to_arrow_type
+from dagster_delta.sql.types import VARIANT, holds_values, is_primitive
 
 if TYPE_CHECKING:
     import duckdb

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.expressions.arrow_expressions import compile_value
-from dagster_delta.engines.sql.expressions import SqlExpression
-from dagster_delta.engines.sql.typed import Literal
 from dagster_delta.protocol.values.arrow_values import scalar_of
+from dagster_delta.sql.expressions import SqlExpression
+from dagster_delta.sql.typed import Literal
 
 __all__ = ["evaluate", "evaluate_filter"]
 

@@ -18,9 +18,6 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from dagster_delta.engines.expressions.evaluation import evaluate
-from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
-from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed
-from dagster_delta.engines.sql.types import DATE, INTEGER, STRING, TIMESTAMP
 from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.features.column_values import GENERATION_KEY
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructField
@@ -37,6 +34,9 @@ from dagster_delta.protocol.statistics.predicates import (
 )
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed
+from dagster_delta.sql.types import DATE, INTEGER, STRING, TIMESTAMP
 
 __all__ = ["with_generated_filters"]
 

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed, operands_of, walk
-from dagster_delta.engines.sql.types import BINARY, BOOLEAN, STRING, VARIANT, is_primitive
 from dagster_delta.errors import UnsupportedExpression
+from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, operands_of, walk
+from dagster_delta.sql.types import BINARY, BOOLEAN, STRING, VARIANT, is_primitive
 
 __all__ = ["MAX_ROW_BYTES", "check_constant_growth", "grows", "longest_value", "row_bytes"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dagster_delta.engines.sql.typed import Call
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
+from dagster_delta.sql.typed import Call
 
 __all__ = ["REWRITTEN", "Rendering", "ToSql", "duckdb_type", "function", "raising"]
 

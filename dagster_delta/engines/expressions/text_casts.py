@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_delta.engines.expressions.text_conversion import TextConversion, text_conversion
-from dagster_delta.engines.sql.types import sql_type_name
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.sql.types import sql_type_name
 
 if TYPE_CHECKING:
     import duckdb

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.sql.text_values import TextReader, text_reader
 from dagster_delta.protocol.schema import DataType, DecimalType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.sql.text_values import TextReader, text_reader
 
 __all__ = ["TextConversion", "text_conversion"]
 

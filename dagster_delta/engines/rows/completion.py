@@ -14,8 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_delta.engines.engine import Assignment, Constraint
-from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.engines.sql.moments import at_moment
 from dagster_delta.engines.statements.assignments import (
     RowUpdate,
     check_computable,
@@ -32,6 +30,8 @@ from dagster_delta.protocol.features.column_values import (
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.moments import at_moment
 
 __all__ = [
     "ComputedColumns",

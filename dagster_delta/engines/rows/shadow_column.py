@@ -145,8 +145,8 @@ def _conversion(
 def _cast_of_rows(change: ColumnChange, schema: StructType) -> ValueConversion:
     """The user's expression over whole rows."""
     from dagster_delta.engines.expressions.evaluation import evaluate
-    from dagster_delta.engines.sql.expressions import parse_expression
-    from dagster_delta.engines.sql.types import sql_type_name
+    from dagster_delta.sql.expressions import parse_expression
+    from dagster_delta.sql.types import sql_type_name
 
     target = change.target_type()
     expression = parse_expression(f"CAST(({change.cast}) AS {sql_type_name(target)})", schema)
@@ -175,7 +175,7 @@ def _parse_checks(change: ColumnChange, published: StructType) -> list[tuple[str
 
 def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
     from dagster_delta.engines.expressions.evaluation import evaluate
-    from dagster_delta.engines.sql.expressions import parse_expression
+    from dagster_delta.sql.expressions import parse_expression
 
     expression = parse_expression(sql, schema)
     expression.check_filter()

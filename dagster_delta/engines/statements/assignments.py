@@ -15,9 +15,6 @@ import pyarrow.compute as pc
 from dagster_delta.engines.engine import Assignment, Constraint
 from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.expressions.evaluation import evaluate
-from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
-from dagster_delta.engines.sql.typed import Column
-from dagster_delta.engines.sql.types import VARIANT, is_primitive, sql_type_name
 from dagster_delta.engines.values.ansi_cast import can_store
 from dagster_delta.engines.values.store_assignment import assign_batches, misfit
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
@@ -29,6 +26,9 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.sql.typed import Column
+from dagster_delta.sql.types import VARIANT, is_primitive, sql_type_name
 
 if TYPE_CHECKING:
     from dagster_delta.engines.rows.completion import ComputedColumns

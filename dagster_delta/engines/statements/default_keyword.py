@@ -8,9 +8,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
-from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.engines.sql.moments import at_moment
-from dagster_delta.engines.sql.typed import Column
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.column_values import (
     column_defaults,
@@ -19,6 +16,9 @@ from dagster_delta.protocol.features.column_values import (
 )
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.moments import at_moment
+from dagster_delta.sql.typed import Column
 
 __all__ = ["resolve_defaults"]
 

@@ -14,10 +14,6 @@ import pyarrow as pa
 
 from dagster_delta.engines.engine import Assignment
 from dagster_delta.engines.rows.completion import changed_values
-from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
-from dagster_delta.engines.sql.repeatability import check_repeatable
-from dagster_delta.engines.sql.tokens import tokenize
-from dagster_delta.engines.sql.typed import Call, Cast, Column, Refused, Typed
 from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
 from dagster_delta.engines.statements.default_keyword import resolve_defaults
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
@@ -29,6 +25,10 @@ from dagster_delta.protocol.features.column_values import (
 )
 from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.sql.repeatability import check_repeatable
+from dagster_delta.sql.tokens import tokenize
+from dagster_delta.sql.typed import Call, Cast, Column, Refused, Typed
 
 __all__ = [
     "SOURCE",

@@ -10,8 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.expressions.arrow_expressions import compile_filter
-from dagster_delta.engines.sql.skipping import to_predicate
-from dagster_delta.engines.sql.typed import Call, Cast, Column, Refused, Typed, walk
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET
 from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.protocol.statistics.predicates import (
@@ -25,6 +23,8 @@ from dagster_delta.protocol.statistics.predicates import (
     Unknown,
 )
 from dagster_delta.protocol.values.arrow_values import FALSE
+from dagster_delta.sql.skipping import to_predicate
+from dagster_delta.sql.typed import Call, Cast, Column, Refused, Typed, walk
 
 __all__ = [
     "Columns",

@@ -186,8 +186,8 @@ def _position(fields: tuple[StructField, ...], name: str) -> int:
 
 def _sql_cast(source: DataType, target: DataType) -> _Kernel:
     from dagster_delta.engines.expressions.evaluation import evaluate
-    from dagster_delta.engines.sql.expressions import parse_expression
-    from dagster_delta.engines.sql.types import sql_type_name
+    from dagster_delta.sql.expressions import parse_expression
+    from dagster_delta.sql.types import sql_type_name
 
     schema = StructType((StructField("value", source),))
     expression = parse_expression(f"CAST(`value` AS {sql_type_name(target)})", schema)

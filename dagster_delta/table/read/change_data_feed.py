@@ -29,7 +29,7 @@ from dagster_delta.table.read.time_travel import first_version_since, parse_time
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
 
 __all__ = ["ChangeDataFeed", "find_range"]
 

@@ -38,7 +38,7 @@ from dagster_delta.table.read.file_planner import CandidateFiles
 from dagster_delta.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
 
 __all__ = ["ChangeFileRows", "ChangedFiles", "commit_constants", "plan_changes"]
 

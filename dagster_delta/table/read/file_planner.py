@@ -30,7 +30,7 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import map_column, string_column
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["CandidateFiles", "FilePlanner", "any_of"]

@@ -21,7 +21,7 @@ from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.table.read.file_planner import FilePlanner
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["SelectedRows", "read_plan", "select_rows"]

@@ -25,7 +25,7 @@ from dagster_delta.table.read.row_frames import RowFrames
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["ROW_ID_NAMES", "Scan", "resolve_columns", "resolve_filter"]
@@ -258,7 +258,7 @@ def resolve_filter(schema: StructType, where: str | SqlExpression | None) -> Sql
     if where is None:
         return None
     if isinstance(where, str):
-        from dagster_delta.engines.sql.filters import parse_filter
+        from dagster_delta.sql.filters import parse_filter
 
         return parse_filter(where, schema, dt.datetime.now(dt.UTC))
     where.check_filter()

@@ -51,7 +51,7 @@ from dagster_delta.table.read.file_totals import (
 )
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.scan import Scan
 
 __all__ = ["Snapshot"]

@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from dagster_delta.clock import Clock
 from dagster_delta.engines.engine import Engine, Problems
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
-from dagster_delta.engines.sql.types import sql_type_name
 from dagster_delta.errors import (
     ColumnChangeFailed,
     CommitConflict,
@@ -54,6 +53,7 @@ from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
+from dagster_delta.sql.types import sql_type_name
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.row_selection import read_plan
 from dagster_delta.table.read.snapshot import Snapshot

@@ -15,20 +15,20 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Constraint, Engine, ReadPlan
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
-from dagster_delta.engines.sql.moments import at_moment
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues
 from dagster_delta.protocol.log.replay import keys_of
 from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.sql.moments import at_moment
 from dagster_delta.table.schema.rewrite_journal import JournalEntry, RewriteJournal
 from dagster_delta.table.write.file_actions import tombstones
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql.expressions import SqlExpression
     from dagster_delta.evolution.schema_change_plan import SchemaChangePlan
+    from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["ExistingFiles", "RowValidation"]
@@ -76,7 +76,7 @@ class RowValidation:
         files: Any,
         is_new: Any,
     ) -> None:
-        from dagster_delta.engines.sql.expressions import parse_expression
+        from dagster_delta.sql.expressions import parse_expression
 
         # The line end closes a comment that the text may end with.
         broken = parse_expression(f"({check.sql}\n) IS NOT TRUE", plan.after.schema)

@@ -319,7 +319,7 @@ def _check_own_expressions(configuration: TableConfiguration, table: str) -> Non
     """Refuse what the table would have evaluated besides plain computations, before any engine sees
     it.
     """
-    from dagster_delta.engines.sql.table_expressions import check_table_expression
+    from dagster_delta.sql.table_expressions import check_table_expression
 
     schema = configuration.schema
     for each in _declared_constraints(configuration):
@@ -351,7 +351,7 @@ def _stored_as_given(
     texts = [each.name for each in configuration.partition_schema if each.data_type == _STRING]
     if not texts or not constraints:
         return
-    from dagster_delta.engines.sql.expressions import parse_expression
+    from dagster_delta.sql.expressions import parse_expression
 
     parsed = (parse_expression(each.sql, configuration.schema) for each in constraints)
     named = {path[0].casefold() for each in parsed for path in each.references}

@@ -31,7 +31,7 @@ from dagster_delta.table.read.partition_codes import files_in_partitions
 from dagster_delta.table.write.file_actions import REMOVED_COLUMNS, tombstones
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = [

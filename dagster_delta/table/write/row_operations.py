@@ -21,7 +21,7 @@ from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["delete_rows", "row_change_metrics", "update_rows"]
@@ -88,9 +88,9 @@ def update_rows(
         InvalidArgument, SchemaMismatch, UnsupportedExpression, UnsupportedFeature, CommitConflict,
         CommitStateUnknown: see `delete_rows`.
     """
-    from dagster_delta.engines.sql.moments import at_statement
     from dagster_delta.engines.statements.assignments import parse_assignments
     from dagster_delta.engines.statements.default_keyword import resolve_defaults
+    from dagster_delta.sql.moments import at_statement
 
     operation = _RowOperation.begin("UPDATE", Transaction(store, snapshot, clock=clock), where)
     configuration, schema = snapshot.configuration, snapshot.schema
@@ -126,8 +126,8 @@ class _RowOperation:
         assert snapshot is not None  # noqa: S101  the caller has one
         expression = None
         if where is not None:
-            from dagster_delta.engines.sql.filters import parse_filter
-            from dagster_delta.engines.sql.repeatability import check_repeatable
+            from dagster_delta.sql.filters import parse_filter
+            from dagster_delta.sql.repeatability import check_repeatable
 
             expression = parse_filter(where, snapshot.schema, dt.datetime.now(dt.UTC))
             check_repeatable(expression, f"the condition of {name}")

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Constraint, Engine, WriteResult, WriteSpec
-from dagster_delta.engines.sql.expressions import SqlExpression
-from dagster_delta.engines.sql.filters import parse_filter
-from dagster_delta.engines.sql.repeatability import check_repeatable
 from dagster_delta.errors import InvalidArgument, InvalidCast, UnsupportedFeature
 from dagster_delta.protocol.features.column_values import inserted_values
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.sql.expressions import SqlExpression
+from dagster_delta.sql.filters import parse_filter
+from dagster_delta.sql.repeatability import check_repeatable
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.row_selection import read_plan, select_rows
 from dagster_delta.table.read.snapshot import Snapshot

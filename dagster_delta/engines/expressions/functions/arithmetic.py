@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dagster_delta.engines.expressions.rendering import REWRITTEN, Rendering, duckdb_type, raising
-from dagster_delta.engines.sql.typed import Call, types_of
-from dagster_delta.engines.sql.types import common_type, is_integral
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, DecimalType
+from dagster_delta.sql.typed import Call, types_of
+from dagster_delta.sql.types import common_type, is_integral
 
 __all__ = ["ARITHMETIC"]
 

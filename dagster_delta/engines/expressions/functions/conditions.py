@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dagster_delta.engines.expressions.rendering import REWRITTEN, Rendering, function
-from dagster_delta.engines.sql.typed import Call
 from dagster_delta.protocol.schema import PrimitiveType
+from dagster_delta.sql.typed import Call
 
 __all__ = ["CONDITIONS"]
 

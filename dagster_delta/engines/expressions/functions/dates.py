@@ -12,9 +12,9 @@ from dagster_delta.engines.expressions.rendering import (
     function,
     raising,
 )
-from dagster_delta.engines.sql.functions.dates import pattern_units
-from dagster_delta.engines.sql.typed import Call, Literal
-from dagster_delta.engines.sql.types import DATE
+from dagster_delta.sql.functions.dates import pattern_units
+from dagster_delta.sql.typed import Call, Literal
+from dagster_delta.sql.types import DATE
 
 __all__ = ["DATE_FUNCTIONS"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dagster_delta.engines.expressions.rendering import Rendering, ToSql, raising
-from dagster_delta.engines.sql.typed import Call, Literal
 from dagster_delta.protocol.schema import ArrayType
+from dagster_delta.sql.typed import Call, Literal
 
 __all__ = ["NESTED_FUNCTIONS"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dagster_delta.engines.expressions.rendering import REWRITTEN, Rendering, duckdb_type, raising
-from dagster_delta.engines.sql.typed import Call
+from dagster_delta.sql.typed import Call
 
 __all__ = ["NUMERIC_FUNCTIONS"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dagster_delta.engines.expressions.rendering import Rendering, raising
-from dagster_delta.engines.sql.functions.patterns import ESCAPE
-from dagster_delta.engines.sql.functions.regular_expressions import LINE_END, TEXT_END
-from dagster_delta.engines.sql.typed import Call, Literal
+from dagster_delta.sql.functions.patterns import ESCAPE
+from dagster_delta.sql.functions.regular_expressions import LINE_END, TEXT_END
+from dagster_delta.sql.typed import Call, Literal
 
 __all__ = ["PATTERN_FUNCTIONS"]
 

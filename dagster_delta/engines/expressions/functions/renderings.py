@@ -13,7 +13,7 @@ from dagster_delta.engines.expressions.functions.patterns import PATTERN_FUNCTIO
 from dagster_delta.engines.expressions.functions.text import TEXT_FUNCTIONS
 from dagster_delta.engines.expressions.functions.variants import VARIANT_FUNCTIONS
 from dagster_delta.engines.expressions.rendering import REWRITTEN, Rendering
-from dagster_delta.engines.sql.functions.conversions import CONVERSIONS
+from dagster_delta.sql.functions.conversions import CONVERSIONS
 
 __all__ = ["RENDERINGS"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dagster_delta.engines.expressions.rendering import REWRITTEN, Rendering, function, raising
-from dagster_delta.engines.sql.typed import Call
-from dagster_delta.engines.sql.types import BINARY, STRING
+from dagster_delta.sql.typed import Call
+from dagster_delta.sql.types import BINARY, STRING
 
 __all__ = ["TEXT_FUNCTIONS"]
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_delta.engines.expressions.rendering import Rendering, duckdb_type
-from dagster_delta.engines.sql.functions.variants import VariantPath, parse_path
-from dagster_delta.engines.sql.typed import Call, types_of
-from dagster_delta.engines.sql.types import VARIANT, sql_type_name
 from dagster_delta.engines.variant.variants import variants_from_json
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import VARIANT_STORAGE
 from dagster_delta.protocol.variant.json import json_of_variant
 from dagster_delta.protocol.variant.variant import SingleFloat, decode_variant, encode_variant
+from dagster_delta.sql.functions.variants import VariantPath, parse_path
+from dagster_delta.sql.typed import Call, types_of
+from dagster_delta.sql.types import VARIANT, sql_type_name
 
 if TYPE_CHECKING:
     import duckdb

@@ -40,7 +40,7 @@ from dagster_delta.protocol.values.partition_values import parse_partition_colum
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
 
 __all__ = [
     "FILE_ORDINAL",

@@ -21,7 +21,7 @@ from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
 
 __all__ = ["deletion_vectors_of", "read_ahead", "read_files"]
 

@@ -22,8 +22,6 @@ from dagster_delta.engines.spark.session.schema import (
     to_spark_type,
 )
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
-from dagster_delta.engines.sql.typed import Cast, Typed
-from dagster_delta.engines.sql.typed import Column as ColumnOf
 from dagster_delta.engines.statements.merge_clauses import SOURCE
 from dagster_delta.engines.statements.merge_condition import (
     JoinKey,
@@ -35,6 +33,8 @@ from dagster_delta.engines.statements.merge_plan import SourceSummary
 from dagster_delta.protocol.schema import PrimitiveType, StructType
 from dagster_delta.protocol.statistics.predicates import Constant, Predicate, Unknown
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
+from dagster_delta.sql.typed import Cast, Typed
+from dagster_delta.sql.typed import Column as ColumnOf
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

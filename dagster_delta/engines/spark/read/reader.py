@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql import types as spark_types
 
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
 
 __all__ = ["FILE_KEY", "ROW_INDEX", "read_frame", "read_listed_files"]
 

@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from dagster_delta.engines.spark.session.schema import to_spark_type
-from dagster_delta.engines.sql.tokens import without_variables
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.features.column_mapping import field_id, physical_name
 from dagster_delta.protocol.features.type_widening import type_changes
@@ -23,6 +22,7 @@ from dagster_delta.protocol.schema import (
     StructType,
     walk_fields,
 )
+from dagster_delta.sql.tokens import without_variables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -41,7 +41,7 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import StoreLocation, open_store
 
 if TYPE_CHECKING:
-    from dagster_delta.engines.sql.expressions import SqlExpression
+    from dagster_delta.sql.expressions import SqlExpression
 
 __all__ = [
     "FILE_SCHEMA",

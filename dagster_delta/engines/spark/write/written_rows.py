@@ -153,7 +153,7 @@ def _by_need(
     """The generated columns that can be computed before rows are numbered, and the others."""
     if not values.identities:
         return list(values.generated), []
-    from dagster_delta.engines.sql.expressions import parse_expression
+    from dagster_delta.sql.expressions import parse_expression
 
     numbered = {each.column for each in values.identities}
     early: list[ColumnExpression] = []

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dagster_delta.engines.engine import Constraint
-from dagster_delta.engines.sql.moments import at_statement
 from dagster_delta.engines.statements.merge_clauses import ClauseKind, ClauseText
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.sql.moments import at_statement
 from dagster_delta.table.write.app_transactions import ApplicationRecord
 from dagster_delta.table.write.transaction import AppTransaction
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 
-from dagster_delta.engines.sql.casts import cast
-from dagster_delta.engines.sql.functions.signatures import Resolve, check_count, fixed, literal_of
-from dagster_delta.engines.sql.intervals import shifted
-from dagster_delta.engines.sql.typed import Call, Literal, Refusal, Typed, types_of
-from dagster_delta.engines.sql.types import (
+from dagster_delta.protocol.schema import PrimitiveType
+from dagster_delta.sql.casts import cast
+from dagster_delta.sql.functions.signatures import Resolve, check_count, fixed, literal_of
+from dagster_delta.sql.intervals import shifted
+from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
+from dagster_delta.sql.types import (
     DATE,
     INTEGER,
     LONG,
@@ -20,7 +21,6 @@ from dagster_delta.engines.sql.types import (
     is_integral,
     sql_type_name,
 )
-from dagster_delta.protocol.schema import PrimitiveType
 
 __all__ = ["DATE_FUNCTIONS", "TIME_ZONE_FUNCTIONS", "pattern_units"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Context, Decimal
 
-from dagster_delta.engines.sql.literals import BeyondPython, parse_date, parse_timestamp, to_float
-from dagster_delta.engines.sql.text_values import read_text, reads_text
-from dagster_delta.engines.sql.typed import Cast, Literal, Refusal, Typed
-from dagster_delta.engines.sql.types import VOID, is_integral, sql_type_name
 from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, PrimitiveType
+from dagster_delta.sql.literals import BeyondPython, parse_date, parse_timestamp, to_float
+from dagster_delta.sql.text_values import read_text, reads_text
+from dagster_delta.sql.typed import Cast, Literal, Refusal, Typed
+from dagster_delta.sql.types import VOID, is_integral, sql_type_name
 
 __all__ = ["cast", "cast_depends_on_time_zone", "cast_kind", "is_plain_cast"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dagster_delta.engines.sql.casts import cast
-from dagster_delta.engines.sql.functions.signatures import Resolve
-from dagster_delta.engines.sql.typed import Literal, Refusal, Typed
-from dagster_delta.engines.sql.types import BOOLEAN, INTEGER, STRING
 from dagster_delta.protocol.schema import DataType, PrimitiveType
+from dagster_delta.sql.casts import cast
+from dagster_delta.sql.functions.signatures import Resolve
+from dagster_delta.sql.typed import Literal, Refusal, Typed
+from dagster_delta.sql.types import BOOLEAN, INTEGER, STRING
 
 __all__ = ["CONVERSIONS"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from dagster_delta.engines.sql.expressions import SqlExpression
-from dagster_delta.engines.sql.tokens import tokenize
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.sql.expressions import SqlExpression
+from dagster_delta.sql.tokens import tokenize
 
 __all__ = ["OF_THE_SESSION", "RANDOM", "check_repeatable", "unsteady_functions"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import re
 
-from dagster_delta.engines.sql.tokens import tokenize
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.sql.tokens import tokenize
 
 __all__ = ["at_moment", "at_statement"]
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from dagster_delta.engines.sql.intervals import INTERVAL_UNITS, interval_of
-from dagster_delta.engines.sql.literals import number_literal, type_from_words, typed_literal
-from dagster_delta.engines.sql.syntax import (
+from dagster_delta.protocol.schema import DataType, PrimitiveType
+from dagster_delta.sql.intervals import INTERVAL_UNITS, interval_of
+from dagster_delta.sql.literals import number_literal, type_from_words, typed_literal
+from dagster_delta.sql.syntax import (
     CastSyntax,
     Function,
     LiteralSyntax,
@@ -20,8 +21,7 @@ from dagster_delta.engines.sql.syntax import (
     Opaque,
     Syntax,
 )
-from dagster_delta.engines.sql.tokens import GrammarUnknown, Token, syntax_error, tokenize
-from dagster_delta.protocol.schema import DataType, PrimitiveType
+from dagster_delta.sql.tokens import GrammarUnknown, Token, syntax_error, tokenize
 
 __all__ = ["parse_syntax"]
 

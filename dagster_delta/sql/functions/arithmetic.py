@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 
-from dagster_delta.engines.sql.casts import cast
-from dagster_delta.engines.sql.functions.signatures import Resolve
-from dagster_delta.engines.sql.intervals import shifted
-from dagster_delta.engines.sql.literals import decimal_literal_type
-from dagster_delta.engines.sql.typed import Call, Literal, Refusal, Typed, types_of
-from dagster_delta.engines.sql.types import (
+from dagster_delta.protocol.schema import DecimalType
+from dagster_delta.sql.casts import cast
+from dagster_delta.sql.functions.signatures import Resolve
+from dagster_delta.sql.intervals import shifted
+from dagster_delta.sql.literals import decimal_literal_type
+from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
+from dagster_delta.sql.types import (
     DATE,
     DOUBLE,
     INTEGER,
@@ -24,7 +25,6 @@ from dagster_delta.engines.sql.types import (
     is_numeric,
     sql_type_name,
 )
-from dagster_delta.protocol.schema import DecimalType
 
 __all__ = ["ARITHMETIC"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 
-from dagster_delta.engines.sql.expressions import SqlExpression, parse_expression
-from dagster_delta.engines.sql.moments import at_statement
-from dagster_delta.engines.sql.typed import Call, Literal, walk
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.sql.expressions import SqlExpression, parse_expression
+from dagster_delta.sql.moments import at_statement
+from dagster_delta.sql.typed import Call, Literal, walk
 
 __all__ = ["parse_filter"]
 

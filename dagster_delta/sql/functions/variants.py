@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from dagster_delta.engines.sql.functions.signatures import Resolve, boolean_call, fixed, literal_of
-from dagster_delta.engines.sql.typed import Call, Literal, Refusal, Typed, types_of
-from dagster_delta.engines.sql.types import BOOLEAN, DOUBLE, STRING, VARIANT
 from dagster_delta.protocol.schema import DataType, PrimitiveType
+from dagster_delta.sql.functions.signatures import Resolve, boolean_call, fixed, literal_of
+from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
+from dagster_delta.sql.types import BOOLEAN, DOUBLE, STRING, VARIANT
 
 __all__ = ["VARIANT_FUNCTIONS", "VariantPath", "parse_path"]
 

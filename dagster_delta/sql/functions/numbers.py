@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dagster_delta.engines.sql.casts import cast
-from dagster_delta.engines.sql.functions.signatures import Resolve, literal_of, typed_alike
-from dagster_delta.engines.sql.typed import Call, Literal, Refusal, Typed, types_of
-from dagster_delta.engines.sql.types import DOUBLE, INTEGER, is_integral, is_numeric, sql_type_name
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType
+from dagster_delta.sql.casts import cast
+from dagster_delta.sql.functions.signatures import Resolve, literal_of, typed_alike
+from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
+from dagster_delta.sql.types import DOUBLE, INTEGER, is_integral, is_numeric, sql_type_name
 
 __all__ = ["NUMERIC_FUNCTIONS"]
 

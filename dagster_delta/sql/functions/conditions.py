@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dagster_delta.engines.sql.functions.signatures import (
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.schema import PrimitiveType
+from dagster_delta.sql.functions.signatures import (
     Resolve,
     boolean_call,
     check_count,
     typed_alike,
     typed_by_analysis,
 )
-from dagster_delta.engines.sql.typed import Call, Literal, Refusal, Typed, types_of
-from dagster_delta.engines.sql.types import BOOLEAN, VARIANT, VOID, sql_type_name
-from dagster_delta.errors import InvalidArgument
-from dagster_delta.protocol.schema import PrimitiveType
+from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
+from dagster_delta.sql.types import BOOLEAN, VARIANT, VOID, sql_type_name
 
 __all__ = ["CONDITIONS"]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dagster_delta.engines.sql.typed import Column, Literal, Refusal, Typed, walk
 from dagster_delta.protocol.schema import PrimitiveType
+from dagster_delta.sql.typed import Column, Literal, Refusal, Typed, walk
 
 __all__ = ["with_padded_literals"]
 

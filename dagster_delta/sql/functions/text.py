@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dagster_delta.engines.sql.casts import cast
-from dagster_delta.engines.sql.functions.signatures import (
+from dagster_delta.sql.casts import cast
+from dagster_delta.sql.functions.signatures import (
     Resolve,
     check_count,
     fixed,
     literal_of,
     text_operand,
 )
-from dagster_delta.engines.sql.typed import Call, Literal, Refusal, Typed, types_of
-from dagster_delta.engines.sql.types import BINARY, BOOLEAN, INTEGER, STRING, sql_type_name
+from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
+from dagster_delta.sql.types import BINARY, BOOLEAN, INTEGER, STRING, sql_type_name
 
 __all__ = ["TEXT_FUNCTIONS"]
 

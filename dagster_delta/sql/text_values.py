@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.sql.types import STRING
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
+from dagster_delta.sql.types import STRING
 
 __all__ = ["TextReader", "read_text", "reads_text", "text_reader"]
 

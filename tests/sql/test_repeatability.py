@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.engines.sql.repeatability import check_repeatable, unsteady_functions
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.repeatability import check_repeatable, unsteady_functions
 
 LONG = PrimitiveType("long")
 SCHEMA = StructType(

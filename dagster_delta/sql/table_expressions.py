@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-from dagster_delta.engines.sql.expressions import parse_expression
-from dagster_delta.engines.sql.intervals import INTERVAL_UNITS
-from dagster_delta.engines.sql.repeatability import OF_THE_SESSION
-from dagster_delta.engines.sql.tokens import Token, tokenize
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.intervals import INTERVAL_UNITS
+from dagster_delta.sql.repeatability import OF_THE_SESSION
+from dagster_delta.sql.tokens import Token, tokenize
 
 __all__ = ["check_table_expression"]
 

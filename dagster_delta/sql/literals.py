@@ -9,9 +9,9 @@ import struct
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 
-from dagster_delta.engines.sql.syntax import LiteralSyntax, Opaque
-from dagster_delta.engines.sql.tokens import GrammarUnknown, Token, syntax_error
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
+from dagster_delta.sql.syntax import LiteralSyntax, Opaque
+from dagster_delta.sql.tokens import GrammarUnknown, Token, syntax_error
 
 __all__ = [
     "BeyondPython",

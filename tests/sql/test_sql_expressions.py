@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.engines.expressions.evaluation import evaluate
-from dagster_delta.engines.sql.expressions import parse_expression
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, UnsupportedExpression
 from dagster_delta.protocol.schema import (
     DecimalType,
@@ -34,6 +33,7 @@ from dagster_delta.protocol.statistics.predicates import (
     StartsWith,
     Unknown,
 )
+from dagster_delta.sql.expressions import parse_expression
 
 LONG, INTEGER, STRING = PrimitiveType("long"), PrimitiveType("integer"), PrimitiveType("string")
 TIMESTAMP, BOOLEAN = PrimitiveType("timestamp"), PrimitiveType("boolean")

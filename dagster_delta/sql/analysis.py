@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 
-from dagster_delta.engines.sql.casts import cast
-from dagster_delta.engines.sql.functions.char_comparisons import with_padded_literals
-from dagster_delta.engines.sql.functions.whitelist import WHITELIST, canonical_name
-from dagster_delta.engines.sql.syntax import (
+from dagster_delta.errors import SchemaMismatch
+from dagster_delta.protocol.features.text_limits import char_length, padded_type
+from dagster_delta.protocol.schema import DataType, MapType, StructField, StructType
+from dagster_delta.sql.casts import cast
+from dagster_delta.sql.functions.char_comparisons import with_padded_literals
+from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
+from dagster_delta.sql.syntax import (
     CastSyntax,
     Function,
     LiteralSyntax,
@@ -17,8 +20,8 @@ from dagster_delta.engines.sql.syntax import (
     Opaque,
     Syntax,
 )
-from dagster_delta.engines.sql.typed import Call, Column, Literal, Refusal, Refused, Typed, types_of
-from dagster_delta.engines.sql.types import (
+from dagster_delta.sql.typed import Call, Column, Literal, Refusal, Refused, Typed, types_of
+from dagster_delta.sql.types import (
     BOOLEAN,
     INTEGER,
     STRING,
@@ -26,9 +29,6 @@ from dagster_delta.engines.sql.types import (
     holds_values,
     sql_type_name,
 )
-from dagster_delta.errors import SchemaMismatch
-from dagster_delta.protocol.features.text_limits import char_length, padded_type
-from dagster_delta.protocol.schema import DataType, MapType, StructField, StructType
 
 __all__ = ["analyse"]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dagster_delta.engines.sql.casts import cast
-from dagster_delta.engines.sql.functions.signatures import Resolve, boolean_call, typed_by_analysis
-from dagster_delta.engines.sql.typed import Call, Refusal, Typed, types_of
-from dagster_delta.engines.sql.types import (
+from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, MapType
+from dagster_delta.sql.casts import cast
+from dagster_delta.sql.functions.signatures import Resolve, boolean_call, typed_by_analysis
+from dagster_delta.sql.typed import Call, Refusal, Typed, types_of
+from dagster_delta.sql.types import (
     INTEGER,
     STRING,
     VOID,
@@ -18,7 +19,6 @@ from dagster_delta.engines.sql.types import (
     is_primitive,
     sql_type_name,
 )
-from dagster_delta.protocol.schema import ArrayType, DataType, DecimalType, MapType
 
 __all__ = ["NESTED_FUNCTIONS"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import string
 
-from dagster_delta.engines.sql.typed import Refusal
+from dagster_delta.sql.typed import Refusal
 
 __all__ = ["LINE_END", "TEXT_END", "WITHIN_LINE_ENDS", "translated_pattern"]
 

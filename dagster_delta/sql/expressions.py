@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.sql.analysis import analyse
-from dagster_delta.engines.sql.parser import parse_syntax
-from dagster_delta.engines.sql.skipping import depends_on_time_zone, to_predicate
-from dagster_delta.engines.sql.syntax import Name, Opaque, Syntax
-from dagster_delta.engines.sql.tokens import GrammarUnknown, syntax_error, tokenize
-from dagster_delta.engines.sql.typed import Column, Refused, Typed, operands_of, walk
-from dagster_delta.engines.sql.types import BOOLEAN, VOID, sql_type_name
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import DataType, StructType
 from dagster_delta.protocol.statistics.predicates import Predicate
+from dagster_delta.sql.analysis import analyse
+from dagster_delta.sql.parser import parse_syntax
+from dagster_delta.sql.skipping import depends_on_time_zone, to_predicate
+from dagster_delta.sql.syntax import Name, Opaque, Syntax
+from dagster_delta.sql.tokens import GrammarUnknown, syntax_error, tokenize
+from dagster_delta.sql.typed import Column, Refused, Typed, operands_of, walk
+from dagster_delta.sql.types import BOOLEAN, VOID, sql_type_name
 
 __all__ = ["SqlExpression", "parse_expression"]
 

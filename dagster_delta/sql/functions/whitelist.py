@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dagster_delta.engines.sql.functions.arithmetic import ARITHMETIC
-from dagster_delta.engines.sql.functions.conditions import CONDITIONS
-from dagster_delta.engines.sql.functions.conversions import CONVERSIONS
-from dagster_delta.engines.sql.functions.dates import DATE_FUNCTIONS
-from dagster_delta.engines.sql.functions.nested import NESTED_FUNCTIONS
-from dagster_delta.engines.sql.functions.numbers import NUMERIC_FUNCTIONS
-from dagster_delta.engines.sql.functions.patterns import PATTERN_FUNCTIONS
-from dagster_delta.engines.sql.functions.signatures import Resolve
-from dagster_delta.engines.sql.functions.text import TEXT_FUNCTIONS
-from dagster_delta.engines.sql.functions.variants import VARIANT_FUNCTIONS
+from dagster_delta.sql.functions.arithmetic import ARITHMETIC
+from dagster_delta.sql.functions.conditions import CONDITIONS
+from dagster_delta.sql.functions.conversions import CONVERSIONS
+from dagster_delta.sql.functions.dates import DATE_FUNCTIONS
+from dagster_delta.sql.functions.nested import NESTED_FUNCTIONS
+from dagster_delta.sql.functions.numbers import NUMERIC_FUNCTIONS
+from dagster_delta.sql.functions.patterns import PATTERN_FUNCTIONS
+from dagster_delta.sql.functions.signatures import Resolve
+from dagster_delta.sql.functions.text import TEXT_FUNCTIONS
+from dagster_delta.sql.functions.variants import VARIANT_FUNCTIONS
 
 __all__ = ["WHITELIST", "canonical_name"]
 

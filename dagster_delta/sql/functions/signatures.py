@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dagster_delta.engines.sql.casts import cast
-from dagster_delta.engines.sql.typed import Call, Literal, Refusal, Typed, types_of
-from dagster_delta.engines.sql.types import (
+from dagster_delta.protocol.schema import DataType
+from dagster_delta.sql.casts import cast
+from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
+from dagster_delta.sql.types import (
     BOOLEAN,
     STRING,
     VARIANT,
@@ -14,7 +15,6 @@ from dagster_delta.engines.sql.types import (
     is_primitive,
     sql_type_name,
 )
-from dagster_delta.protocol.schema import DataType
 
 __all__ = [
     "Resolve",

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TypeAlias
 
-from dagster_delta.engines.sql.functions.regular_expressions import (
+from dagster_delta.sql.functions.regular_expressions import (
     TEXT_END,
     WITHIN_LINE_ENDS,
     translated_pattern,
 )
-from dagster_delta.engines.sql.functions.signatures import (
+from dagster_delta.sql.functions.signatures import (
     Resolve,
     boolean_call,
     check_count,
     literal_of,
     text_operand,
 )
-from dagster_delta.engines.sql.typed import Call, Literal, Refusal, Typed, types_of
-from dagster_delta.engines.sql.types import BOOLEAN, STRING, sql_type_name
+from dagster_delta.sql.typed import Call, Literal, Refusal, Typed, types_of
+from dagster_delta.sql.types import BOOLEAN, STRING, sql_type_name
 
 __all__ = ["ESCAPE", "PATTERN_FUNCTIONS", "LikePiece", "Wildcard", "like_pieces"]
 

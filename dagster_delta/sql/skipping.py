@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from dagster_delta.engines.sql.casts import cast_depends_on_time_zone
-from dagster_delta.engines.sql.functions.dates import TIME_ZONE_FUNCTIONS
-from dagster_delta.engines.sql.functions.patterns import LikePiece, Wildcard, like_pieces
-from dagster_delta.engines.sql.typed import Call, Cast, Column, Literal, Typed, walk
-from dagster_delta.engines.sql.types import BOOLEAN, STRING, TIMESTAMP
 from dagster_delta.protocol.statistics.predicates import (
     And,
     Comparison,
@@ -21,6 +16,11 @@ from dagster_delta.protocol.statistics.predicates import (
     StartsWith,
     Unknown,
 )
+from dagster_delta.sql.casts import cast_depends_on_time_zone
+from dagster_delta.sql.functions.dates import TIME_ZONE_FUNCTIONS
+from dagster_delta.sql.functions.patterns import LikePiece, Wildcard, like_pieces
+from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed, walk
+from dagster_delta.sql.types import BOOLEAN, STRING, TIMESTAMP
 
 __all__ = ["depends_on_time_zone", "to_predicate"]
 

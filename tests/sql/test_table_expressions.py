@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dagster_delta.engines.sql.table_expressions import check_table_expression
-from dagster_delta.engines.sql.tokens import without_variables
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.protocol.schema import ArrayType, PrimitiveType, StructField, StructType
+from dagster_delta.sql.table_expressions import check_table_expression
+from dagster_delta.sql.tokens import without_variables
 
 LONG, STRING = PrimitiveType("long"), PrimitiveType("string")
 SCHEMA = StructType(
