@@ -16,9 +16,9 @@ from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.predicates import Predicate
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore, StoreLocation
 
 if TYPE_CHECKING:

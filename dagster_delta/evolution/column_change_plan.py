@@ -47,6 +47,7 @@ from dagster_delta.protocol.features.column_mapping import (
     field_id,
 )
 from dagster_delta.protocol.features.column_values import GENERATION_KEY
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -56,7 +57,6 @@ from dagster_delta.protocol.schema import (
     StructType,
     walk_fields,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.sql.casts import cast_depends_on_time_zone
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.types import is_primitive, sql_type_name

@@ -35,8 +35,8 @@ from dagster_delta.protocol.features.column_mapping import (
 )
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, StructField, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.sql.expressions import parse_expression
 
 __all__ = [

@@ -14,8 +14,8 @@ from dagster_delta.errors import DeltaError, InvalidTable, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, dotted
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.column_values import GENERATION_KEY, IDENTITY_PREFIX
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType, walk_fields
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.tokens import tokenize

@@ -36,13 +36,13 @@ from dagster_delta.protocol.features.row_tracking import (
     ROW_ID_COLUMN_KEY,
     ROW_TRACKING_DOMAIN,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import TYPE_CHANGES_KEY
 from dagster_delta.protocol.log.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
 )
 from dagster_delta.protocol.schema import StructField
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 
 __all__ = ["FeatureDrop", "FilesToRewrite", "plan_feature_drop"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dagster_delta.protocol.actions import Protocol
 
 if TYPE_CHECKING:
-    from dagster_delta.protocol.table_configuration import TableConfiguration
+    from dagster_delta.protocol.features.table_configuration import TableConfiguration
 
 __all__ = ["code_span", "configuration_lines", "table_cell"]
 

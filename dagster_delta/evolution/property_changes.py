@@ -32,12 +32,12 @@ from dagster_delta.protocol.features.iceberg_compat import (
 )
 from dagster_delta.protocol.features.registry import TABLE_FEATURES, find_feature
 from dagster_delta.protocol.features.row_tracking import with_materialized_columns
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
 )
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties
 
 __all__ = [

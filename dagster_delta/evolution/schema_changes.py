@@ -42,8 +42,8 @@ from dagster_delta.evolution.schema_actions import (
 from dagster_delta.evolution.schema_change_plan import ExistingRows, SchemaChangePlan
 from dagster_delta.evolution.schema_draft import PlannedStep, SchemaDraft
 from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = ["plan_dropped_feature", "plan_schema_changes"]
 

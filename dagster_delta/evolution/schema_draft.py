@@ -19,8 +19,8 @@ from dagster_delta.evolution.column_paths import (
 )
 from dagster_delta.evolution.property_changes import set_properties
 from dagster_delta.evolution.table_definition import with_schema
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = ["PlannedStep", "SchemaDraft", "StepEffect"]
 

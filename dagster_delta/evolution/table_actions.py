@@ -25,8 +25,8 @@ from dagster_delta.evolution.schema_actions import (
 from dagster_delta.evolution.schema_draft import SchemaDraft
 from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import ArrayType, DataType, MapType, PrimitiveType, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.table_expressions import check_table_expression

@@ -40,6 +40,7 @@ from dagster_delta.protocol.features.row_tracking import (
     ROW_ID_COLUMN_KEY,
     with_materialized_columns,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import with_followed_limits
 from dagster_delta.protocol.log.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_TIME_KEY,
@@ -52,7 +53,6 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_properties import TableProperties
 
 __all__ = ["TableDefinition", "define_table", "with_schema"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from dagster_delta.errors import SchemaChangeRefused
 from dagster_delta.evolution.column_paths import ColumnPath, Place, dotted
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import (
     TypeChange,
     describe_wider_types,
@@ -22,7 +23,6 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = ["Promotion", "records_versions"]
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import is_widening
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -22,7 +23,6 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 
 __all__ = ["find_incompatibility"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from dagster_delta.clock import now_ms
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.planning import new_column_name
 from dagster_delta.table.write.transaction import CommitResult

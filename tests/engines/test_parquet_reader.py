@@ -34,6 +34,7 @@ from dagster_delta.protocol.features.deletion_vectors import (
     encode_deletion_vector_file,
     encode_inline,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -43,7 +44,6 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.storage import open_store
 from dagster_delta.storage.memory_store import MemoryStore

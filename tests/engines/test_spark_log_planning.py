@@ -35,10 +35,10 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart
 from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.features.deletion_vectors import encode_inline
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.statistics.skipping import skip_files
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.table.log import state as log_state
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint

@@ -21,9 +21,9 @@ from dagster_delta.evolution.table_definition import TableDefinition, define_tab
 from dagster_delta.evolution.type_spelling import parse_type
 from dagster_delta.protocol.actions import Protocol
 from dagster_delta.protocol.features.column_mapping import field_id, physical_name
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import is_widening, type_changes
 from dagster_delta.protocol.schema import StructField, StructType, walk_fields
-from dagster_delta.protocol.table_configuration import TableConfiguration
 
 COLUMNS = (
     "STRUCT<id: INT, s: STRUCT<x: TINYINT, y: STRING>, tags: ARRAY<STRUCT<k: SMALLINT>>, "

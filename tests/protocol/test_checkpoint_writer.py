@@ -27,6 +27,7 @@ from dagster_delta.protocol.checkpoint.writer import (
     EncodedCheckpoint,
     encode_checkpoint,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -36,7 +37,6 @@ from dagster_delta.protocol.schema import (
     StructType,
 )
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
-from dagster_delta.protocol.table_configuration import TableConfiguration
 
 SCHEMA = StructType(
     (

@@ -29,8 +29,8 @@ from dagster_delta.protocol.features.column_values import (
     inserted_values,
     updated_values,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 
 LONG = PrimitiveType("long")
 LISTED = Protocol(

@@ -22,10 +22,10 @@ from dagster_delta.protocol.features.row_tracking import (
     tracked_configuration,
     with_materialized_columns,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_writer import CommitContents
 from dagster_delta.protocol.log.pending_actions import CommitSlot, PendingActions
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 
 
 def add(number: int, num_records: int | None, base_row_id: int | None = None) -> AddFile:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
-from dagster_delta.protocol.table_configuration import TableConfiguration
 
 
 def column(

@@ -8,6 +8,7 @@ import pytest
 from dagster_delta.errors import InvalidTable, SchemaMismatch, UnsupportedFeature
 from dagster_delta.protocol.actions import Format, Metadata, Protocol
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -15,7 +16,6 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
 
 LONG = PrimitiveType("long")
 MAPPING = {"delta.columnMapping.mode": "name"}

@@ -25,13 +25,13 @@ from dagster_delta.protocol.features.registry import (
     effective_features,
     find_feature,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
     DataType,
     PrimitiveType,
     StructField,
     StructType,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
 
 LEGACY_WRITER_FEATURES = {
     1: set(),

@@ -26,9 +26,9 @@ from dagster_delta.errors import (
     UnsupportedExpression,
     VersionNotFound,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.change_data_feed import ChangeDataFeed

@@ -19,13 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument, UnsupportedFeature, VersionNotFound
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import (
     commit_path,
     parse_log_file_name,
     v2_checkpoint_path,
 )
 from dagster_delta.protocol.log.pending_actions import CHECKPOINT_PROTECTION_KEY
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep import cleanup as log_cleanup

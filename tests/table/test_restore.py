@@ -19,8 +19,8 @@ from dagster_delta.errors import (
 )
 from dagster_delta.evolution.required_protocol import minimal_protocol
 from dagster_delta.protocol.actions import DomainMetadata, Format, Metadata, Protocol
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.maintenance.restore import restored_configuration

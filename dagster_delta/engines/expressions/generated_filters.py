@@ -20,6 +20,7 @@ import pyarrow as pa
 from dagster_delta.engines.expressions.evaluation import evaluate
 from dagster_delta.errors import DeltaError
 from dagster_delta.protocol.features.column_values import GENERATION_KEY
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructField
 from dagster_delta.protocol.statistics.predicates import (
     And,
@@ -32,7 +33,6 @@ from dagster_delta.protocol.statistics.predicates import (
     Predicate,
     StartsWith,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_schema import to_arrow_type
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.typed import Call, Cast, Column, Literal, Typed

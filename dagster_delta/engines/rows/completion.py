@@ -27,8 +27,8 @@ from dagster_delta.protocol.features.column_values import (
     IdentityColumn,
     updated_values,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.moments import at_moment

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.partition_values import serialize_partition_value
 
 __all__ = ["PartitionColumn", "PartitionKey", "split_by_partition"]

@@ -16,7 +16,7 @@ from dagster_delta.protocol.features.row_tracking import (
     carried_columns,
     tracked_configuration,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 
 __all__ = ["CarriedIds", "keep_row_ids"]
 

@@ -27,8 +27,8 @@ from dagster_delta.protocol.features.column_change import (
     published_schema,
     shadow_name,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructField, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema, to_arrow_type
 
 __all__ = ["Filled", "ShadowColumn"]

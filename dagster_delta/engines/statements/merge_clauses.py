@@ -23,8 +23,8 @@ from dagster_delta.protocol.features.column_values import (
     filled_columns,
     inserted_values,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType, StructField, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.repeatability import check_repeatable
 from dagster_delta.sql.tokens import tokenize

@@ -18,7 +18,7 @@ from dagster_delta.orchestration.io.asset_writer import WrittenAsset
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.row_counts import partition_row_counts
 from dagster_delta.orchestration.table_history import history_metadata
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.write.clustering import table_clustering
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_properties import ColumnMappingMode
 from dagster_delta.protocol.values.partition_values import parse_partition_column
 

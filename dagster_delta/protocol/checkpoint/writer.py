@@ -30,7 +30,7 @@ from dagster_delta.protocol.features.row_id_mark import (
     RowIdHighWaterMark,
     is_row_id_mark,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import nested_column
 from dagster_delta.protocol.values.arrow_values import every
 

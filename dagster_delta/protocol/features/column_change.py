@@ -18,8 +18,8 @@ import msgspec
 
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddFile, Metadata
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType, StructField, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.wire_values import DECODING_ERRORS
 
 __all__ = [

@@ -20,7 +20,7 @@ from dagster_delta.protocol.actions import Metadata
 from dagster_delta.protocol.schema import StructField, StructType, walk_fields
 
 if TYPE_CHECKING:
-    from dagster_delta.protocol.table_configuration import TableConfiguration
+    from dagster_delta.protocol.features.table_configuration import TableConfiguration
 
 __all__ = [
     "ALLOW_EXPLICIT_INSERT_KEY",

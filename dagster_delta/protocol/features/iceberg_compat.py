@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.existing_defaults import has_existing_default
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.type_widening import type_changes
 from dagster_delta.protocol.schema import (
     ArrayType,
@@ -17,7 +18,6 @@ from dagster_delta.protocol.schema import (
     StructType,
     walk_fields,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = ["check_iceberg_compat", "iceberg_compat_version"]
 

@@ -19,8 +19,8 @@ from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.column_mapping import PHYSICAL_NAME_KEY
 from dagster_delta.protocol.features.row_id_mark import RowIdHighWaterMark, is_row_id_mark
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
 
 __all__ = [

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_length, char_paths, padded_type
 from dagster_delta.protocol.schema import DataType, StructType
 from dagster_delta.protocol.statistics.bounds import (
@@ -26,7 +27,6 @@ from dagster_delta.protocol.statistics.predicates import (
     referenced_columns,
 )
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import parse_partition_column
 

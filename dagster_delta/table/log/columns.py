@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import CorruptLog
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import MIN_SLICE_ROWS, slices_where, string_column
 
 __all__ = [

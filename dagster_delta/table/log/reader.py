@@ -27,6 +27,7 @@ from dagster_delta.errors import (
 from dagster_delta.protocol.actions import Metadata, Protocol, SidecarFile
 from dagster_delta.protocol.checkpoint.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import (
     decode_actions,
     decode_commit_info,
@@ -53,7 +54,6 @@ from dagster_delta.protocol.log.version_checksum import (
     parse_version_checksum,
     version_checksum_after,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.memory_limits import check_log_file_size, max_checkpoint_bytes
 from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 

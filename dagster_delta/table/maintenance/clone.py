@@ -31,6 +31,7 @@ from dagster_delta.protocol.features.row_tracking import (
     high_water_mark_domain,
     parse_high_water_mark,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.paths import LOG_DIRECTORY
 from dagster_delta.protocol.log.pending_actions import (
@@ -39,7 +40,6 @@ from dagster_delta.protocol.log.pending_actions import (
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
 )
 from dagster_delta.protocol.log.replay import keys_of
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.locations import scheme_of

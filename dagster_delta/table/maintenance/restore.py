@@ -16,9 +16,9 @@ from dagster_delta.errors import DataFileMissing
 from dagster_delta.evolution.required_protocol import upgrade_protocol
 from dagster_delta.protocol.actions import DomainMetadata, Metadata
 from dagster_delta.protocol.features.column_values import advance_high_water_marks, identity_columns
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import keys_of
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.maintenance.vacuum_plan import deletion_vector_paths

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
     ArrayType,
     MapType,
@@ -17,7 +18,6 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.table_properties import parse_column_paths
 
 __all__ = ["zorder_columns"]

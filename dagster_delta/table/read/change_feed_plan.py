@@ -22,6 +22,7 @@ from dagster_delta.protocol.features.change_data import (
     COMMIT_VERSION_COLUMN,
     feed_configuration,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.change_data import (
     CHANGE_FILE_SCHEMA,
     FileChange,
@@ -30,7 +31,6 @@ from dagster_delta.protocol.log.change_data import (
 )
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
 from dagster_delta.protocol.statistics.predicates import Predicate
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import RangeCommit, read_commit_range
 from dagster_delta.table.log.reader import located

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import LoggedFiles, LogPlanner
 from dagster_delta.protocol.actions import AddFile
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.statistics.predicates import Constant, Or, Predicate
 from dagster_delta.protocol.statistics.skipping import (
@@ -26,7 +27,6 @@ from dagster_delta.protocol.statistics.skipping import (
     skipping_columns,
 )
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn, parse_statistics_json
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import map_column, string_column
 
 if TYPE_CHECKING:

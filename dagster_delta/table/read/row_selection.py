@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from dagster_delta.engines.engine import Engine, ReadPlan
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.table.read.file_planner import FilePlanner
 

@@ -18,6 +18,7 @@ from dagster_delta.engines.engine import LARGE_TABLE_FILES, LoggedFiles
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.checkpoint.batches import FileBatch
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import decode_commit_info
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
@@ -26,7 +27,6 @@ from dagster_delta.protocol.log.tail import RawCommit, decode_tail
 from dagster_delta.protocol.log.version_checksum import VersionChecksum
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.checksum_comparison import ChecksumComparison

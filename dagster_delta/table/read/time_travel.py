@@ -11,10 +11,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, VersionNotFound
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import decode_commit_info
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.segment import LogListing
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_times import commit_times
 from dagster_delta.table.log.reader import list_settled_log, located, read_commit

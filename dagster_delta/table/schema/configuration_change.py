@@ -16,9 +16,9 @@ from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.snapshot import Snapshot

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_delta.engines.footers import has_any, lacked_fields, may_lack
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULT_KEY
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
 

@@ -11,10 +11,10 @@ from dagster_delta.errors import (
     UnsupportedFeature,
     VersionNotFound,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.change_data import FileChange, file_changes
 from dagster_delta.protocol.log.commit_file import CommitActions
 from dagster_delta.protocol.schema_compatibility import find_incompatibility
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.streaming.options import SourceOptions

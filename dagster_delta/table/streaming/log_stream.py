@@ -16,10 +16,10 @@ from dagster_delta.engines.engine import ChangeFileSet
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, VersionNotFound
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, feed_configuration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.change_data import FileChange
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.paths import commit_path
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.commit_range import read_commit_range
 from dagster_delta.table.log.reader import located, read_commit, read_last_checkpoint

@@ -22,7 +22,7 @@ from dagster_delta.evolution.schema_actions import ClusterBy
 from dagster_delta.evolution.schema_draft import SchemaDraft
 from dagster_delta.evolution.table_actions import cluster_by
 from dagster_delta.protocol.actions import DomainMetadata
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.write.planning import new_column_name
 
 if TYPE_CHECKING:

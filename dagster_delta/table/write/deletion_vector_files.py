@@ -20,7 +20,7 @@ from dagster_delta.protocol.features.deletion_vectors import (
     encode_deletion_vector_file,
     encode_inline,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 

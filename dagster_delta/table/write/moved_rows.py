@@ -14,8 +14,8 @@ from dagster_delta.engines import embedded_engine
 from dagster_delta.engines.engine import WriteResult
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.table.read.row_selection import read_plan
 from dagster_delta.table.write.file_actions import tombstones

@@ -28,9 +28,9 @@ from dagster_delta.protocol.features.column_values import (
     filled_columns,
     generated_columns,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import text_limits
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import StoreLocation
 from dagster_delta.table.write.app_transactions import ApplicationRecord
 from dagster_delta.table.write.transaction import AppTransaction

@@ -14,8 +14,8 @@ from dagster_delta.engines import engine_for
 from dagster_delta.engines.engine import Constraint, Engine, WriteResult, WriteSpec
 from dagster_delta.errors import InvalidArgument, InvalidCast, UnsupportedFeature
 from dagster_delta.protocol.features.column_values import inserted_values
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.filters import parse_filter
 from dagster_delta.sql.repeatability import check_repeatable

@@ -34,6 +34,7 @@ from dagster_delta.protocol.features.row_tracking import (
     materialized_columns,
     parse_high_water_mark,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_writer import CommitContents
 from dagster_delta.protocol.log.conflict_checker import (
     IsolationLevel,
@@ -41,7 +42,6 @@ from dagster_delta.protocol.log.conflict_checker import (
     TransactionFacts,
 )
 from dagster_delta.protocol.log.pending_actions import PendingActions
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles

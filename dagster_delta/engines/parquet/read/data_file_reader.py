@@ -30,9 +30,9 @@ from dagster_delta.engines.values.char_padding import with_padded_text
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 from dagster_delta.protocol.features.row_tracking import carried_columns
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import padded_type
 from dagster_delta.protocol.schema import StructField, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import integer_column, string_column
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.protocol.values.arrow_values import FALSE

@@ -17,7 +17,7 @@ from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource, prefetch_in_order
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:

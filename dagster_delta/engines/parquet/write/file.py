@@ -23,8 +23,8 @@ from dagster_delta.protocol.checkpoint.parquet_reader import (
     release_scratch_memory,
 )
 from dagster_delta.protocol.features.column_mapping import physical_arrow_schema
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType, walk_fields
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_schema import is_marked_variant
 from dagster_delta.storage.object_store import ObjectStore
 

@@ -23,6 +23,7 @@ from dagster_delta.engines.parquet.read.file_projection import leaf_ranges
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.features.row_tracking import carried_columns
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -32,7 +33,6 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
-from dagster_delta.protocol.table_configuration import TableConfiguration
 
 __all__ = ["FileStatistics", "StatisticsLayout", "truncate_upper_bound"]
 

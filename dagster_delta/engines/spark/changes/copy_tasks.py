@@ -21,8 +21,8 @@ from pyroaring import BitMap64
 from dagster_delta.engines.engine import ReadPlan, RewriteResult, RowRewrite, WriteSpec
 from dagster_delta.engines.spark.changes.change_tasks import ChangeDetail
 from dagster_delta.engines.spark.executor_reports import report, reported
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.storage import StoreLocation, open_store
 
 __all__ = ["COPIED_FILE_SCHEMA", "CopyTask", "encode_copied_files"]

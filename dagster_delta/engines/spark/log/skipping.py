@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.features.text_limits import char_length, padded_type
 from dagster_delta.protocol.schema import DataType, DecimalType, PrimitiveType
 from dagster_delta.protocol.statistics.bounds import (
@@ -33,7 +34,6 @@ from dagster_delta.protocol.statistics.predicates import (
     referenced_columns,
 )
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_values import scalar_of
 from dagster_delta.protocol.values.partition_values import HIVE_NULL, is_null_text
 

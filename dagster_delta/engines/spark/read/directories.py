@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.schema import to_spark_type
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.partition_values import HIVE_NULL
 
 if TYPE_CHECKING:

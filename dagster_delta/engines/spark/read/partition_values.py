@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.spark.session.schema import to_spark_type
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DecimalType, PrimitiveType, StructField
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.partition_values import parse_partition_column
 
 if TYPE_CHECKING:

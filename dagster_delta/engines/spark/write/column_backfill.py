@@ -23,7 +23,7 @@ from dagster_delta.engines.spark.executor_reports import (
 )
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.session import frame_of
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage import StoreLocation, open_store
 from dagster_delta.storage.unreferenced_files import delete_unreferenced
 

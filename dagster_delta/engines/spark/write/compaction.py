@@ -27,7 +27,7 @@ from dagster_delta.engines.spark.session.errors import executor_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.tasks import WriteDetail, report_result, result_of
 from dagster_delta.engines.spark.write.writer import write_frame
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.storage import StoreLocation, open_store
 
 if TYPE_CHECKING:

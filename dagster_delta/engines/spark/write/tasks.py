@@ -35,8 +35,8 @@ from dagster_delta.engines.spark.executor_reports import (
 )
 from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import IdentityColumn
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import StoreLocation, open_store
 

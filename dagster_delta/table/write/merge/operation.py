@@ -17,7 +17,7 @@ from dagster_delta.engines.statements.merge_clauses import MergeClause, MergeNam
 from dagster_delta.engines.statements.merge_condition import MergeCondition, split_condition
 from dagster_delta.engines.statements.merge_plan import MergePlan, MergeSource, SourceSummary
 from dagster_delta.errors import UnsupportedExpression
-from dagster_delta.protocol.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory

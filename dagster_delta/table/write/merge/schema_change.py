@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dagster_delta.engines.statements.merge_clauses import ClauseText
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructField, StructType
-from dagster_delta.protocol.table_configuration import TableConfiguration
 from dagster_delta.sql.tokens import tokenize
 from dagster_delta.table.write.merge.statement import MergeStatement
 from dagster_delta.table.write.planning import grown_configuration
