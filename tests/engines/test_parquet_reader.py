@@ -596,3 +596,17 @@ def test_a_lack_of_memory_is_not_taken_for_damage(
     assert isinstance(caught.value, MemoryError)
     assert caught.value.table == table.uri
     assert caught.value.file == table.snapshot().files()["path"][0].as_py()
+
+
+def test_a_footer_that_contradicts_itself_about_a_type_is_damage(tmp_path: Path) -> None:
+    rows = pa.table({"s": ["a", "b", "c", "d"]})
+    table = DeltaTable(tmp_path, must_exist=False)
+    table.append(rows)
+    file = tmp_path / table.snapshot().files()["path"][0].as_py()
+    pq.write_table(rows, file, row_group_size=2)
+    whole = file.read_bytes()
+    damaged = whole.replace(b"\x15\x0c\x19", b"\x15\x08\x19")
+    assert damaged != whole
+    file.write_bytes(damaged)
+    with pytest.raises(InvalidTable, match="holds BYTE_ARRAY, and that it holds FLOAT"):
+        table.snapshot().scan(where="s = 'b'").to_arrow()

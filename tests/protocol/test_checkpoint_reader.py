@@ -282,3 +282,15 @@ def test_a_lack_of_memory_is_not_taken_for_damage() -> None:
     with pytest.raises(MemoryExhausted, match="malloc failed") as caught, corruption_named(path):
         raise pa.ArrowMemoryError("malloc failed")
     assert caught.value.file == path
+
+
+def test_a_footer_that_contradicts_itself_about_a_type_is_damage() -> None:
+    data = checkpoint_bytes([PROTOCOL, metadata(), add_file("a"), add_file("b")])
+    # Thrift of the metadata of a column: BYTE_ARRAY becomes FLOAT. Arrow ends the process over it.
+    damaged = data.replace(b"\x15\x0c\x19", b"\x15\x08\x19")
+    assert damaged != data
+    part = CheckpointPart(lambda: pa.BufferReader(damaged), "_delta_log/a.checkpoint.parquet")
+    with pytest.raises(CorruptLog, match="holds BYTE_ARRAY, and that it holds FLOAT"):
+        part.read_table_actions()
+    with pytest.raises(CorruptLog, match="holds BYTE_ARRAY, and that it holds FLOAT"):
+        _ = part.num_adds

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader
 
-__all__ = ["copy_sealed", "open_footer", "sealed", "with_sealed_footer"]
+__all__ = ["chunk_statistics", "copy_sealed", "open_footer", "sealed", "with_sealed_footer"]
 
 _MARK = b"DltFtCrc"
 _SEAL_BYTES = len(_MARK) + 4
@@ -91,6 +91,27 @@ def open_footer(handle: Any, **options: Any) -> Any:
     if is_sealed and seal != sealed(footer):
         raise pa.ArrowInvalid("the footer does not have the checksum that stands before it")
     return open_parquet_reader(pa.BufferReader(tail), **options)
+
+
+def chunk_statistics(metadata: Any, group: int, leaf: int) -> Any:
+    """The `pyarrow.parquet.Statistics` of one column in one row group; None where it has none.
+
+    Args:
+        metadata: `pyarrow.parquet.FileMetaData`.
+        group: index of the row group.
+        leaf: index of the leaf column.
+
+    Raises:
+        pyarrow.ArrowInvalid: the footer contradicts itself about the type of the column, where
+            Arrow would end the process.
+    """
+    chunk, column = metadata.row_group(group).column(leaf), metadata.schema.column(leaf)
+    if chunk.physical_type != column.physical_type:
+        raise pa.ArrowInvalid(
+            f"the footer says that column {column.path} holds {column.physical_type}, and that it "
+            f"holds {chunk.physical_type} in row group {group}"
+        )
+    return chunk.statistics
 
 
 def _read_tail(handle: Any, size: int, length: int) -> bytes:

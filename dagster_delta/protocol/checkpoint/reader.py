@@ -32,7 +32,7 @@ from dagster_delta.protocol.checkpoint.kept_bytes import (
     refuse_repeated_paths,
     rows_at_once,
 )
-from dagster_delta.protocol.checkpoint.parquet_footer import open_footer
+from dagster_delta.protocol.checkpoint.parquet_footer import chunk_statistics, open_footer
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, row_group_runs
 from dagster_delta.protocol.features.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
 from dagster_delta.protocol.log.commit_file import LenientDomainMetadata, LenientMetadata
@@ -261,12 +261,12 @@ class CheckpointPart:
         if index is None:
             # A column that others write as a single value is nested here.
             return None
-        for group in range(self._metadata.num_row_groups):
-            columns = self._metadata.row_group(group)
-            statistics = columns.column(index).statistics
-            if statistics is None or not statistics.has_null_count:
-                return None
-            total += columns.num_rows - statistics.null_count
+        with corruption_named(self.path):
+            for group in range(self._metadata.num_row_groups):
+                statistics = chunk_statistics(self._metadata, group, index)
+                if statistics is None or not statistics.has_null_count:
+                    return None
+                total += self._metadata.row_group(group).num_rows - statistics.null_count
         return total
 
     def add_rows(self) -> tuple[Any, list[Any]]:

@@ -156,13 +156,14 @@ class DataFileReader:
     def _row_groups(self, opened: OpenedFile) -> list[int]:
         if self._predicate is None:
             return list(range(opened.footer.num_row_groups))
-        return matching_row_groups(
-            self._predicate,
-            opened.footer,
-            opened.arrow_schema,
-            self._configuration.schema,
-            self._configuration.column_mapping_mode,
-        )
+        with self.naming(opened.file):
+            return matching_row_groups(
+                self._predicate,
+                opened.footer,
+                opened.arrow_schema,
+                self._configuration.schema,
+                self._configuration.column_mapping_mode,
+            )
 
     def read_group(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
         """The rows of one row group of a file that a reader of the same table version has opened.

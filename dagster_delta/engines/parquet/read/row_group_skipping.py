@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.parquet.read.file_projection import locate_leaf, num_steps_found
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
+from dagster_delta.protocol.checkpoint.parquet_footer import chunk_statistics
 from dagster_delta.protocol.features.existing_defaults import existing_default, has_existing_default
 from dagster_delta.protocol.features.text_limits import char_paths
 from dagster_delta.protocol.schema import DataType, StructField, StructType
@@ -69,8 +70,7 @@ def matching_row_groups(
             index, file_type = located
             if path in padded or (has_legacy_times and pa.types.is_temporal(file_type)):
                 continue
-            chunks = [footer.row_group(group).column(index) for group in range(count)]
-            known = _bounds(chunks, file_type, field.data_type)
+            known = _bounds(footer, index, file_type, field.data_type)
             if known is not None:
                 bounds[path] = known
     return _true_positions(predicate, bounds, count)
@@ -101,20 +101,21 @@ def _default_bounds(field: StructField, count: int, *, is_nested: bool) -> Colum
     return replace(bounds, may_hold_null=every(True, count)) if is_nested else bounds
 
 
-def _bounds(chunks: list[Any], file_type: Any, data_type: DataType) -> ColumnBounds | None:
+def _bounds(footer: Any, leaf: int, file_type: Any, data_type: DataType) -> ColumnBounds | None:
     """Bounds of one column, one per row group, or None where the footer's cannot be used."""
     decode = _decoder(file_type)
     if decode is None:
         return None
     arrow_type = to_arrow_type(data_type)
-    statistics = [each.statistics for each in chunks]
+    groups = range(footer.num_row_groups)
+    statistics = [chunk_statistics(footer, group, leaf) for group in groups]
     known = [each is not None and each.has_min_max for each in statistics]
     lowest = [each.min_raw if has else None for each, has in zip(statistics, known, strict=True)]
     highest = [each.max_raw if has else None for each, has in zip(statistics, known, strict=True)]
     counts = [
         each.null_count if each is not None and each.has_null_count else None for each in statistics
     ]
-    sizes = [each.num_values for each in chunks]
+    sizes = [footer.row_group(group).column(leaf).num_values for group in groups]
     try:
         return ColumnBounds(
             data_type=data_type,
