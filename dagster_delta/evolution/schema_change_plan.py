@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dagster_delta.engines.engine import Constraint
+from dagster_delta.engines.plans import Constraint
 from dagster_delta.evolution.column_paths import ColumnPath
 from dagster_delta.evolution.plan_report import code_span, configuration_lines, table_cell
 from dagster_delta.evolution.schema_draft import PlannedStep

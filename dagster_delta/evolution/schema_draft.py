@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from dagster_delta.engines.engine import Constraint
+from dagster_delta.engines.plans import Constraint
 from dagster_delta.errors import SchemaChangeRefused
 from dagster_delta.evolution.column_paths import (
     ColumnPath,

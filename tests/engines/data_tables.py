@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.engine import Constraint, ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.plans import Constraint, ReadPlan, WriteResult, WriteSpec
 from dagster_delta.protocol.actions import AddFile, Format, Metadata, Protocol
 from dagster_delta.protocol.features.column_mapping import assign_column_mapping
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.engines.parquet.write import writer as parquet_writer
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup
 from dagster_delta.engines.parquet.write.writer import write_data_files
+from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.errors import (
     ConstraintViolation,
     PartitionMismatch,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_delta.engines.engine import WriteResult, WriteSpec
+from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.spark.executor_reports import decode_reports
 from dagster_delta.engines.spark.write.partition_exchange import (
     PackTask,

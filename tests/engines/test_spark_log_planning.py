@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from dagster_delta import DeltaTable
-from dagster_delta.engines.engine import LoggedFiles
+from dagster_delta.engines.plans import LoggedFiles
 from dagster_delta.engines.spark.log import files as log_files
 from dagster_delta.engines.spark.log import planner as log_planner
 from dagster_delta.engines.spark.log.planner import (

@@ -17,7 +17,7 @@ import pytest
 from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.engine import ReadPlan
+from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.read import file_split as spark_file_split
 from dagster_delta.engines.spark.read import reader as spark_reader

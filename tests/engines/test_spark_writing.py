@@ -9,7 +9,7 @@ import msgspec
 import pyspark
 import pytest
 
-from dagster_delta.engines.engine import Constraint, ReadPlan, WriteSpec
+from dagster_delta.engines.plans import Constraint, ReadPlan, WriteSpec
 from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.session.schema import to_spark_schema
 from dagster_delta.errors import (

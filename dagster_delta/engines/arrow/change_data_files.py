@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from dagster_delta.engines.engine import WriteResult, WriteSpec
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
+from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.features.change_data import RowChangeType, change_data_configuration
 from dagster_delta.protocol.values.arrow_columns import string_column

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import pyarrow.compute as pc
 
-from dagster_delta.engines.engine import Backfilled, Problems, ReadPlan, WriteSpec
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import FILE_ORDINAL, DataFileReader
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
+from dagster_delta.engines.plans import Backfilled, Problems, ReadPlan, WriteSpec
 from dagster_delta.engines.rows.shadow_column import ShadowColumn
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema

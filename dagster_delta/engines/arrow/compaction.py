@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
 __all__ = ["combined", "compact_files"]

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.engine import (
+from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
+from dagster_delta.engines.parquet.read.reader import read_files
+from dagster_delta.engines.parquet.write.writer import write_data_files
+from dagster_delta.engines.plans import (
     Backfilled,
     ChangeFileSet,
     Constraint,
@@ -19,9 +22,6 @@ from dagster_delta.engines.engine import (
     WriteResult,
     WriteSpec,
 )
-from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
-from dagster_delta.engines.parquet.read.reader import read_files
-from dagster_delta.engines.parquet.write.writer import write_data_files
 from dagster_delta.engines.values.data_input import to_reader
 from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.protocol.actions import AddCDCFile

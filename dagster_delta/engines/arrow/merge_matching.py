@@ -16,7 +16,6 @@ from dagster_delta.engines.arrow.merge_join import (
     Pairs,
     target_columns,
 )
-from dagster_delta.engines.engine import ReadPlan
 from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     FILE_ORDINAL,
@@ -24,6 +23,7 @@ from dagster_delta.engines.parquet.read.data_file_reader import (
     DataFileReader,
 )
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.rows.source_rows import SourceRows
 from dagster_delta.engines.statements.merge_clauses import MergeClause
 from dagster_delta.engines.statements.merge_plan import MergePlan

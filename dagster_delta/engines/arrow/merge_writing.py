@@ -18,12 +18,12 @@ import pyarrow as pa
 from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
 from dagster_delta.engines.arrow.merge_join import ClauseChoice, source_columns
 from dagster_delta.engines.arrow.merge_matching import RowActions
-from dagster_delta.engines.engine import Constraint, WriteSpec
 from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX, DataFileReader
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
+from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.engines.rows.completion import (
     IdentityNumbers,
     RowCompletion,

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from pyroaring import BitMap64
 
-from dagster_delta.engines.engine import MatchedRows, ReadPlan
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
     FILE_ORDINAL,
@@ -20,6 +19,7 @@ from dagster_delta.engines.parquet.read.data_file_reader import (
     DataFileReader,
 )
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
+from dagster_delta.engines.plans import MatchedRows, ReadPlan
 
 __all__ = ["find_matches"]
 

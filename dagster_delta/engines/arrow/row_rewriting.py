@@ -18,13 +18,13 @@ from pyroaring import BitMap64
 
 from dagster_delta.engines.arrow.change_data_files import ChangeDataWriter
 from dagster_delta.engines.arrow.column_update import ColumnUpdate, FileUpdate
-from dagster_delta.engines.engine import RewriteResult, RowRewrite
 from dagster_delta.engines.parquet.read.data_file import DataFile, data_files
 from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX, DataFileReader
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns, RowGroupCopier
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
+from dagster_delta.engines.plans import RewriteResult, RowRewrite
 from dagster_delta.engines.rows.completion import row_update
 from dagster_delta.engines.rows.row_tracking import CarriedIds
 from dagster_delta.protocol.features.change_data import RowChangeType

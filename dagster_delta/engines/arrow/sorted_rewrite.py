@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow.compaction import combined
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.parquet.read.batch_sizes import BATCH_BYTES
+from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json

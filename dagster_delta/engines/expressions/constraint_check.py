@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from dagster_delta.engines.engine import Constraint
 from dagster_delta.engines.expressions.constraint_violations import refuse_violations
+from dagster_delta.engines.plans import Constraint
 from dagster_delta.protocol.schema import StructType
 
 __all__ = ["ConstraintCheck"]

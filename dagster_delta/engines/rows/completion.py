@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dagster_delta.engines.engine import Assignment, Constraint
+from dagster_delta.engines.plans import Assignment, Constraint
 from dagster_delta.engines.statements.assignments import (
     RowUpdate,
     check_computable,

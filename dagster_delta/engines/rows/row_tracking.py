@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.engine import ReadPlan, WriteSpec
+from dagster_delta.engines.plans import ReadPlan, WriteSpec
 from dagster_delta.protocol.features.row_tracking import (
     MaterializedColumns,
     carried_columns,

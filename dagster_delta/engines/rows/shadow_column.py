@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.engines.values.value_conversion import (
     MAX_EXAMPLES,
     Converted,

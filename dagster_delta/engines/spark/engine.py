@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from dagster_delta.engines.engine import (
+from dagster_delta.engines.plans import (
     Backfilled,
     ChangeFileSet,
     MatchedRows,

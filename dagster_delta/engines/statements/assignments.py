@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.engine import Assignment, Constraint
 from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
 from dagster_delta.engines.expressions.evaluation import evaluate
+from dagster_delta.engines.plans import Assignment, Constraint
 from dagster_delta.engines.values.ansi_cast import can_store
 from dagster_delta.engines.values.store_assignment import assign_batches, misfit
 from dagster_delta.errors import InvalidArgument, SchemaMismatch, UnsupportedExpression

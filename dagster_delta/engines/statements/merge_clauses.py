@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from dagster_delta.engines.engine import Assignment
+from dagster_delta.engines.plans import Assignment
 from dagster_delta.engines.rows.completion import changed_values
 from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
 from dagster_delta.engines.statements.default_keyword import resolve_defaults

@@ -14,7 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from dagster_delta.engines.engine import ReadPlan, WriteSpec
+from dagster_delta.engines.plans import ReadPlan, WriteSpec
 from dagster_delta.engines.statements.merge_clauses import MergeClause, MergeNames
 from dagster_delta.engines.statements.merge_condition import MergeCondition
 from dagster_delta.protocol.actions import AddCDCFile, AddFile

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.engine import Constraint
+from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.rows.completion import generation_constraints
 from dagster_delta.errors import DeltaError, InvalidArgument, LogGap, VersionNotFound
 from dagster_delta.evolution.schema_diff import diff_schemas

@@ -18,7 +18,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.engine import Engine, WriteResult, WriteSpec
+from dagster_delta.engines.engine import Engine
+from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.errors import CommitConflict, InvalidArgument
 from dagster_delta.evolution.column_paths import dotted
@@ -46,7 +47,7 @@ from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
-    from dagster_delta.engines.engine import ReadPlan
+    from dagster_delta.engines.plans import ReadPlan
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["OptimizeOptions", "OptimizeProgress", "OptimizeResult", "optimize_table"]

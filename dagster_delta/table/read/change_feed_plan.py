@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dagster_delta.engines.engine import ChangeFileSet
+from dagster_delta.engines.plans import ChangeFileSet
 from dagster_delta.errors import ChangeDataNotRecorded, SchemaMismatch
 from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.features.change_data import (

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.engine import LoggedFiles, LogPlanner
+from dagster_delta.engines.engine import LogPlanner
+from dagster_delta.engines.plans import LoggedFiles
 from dagster_delta.protocol.actions import AddFile
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines import embedded_engine, spark_engine
-from dagster_delta.engines.engine import LoggedFiles, ReadPlan
+from dagster_delta.engines.plans import LoggedFiles, ReadPlan
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.row_tracking import materialized_columns, tracked_configuration
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, ROW_ID_COLUMNS

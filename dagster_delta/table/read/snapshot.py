@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from dagster_delta import clock
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.engine import LARGE_TABLE_FILES, LoggedFiles
+from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.checkpoint.batches import FileBatch

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.compute as pc
 
-from dagster_delta.engines.engine import Constraint, Engine, ReadPlan
+from dagster_delta.engines.engine import Engine
+from dagster_delta.engines.plans import Constraint, ReadPlan
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.features.column_values import ColumnExpression, ColumnValues

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.engine import ChangeFileSet
+from dagster_delta.engines.plans import ChangeFileSet
 from dagster_delta.engines.spark.session.schema import to_spark_schema
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.protocol.features.change_data import feed_configuration

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from dagster_delta.engines.engine import ChangeFileSet
+from dagster_delta.engines.plans import ChangeFileSet
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaMismatch, VersionNotFound
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
 from dagster_delta.protocol.features.change_data import CHANGE_TYPE_COLUMN, feed_configuration

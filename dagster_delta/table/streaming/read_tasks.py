@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines import embedded_engine
-from dagster_delta.engines.engine import ChangeFileSet
+from dagster_delta.engines.plans import ChangeFileSet
 from dagster_delta.engines.values.nested_arrays import rename_nested
 from dagster_delta.storage import StoreLocation, open_store
 from dagster_delta.table.log.reader import located

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from dagster_delta.clock import now_ms
 from dagster_delta.engines import embedded_engine
-from dagster_delta.engines.engine import WriteResult
+from dagster_delta.engines.plans import WriteResult
 from dagster_delta.engines.spark.session.schema import from_spark_schema
 from dagster_delta.errors import DeltaError, InvalidArgument, TableNotFound
 from dagster_delta.protocol.schema import StructType

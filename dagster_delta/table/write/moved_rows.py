@@ -11,7 +11,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from dagster_delta.engines import embedded_engine
-from dagster_delta.engines.engine import WriteResult
+from dagster_delta.engines.plans import WriteResult
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.errors import InvalidTable
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

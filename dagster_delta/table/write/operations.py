@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dagster_delta.engines.engine import WriteResult
+from dagster_delta.engines.plans import WriteResult
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.object_store import ObjectStore

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from dagster_delta.engines.engine import Constraint, WriteSpec
+from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import dotted, not_null_sql, quote_path
 from dagster_delta.evolution.column_rules import check_fields_of_structs, check_nesting

@@ -15,8 +15,9 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from dagster_delta.engines.engine import Assignment, Engine, RewriteResult, RowRewrite
+from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.footers import count_file_rows
+from dagster_delta.engines.plans import Assignment, RewriteResult, RowRewrite
 from dagster_delta.engines.rows.completion import changed_values
 from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.rows.row_tracking import keep_row_ids

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines import engine_for_changes
-from dagster_delta.engines.engine import Assignment, Engine
+from dagster_delta.engines.engine import Engine
+from dagster_delta.engines.plans import Assignment
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.row_selection import select_rows
 from dagster_delta.table.write.app_transactions import ApplicationRecord

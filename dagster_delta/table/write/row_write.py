@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dagster_delta.engines import engine_for
-from dagster_delta.engines.engine import Constraint, Engine, WriteResult, WriteSpec
+from dagster_delta.engines.engine import Engine
+from dagster_delta.engines.plans import Constraint, WriteResult, WriteSpec
 from dagster_delta.errors import InvalidArgument, InvalidCast, UnsupportedFeature
 from dagster_delta.protocol.features.column_values import inserted_values
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.engine import WriteSpec
 from dagster_delta.engines.parquet.write.encodings import PLAIN, ColumnEncodings
 from dagster_delta.engines.parquet.write.file_statistics import FileStatistics, StatisticsLayout
 from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
 from dagster_delta.engines.parquet.write.variant_shredding import VariantShredding
+from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.engines.values.nested_arrays import rename_nested
 from dagster_delta.errors import StorageFailure, UnsupportedFeature
 from dagster_delta.protocol.checkpoint.parquet_footer import sealed

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.engine import ReadPlan, WriteSpec
 from dagster_delta.engines.parquet.read.data_file import DataFile
 from dagster_delta.engines.parquet.read.data_file_reader import SPLIT_FILE_BYTES, DataFileReader
 from dagster_delta.engines.parquet.read.file_projection import leaf_ranges
@@ -38,6 +37,7 @@ from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat
 from dagster_delta.engines.parquet.write.file_statistics import FileStatistics
 from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes
 from dagster_delta.engines.parquet.write.writer import REPRESENTATIVE_ROWS
+from dagster_delta.engines.plans import ReadPlan, WriteSpec
 from dagster_delta.engines.rows.partition_split import PartitionKey
 from dagster_delta.engines.values.nested_arrays import rename_nested
 from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool

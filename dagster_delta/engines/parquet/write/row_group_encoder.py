@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dagster_delta.engines.engine import WriteSpec
 from dagster_delta.engines.parquet.write.encodings import choose_encodings
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat
+from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 
 __all__ = ["RowGroupEncoder"]

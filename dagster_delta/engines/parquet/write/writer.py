@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from dagster_delta.clock import Clock, now_ms
-from dagster_delta.engines.engine import WriteResult, WriteSpec
 from dagster_delta.engines.parquet.write.encodings import ColumnEncodings, choose_encodings
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat, FileInWriting
+from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.rows.partition_split import (
     PartitionColumn,
     PartitionKey,

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.engine import Constraint, WriteSpec
+from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.engines.rows.completion import generation_constraints
 from dagster_delta.engines.rows.row_tracking import CarriedIds
 from dagster_delta.engines.spark.changes.assigned_columns import (

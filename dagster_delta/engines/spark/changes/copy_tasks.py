@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from dagster_delta.engines.engine import ReadPlan, RewriteResult, RowRewrite, WriteSpec
+from dagster_delta.engines.plans import ReadPlan, RewriteResult, RowRewrite, WriteSpec
 from dagster_delta.engines.spark.changes.change_tasks import ChangeDetail
 from dagster_delta.engines.spark.executor_reports import report, reported
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

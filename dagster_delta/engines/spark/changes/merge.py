@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
 from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import ChangingRows, RowChange, write_changes

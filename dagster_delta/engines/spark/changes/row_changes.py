@@ -10,14 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dagster_delta.engines.arrow.change_data_files import change_files_of
-from dagster_delta.engines.engine import (
-    MatchedRows,
-    ReadPlan,
-    RewriteResult,
-    RowRewrite,
-    WriteSpec,
-)
 from dagster_delta.engines.footers import count_file_rows
+from dagster_delta.engines.plans import MatchedRows, ReadPlan, RewriteResult, RowRewrite, WriteSpec
 from dagster_delta.engines.spark.changes.change_tasks import WrittenChanges
 from dagster_delta.engines.spark.changes.changed_rows import (
     ChangingRows,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.engine import LoggedFiles
+from dagster_delta.engines.plans import LoggedFiles
 from dagster_delta.engines.spark.log.schema import (
     PARSED_STATISTICS,
     add_type,

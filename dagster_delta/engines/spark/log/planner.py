@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.engine import LARGE_TABLE_FILES, LoggedFiles, ReadPlan
+from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles, ReadPlan
 from dagster_delta.engines.spark.log.files import checkpointed_files
 from dagster_delta.engines.spark.log.schema import has_unreadable_add
 from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark

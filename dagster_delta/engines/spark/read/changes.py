@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from dagster_delta.engines.engine import ChangeFileSet, ReadPlan
 from dagster_delta.engines.footers import count_file_rows
+from dagster_delta.engines.plans import ChangeFileSet, ReadPlan
 from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.protocol.actions import DeletionVectorDescriptor

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
-from dagster_delta.engines.engine import ReadPlan
+from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.read.declared_columns import (
     declared_column,
     is_declared,

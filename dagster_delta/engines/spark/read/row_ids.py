@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dagster_delta.engines.engine import ReadPlan
+from dagster_delta.engines.plans import ReadPlan
 from dagster_delta.engines.spark.read.file_keys import keys_of_files
 from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.session import frame_of, functions_of

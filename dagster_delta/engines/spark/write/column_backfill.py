@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from dagster_delta.engines.arrow.column_backfill import backfill_files
-from dagster_delta.engines.engine import Backfilled, Problems, ReadPlan, WriteSpec
+from dagster_delta.engines.plans import Backfilled, Problems, ReadPlan, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
     REPORT_SCHEMA,
     report,

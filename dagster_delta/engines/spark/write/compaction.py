@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow.compaction import compact_files
-from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
 from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, reported, settle_reports

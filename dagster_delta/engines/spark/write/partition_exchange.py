@@ -21,7 +21,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from dagster_delta.engines.engine import WriteResult, WriteSpec
 from dagster_delta.engines.parquet.write.file import EncodedRowGroup, FileFormat
 from dagster_delta.engines.parquet.write.row_group_encoder import RowGroupEncoder
 from dagster_delta.engines.parquet.write.writer import (
@@ -31,6 +30,7 @@ from dagster_delta.engines.parquet.write.writer import (
     ROW_GROUP_ROWS,
     DataFileWriter,
 )
+from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.rows.partition_split import (
     PartitionColumn,
     PartitionKey,

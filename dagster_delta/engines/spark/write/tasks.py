@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.engines.engine import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.expressions.constraint_violations import refuse_violations
 from dagster_delta.engines.parquet.read.data_file import data_files
 from dagster_delta.engines.parquet.read.data_file_reader import (
@@ -26,6 +25,7 @@ from dagster_delta.engines.parquet.read.data_file_reader import (
 )
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.writer import write_data_files
+from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
-from dagster_delta.engines.engine import WriteSpec
+from dagster_delta.engines.plans import WriteSpec
 from dagster_delta.engines.spark.read.declared_columns import declared_column
 from dagster_delta.engines.spark.session.columns import sql_column
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dagster_delta.engines.engine import Constraint
+from dagster_delta.engines.plans import Constraint
 from dagster_delta.engines.statements.merge_clauses import ClauseKind, ClauseText
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
