@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from dagster_delta.engines.parquet.read.data_file_reader import DataFileReader
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 from dagster_delta.engines.plans import RowRewrite
-from dagster_delta.engines.rows.completion import row_update
+from dagster_delta.engines.rows.row_update import row_update
 from dagster_delta.errors import ConstraintViolation
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
 from dagster_delta.protocol.features.row_tracking import carried_columns

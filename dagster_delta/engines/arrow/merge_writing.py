@@ -24,15 +24,12 @@ from dagster_delta.engines.parquet.read.data_file_reader import ROW_INDEX, DataF
 from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.plans import Constraint, WriteSpec
-from dagster_delta.engines.rows.completion import (
-    IdentityNumbers,
-    RowCompletion,
-    generation_constraints,
-    row_update,
-)
+from dagster_delta.engines.rows.assigned_values import compute_assigned
+from dagster_delta.engines.rows.completion import IdentityNumbers, RowCompletion
 from dagster_delta.engines.rows.row_tracking import CarriedIds
+from dagster_delta.engines.rows.row_update import row_update
 from dagster_delta.engines.rows.source_rows import SourceRows
-from dagster_delta.engines.statements.assignments import compute_assigned
+from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.engines.statements.merge_clauses import SOURCE, TARGET, MergeClause
 from dagster_delta.engines.statements.merge_plan import MergePlan
 from dagster_delta.engines.values.store_assignment import MAX_BATCH_ROWS, assign_batches

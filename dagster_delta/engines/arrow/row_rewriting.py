@@ -25,8 +25,8 @@ from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_
 from dagster_delta.engines.parquet.write.row_group_copying import CopiedColumns, RowGroupCopier
 from dagster_delta.engines.parquet.write.writer import DataFileWriter
 from dagster_delta.engines.plans import RewriteResult, RowRewrite
-from dagster_delta.engines.rows.completion import row_update
 from dagster_delta.engines.rows.row_tracking import CarriedIds
+from dagster_delta.engines.rows.row_update import row_update
 from dagster_delta.protocol.features.change_data import RowChangeType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 

@@ -6,81 +6,31 @@ Spec: Generated Columns; Identity Columns; Default Columns.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dagster_delta.engines.plans import Assignment, Constraint
-from dagster_delta.engines.statements.assignments import (
-    RowUpdate,
-    check_computable,
-    compute,
-    parse_assignments,
-)
+from dagster_delta.engines.rows.assigned_values import compute
+from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
+from dagster_delta.engines.statements.generated_columns import quoted
 from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import (
     ColumnExpression,
     ColumnValues,
     IdentityColumn,
-    updated_values,
 )
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.sql.expressions import parse_expression
 from dagster_delta.sql.moments import at_moment
 
 __all__ = [
     "ComputedColumns",
     "IdentityNumbers",
     "RowCompletion",
-    "changed_values",
-    "generation_constraints",
-    "row_update",
 ]
-
-
-def generation_constraints(values: ColumnValues) -> tuple[Constraint, ...]:
-    """What the generated columns that the data bring have to satisfy."""
-    # Spec: (<value> <=> <generation expression>) IS TRUE.
-    return tuple(
-        Constraint(f"GENERATED {each.column}", f"{_quote(each.column)} <=> {_parenthesised(each)}")
-        for each in values.verified
-    )
-
-
-def _parenthesised(column: ColumnExpression) -> str:
-    # A line break ends a comment that the text may end in.
-    return f"({column.sql}\n)" if "--" in column.sql else f"({column.sql})"
-
-
-def changed_values(configuration: TableConfiguration, assigned: Collection[str]) -> ColumnValues:
-    """How rows of a table that get new values in some columns are completed: as
-    `updated_values` says, without generated columns that look at none of them.
-
-    Args:
-        configuration: of the table.
-        assigned: logical names of the top-level columns that change, in whole or in part.
-
-    Raises:
-        InvalidArgument: an identity column is assigned.
-        SchemaMismatch: a generated column is computed from one that is not there.
-        InvalidTable, UnsupportedFeature: of the schema.
-    """
-    values = updated_values(configuration, assigned)
-    if not values.generated:
-        return values
-    schema = configuration.schema
-    changed = {schema.field(name).name for name in assigned}
-    affected = tuple(
-        each
-        for each in values.generated
-        if changed.intersection(path[0] for path in parse_expression(each.sql, schema).references)
-    )
-    return replace(values, generated=affected)
 
 
 class ComputedColumns:
@@ -105,7 +55,7 @@ class ComputedColumns:
         *,
         table: str,
     ) -> None:
-        values = {_quote(each.column): each.sql for each in columns}
+        values = {quoted(each.column): each.sql for each in columns}
         self._assignments = (
             parse_assignments(values, schema, value_schema=value_schema, fills=True)
             if values
@@ -137,33 +87,6 @@ class ComputedColumns:
         assigned = list(assign_batches(reader, self._fields, table=self._table))
         fitted = pa.Table.from_batches(assigned).combine_chunks()
         return {name: fitted[name].chunk(0) for name in self.names}
-
-
-def row_update(
-    assignments: Sequence[Assignment],
-    values: ColumnValues,
-    schema: StructType,
-    constraints: Sequence[Constraint],
-    *,
-    table: str,
-) -> RowUpdate:
-    """What gives rows their new values, generated columns included.
-
-    Args:
-        assignments: what is set.
-        values: the generated columns that follow, see `changed_values`.
-        schema: logical schema of the table.
-        constraints: what the new rows have to satisfy.
-        table: URI of the table, for errors.
-
-    Raises:
-        UnsupportedExpression: a value or a constraint cannot be computed exactly.
-        InvalidArgument, SchemaMismatch: of a generation expression.
-    """
-    generated = None
-    if values.generated:
-        generated = ComputedColumns(values.generated, schema, schema, table=table)
-    return RowUpdate(assignments, schema, constraints, table=table, generated=generated)
 
 
 class IdentityNumbers:
@@ -262,8 +185,3 @@ def _rows(columns: Mapping[str, Any], num_rows: int) -> Any:
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     # Constants need to know no more than how many rows there are.
     return pa.RecordBatch.from_arrays([pa.nulls(num_rows)], names=["\0row"])
-
-
-def _quote(name: str) -> str:
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"

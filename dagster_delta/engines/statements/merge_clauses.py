@@ -13,9 +13,9 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from dagster_delta.engines.plans import Assignment
-from dagster_delta.engines.rows.completion import changed_values
 from dagster_delta.engines.statements.assignments import check_computable, parse_assignments
 from dagster_delta.engines.statements.default_keyword import resolve_defaults
+from dagster_delta.engines.statements.generated_columns import changed_values
 from dagster_delta.errors import InvalidArgument, SchemaMismatch
 from dagster_delta.protocol.features.column_values import (
     NO_VALUES,

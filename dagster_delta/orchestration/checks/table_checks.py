@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.plans import Constraint
-from dagster_delta.engines.rows.completion import generation_constraints
+from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.errors import DeltaError, InvalidArgument, LogGap, VersionNotFound
 from dagster_delta.evolution.schema_diff import diff_schemas
 from dagster_delta.protocol.features.column_values import ColumnValues, generated_columns

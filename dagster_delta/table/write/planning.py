@@ -301,7 +301,7 @@ def write_spec(
     constraints = (*constraints, *_stored_as_given(configuration, (*own, *constraints)))
     own = (*own, *(_text_limits(configuration) if check_rows else ()))
     if values.verified:
-        from dagster_delta.engines.rows.completion import generation_constraints
+        from dagster_delta.engines.statements.generated_columns import generation_constraints
 
         own = (*own, *generation_constraints(values))
     return WriteSpec(

@@ -18,9 +18,9 @@ from pyroaring import BitMap64
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.footers import count_file_rows
 from dagster_delta.engines.plans import Assignment, RewriteResult, RowRewrite
-from dagster_delta.engines.rows.completion import changed_values
 from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.rows.row_tracking import keep_row_ids
+from dagster_delta.engines.statements.generated_columns import changed_values
 from dagster_delta.errors import UnsupportedFeature
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count

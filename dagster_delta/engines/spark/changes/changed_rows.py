@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import Constraint, WriteSpec
-from dagster_delta.engines.rows.completion import generation_constraints
 from dagster_delta.engines.rows.row_tracking import CarriedIds
 from dagster_delta.engines.spark.changes.assigned_columns import (
     field_at,
@@ -41,6 +40,7 @@ from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.engines.spark.write.arrow_batches import collect_counted
 from dagster_delta.engines.spark.write.identity import identity_value
 from dagster_delta.engines.statements.assignments import refuse_lacking_fields
+from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues
 from dagster_delta.protocol.schema import DataType, StructField, StructType
 from dagster_delta.storage.object_store import ObjectStore

@@ -1,0 +1,70 @@
+"""The values that assignments give to columns, computed over Arrow from the rows as they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.expressions.evaluation import evaluate
+from dagster_delta.engines.plans import Assignment
+from dagster_delta.engines.values.store_assignment import misfit
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.sql.expressions import SqlExpression
+from dagster_delta.sql.typed import Column
+
+__all__ = ["compute", "compute_assigned"]
+
+
+def compute(value: SqlExpression, rows: pa.RecordBatch) -> Any:
+    """The value for each row, as one `pyarrow.Array`.
+
+    Raises:
+        InvalidArgument, UnsupportedExpression: of the expression.
+    """
+    columns: Any = rows
+    match value.typed:
+        case Column(path=(name, *nested)):
+            # Of nested columns the SQL engine only gets where they are null.
+            array = columns.column(name)
+            for step in nested:
+                array = _struct_child(array, step)
+            return array
+    return _one_array(evaluate(value, rows))
+
+
+def _struct_child(struct: Any, name: str) -> Any:
+    """A field of a struct array, null where the struct is."""
+    index = struct.type.get_field_index(name)
+    if not struct.null_count:
+        # The kernel takes time in proportion to the number of fields, for each of them.
+        return struct.field(index)
+    return pc.struct_field(struct, indices=[index])
+
+
+def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str) -> Any:
+    """The new value of a column for each row, as one `pyarrow.Array`.
+
+    Args:
+        assignment: what is set.
+        rows: what it is computed from.
+        table: URI of the table, for errors.
+
+    Raises:
+        InvalidCast: the value can be computed, and does not fit the type of the column.
+        InvalidArgument, UnsupportedExpression: of the expression.
+    """
+    try:
+        return compute(assignment.value, rows)
+    except InvalidArgument as error:
+        if assignment.uncast is None:
+            raise
+        compute(assignment.uncast, rows)
+        raise misfit(".".join(assignment.column), 1, table=table) from error
+
+
+def _one_array(values: Any) -> Any:
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks)

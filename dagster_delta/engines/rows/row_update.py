@@ -1,0 +1,178 @@
+"""Rows with their new values, on the embedded engine: what is assigned, then what follows from it.
+
+Spec: Generated Columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_delta.engines.expressions.constraint_check import ConstraintCheck
+from dagster_delta.engines.plans import Assignment, Constraint
+from dagster_delta.engines.rows.assigned_values import compute, compute_assigned
+from dagster_delta.engines.rows.completion import ComputedColumns
+from dagster_delta.engines.statements.assignments import check_computable
+from dagster_delta.engines.values.store_assignment import assign_batches
+from dagster_delta.protocol.features.column_values import ColumnValues
+from dagster_delta.protocol.schema import StructField, StructType
+
+__all__ = ["RowUpdate", "row_update"]
+
+
+def row_update(
+    assignments: Sequence[Assignment],
+    values: ColumnValues,
+    schema: StructType,
+    constraints: Sequence[Constraint],
+    *,
+    table: str,
+) -> RowUpdate:
+    """What gives rows their new values, generated columns included.
+
+    Args:
+        assignments: what is set.
+        values: the generated columns that follow, see `changed_values`.
+        schema: logical schema of the table.
+        constraints: what the new rows have to satisfy.
+        table: URI of the table, for errors.
+
+    Raises:
+        UnsupportedExpression: a value or a constraint cannot be computed exactly.
+        InvalidArgument, SchemaMismatch: of a generation expression.
+    """
+    generated = None
+    if values.generated:
+        generated = ComputedColumns(values.generated, schema, schema, table=table)
+    return RowUpdate(assignments, schema, constraints, table=table, generated=generated)
+
+
+class RowUpdate:
+    """Gives rows their new values, on the embedded engine.
+
+    Args:
+        assignments: what is set.
+        schema: logical schema of the table.
+        constraints: what the new rows have to satisfy.
+        table: URI of the table, for errors.
+        generated: columns that are computed from the new rows.
+
+    Raises:
+        UnsupportedExpression: a value or a constraint cannot be computed exactly.
+    """
+
+    def __init__(
+        self,
+        assignments: Sequence[Assignment],
+        schema: StructType,
+        constraints: Sequence[Constraint],
+        *,
+        table: str,
+        generated: ComputedColumns | None = None,
+    ) -> None:
+        for each in assignments:
+            check_computable(each)
+        self._by_column: dict[str, list[Assignment]] = {}
+        for assignment in assignments:
+            self._by_column.setdefault(assignment.column[0], []).append(assignment)
+        self._generated = generated
+        self._table, self._schema = table, schema
+        assigned = tuple(self._by_column)
+        self.columns = assigned if generated is None else (*assigned, *generated.names)
+        """Logical names of the top-level columns that change."""
+        self._changed = StructType(tuple(schema.field(name) for name in assigned))
+        self._constraints = ConstraintCheck(constraints, schema, table=table)
+
+    def apply(
+        self, rows: pa.RecordBatch, computed_from: pa.RecordBatch | None = None
+    ) -> pa.RecordBatch:
+        """The rows with their new values.
+
+        Args:
+            rows: `pyarrow.RecordBatch` of all columns of the table.
+            computed_from: what the values are computed from, row for row; by default the rows.
+
+        Raises:
+            InvalidArgument: a value cannot be computed, as in Spark's ANSI mode.
+            InvalidCast: a value does not fit its column.
+            ConstraintViolation: a new row breaks a constraint, NOT NULL included.
+        """
+        scope = rows if computed_from is None else computed_from
+        new_values = {field.name: self._new_values(rows, scope, field) for field in self._changed}
+        # With the other columns, which an error shows too.
+        names = rows.schema.names
+        source = pa.RecordBatch.from_arrays(
+            [new_values.get(name, rows.column(name)) for name in names], names=names
+        )
+        reader = pa.RecordBatchReader.from_batches(source.schema, [source])
+        assigned = pa.Table.from_batches(
+            list(assign_batches(reader, self._schema, table=self._table))
+        )
+        changed = {name: _one_array(assigned[name]) for name in self._changed.names}
+        updated = _with_columns(rows, changed)
+        if self._generated is not None:
+            updated = _with_columns(updated, self._generated.compute(updated))
+        self._constraints.check(updated)
+        return updated
+
+    def _new_values(self, rows: Any, scope: Any, field: StructField) -> Any:
+        own = self._by_column[field.name]
+        if len(own[0].column) == 1:
+            return compute_assigned(own[0], scope, table=self._table)
+        nested = {each.column[1:]: compute_assigned(each, scope, table=self._table) for each in own}
+        structs = {
+            each.column[1 : depth + 1]: struct
+            for each in own
+            for depth, struct in enumerate(each.structs)
+        }
+        nulls = {path: compute(each, scope).is_null() for path, each in structs.items()}
+        assert isinstance(field.data_type, StructType)  # noqa: S101  a path leads through structs
+        return _with_fields(rows.column(field.name), field.data_type, nested, nulls)
+
+
+def _with_columns(rows: Any, columns: Mapping[str, Any]) -> Any:
+    """The rows with other values in some columns."""
+    arrays = [
+        columns.get(name, array)
+        for name, array in zip(rows.schema.names, rows.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+
+
+def _with_fields(
+    struct: Any,
+    data_type: StructType,
+    values: Mapping[tuple[str, ...], Any],
+    nulls: Mapping[tuple[str, ...], Any],
+) -> Any:
+    """A struct array with other values of some fields.
+
+    Where the struct was null it is one of nulls now, but for these fields, as in Spark; unless
+    `nulls` has its path, and says that what it is taken from is null as well.
+    """
+    children = []
+    for field in data_type:
+        child = pc.struct_field(struct, indices=[struct.type.get_field_index(field.name)])
+        below = {path[1:]: value for path, value in values.items() if path[0] == field.name}
+        if () in below:
+            children.append(below[()])
+        elif below:
+            assert isinstance(field.data_type, StructType)  # noqa: S101
+            inner = {path[1:]: each for path, each in nulls.items() if path[:1] == (field.name,)}
+            children.append(_with_fields(child, field.data_type, below, inner))
+        else:
+            children.append(child)
+    fields = [
+        pa.field(field.name, child.type) for field, child in zip(data_type, children, strict=True)
+    ]
+    stays_null = pc.and_(nulls[()], struct.is_null()) if () in nulls else None
+    return pa.StructArray.from_arrays(children, fields=fields, mask=stays_null)
+
+
+def _one_array(values: Any) -> Any:
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks)

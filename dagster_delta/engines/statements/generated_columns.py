@@ -1,0 +1,66 @@
+"""What generated columns ask of a statement: which follow a change, and what given ones satisfy.
+
+Spec: Generated Columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from dagster_delta.engines.plans import Constraint
+from dagster_delta.protocol.features.column_values import (
+    ColumnExpression,
+    ColumnValues,
+    updated_values,
+)
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.sql.expressions import parse_expression
+
+__all__ = ["changed_values", "generation_constraints", "quoted"]
+
+
+def generation_constraints(values: ColumnValues) -> tuple[Constraint, ...]:
+    """What the generated columns that the data bring have to satisfy."""
+    # Spec: (<value> <=> <generation expression>) IS TRUE.
+    return tuple(
+        Constraint(f"GENERATED {each.column}", f"{quoted(each.column)} <=> {_parenthesised(each)}")
+        for each in values.verified
+    )
+
+
+def _parenthesised(column: ColumnExpression) -> str:
+    # A line break ends a comment that the text may end in.
+    return f"({column.sql}\n)" if "--" in column.sql else f"({column.sql})"
+
+
+def changed_values(configuration: TableConfiguration, assigned: Collection[str]) -> ColumnValues:
+    """How rows of a table that get new values in some columns are completed: as
+    `updated_values` says, without generated columns that look at none of them.
+
+    Args:
+        configuration: of the table.
+        assigned: logical names of the top-level columns that change, in whole or in part.
+
+    Raises:
+        InvalidArgument: an identity column is assigned.
+        SchemaMismatch: a generated column is computed from one that is not there.
+        InvalidTable, UnsupportedFeature: of the schema.
+    """
+    values = updated_values(configuration, assigned)
+    if not values.generated:
+        return values
+    schema = configuration.schema
+    changed = {schema.field(name).name for name in assigned}
+    affected = tuple(
+        each
+        for each in values.generated
+        if changed.intersection(path[0] for path in parse_expression(each.sql, schema).references)
+    )
+    return replace(values, generated=affected)
+
+
+def quoted(name: str) -> str:
+    """The name of a column in backticks."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
