@@ -1,14 +1,16 @@
 """How rows are read and written."""
 
 from dagster_delta.engines.choose import (
-    active_spark_session,
     change_engine,
     embedded_engine,
     engine_for,
     engine_for_changes,
-    is_spark_frame,
     spark_engine,
     universal_engine,
+)
+from dagster_delta.engines.spark.session.active_session import (
+    active_spark_session,
+    is_spark_frame,
 )
 
 __all__ = [

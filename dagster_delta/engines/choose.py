@@ -5,11 +5,10 @@ Imports no engine until it is chosen.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from dagster_delta.engines.spark.session import active_session
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.storage.locations import scheme_of
 
@@ -23,12 +22,10 @@ if TYPE_CHECKING:
     from dagster_delta.storage.object_store import ObjectStore
 
 __all__ = [
-    "active_spark_session",
     "change_engine",
     "embedded_engine",
     "engine_for",
     "engine_for_changes",
-    "is_spark_frame",
     "spark_engine",
     "universal_engine",
 ]
@@ -45,18 +42,13 @@ def engine_for(data: object, name: str | None = None) -> Engine:
         InvalidArgument: there is no engine of that name.
     """
     if name is None:
-        name = "spark" if is_spark_frame(data) else "arrow"
+        name = "spark" if active_session.is_spark_frame(data) else "arrow"
     match name:
         case "arrow":
             return embedded_engine()
         case "spark":
             return spark_engine(getattr(data, "sparkSession", None))
     raise InvalidArgument(f"engine is 'arrow' or 'spark', not {name!r}")
-
-
-def is_spark_frame(data: object) -> bool:
-    """Whether a value is a DataFrame of Spark, classic or Connect. Imports nothing."""
-    return type(data).__module__.startswith("pyspark.sql")
 
 
 def embedded_engine() -> ArrowEngine:
@@ -111,29 +103,5 @@ def universal_engine(store: ObjectStore) -> Engine | None:
     """
     if scheme_of(store.location.uri) == "memory":
         return None
-    session = active_spark_session()
+    session = active_session.active_spark_session()
     return None if session is None else spark_engine(session)
-
-
-def active_spark_session() -> SparkSession | None:
-    """The session that this process uses: the active one of this thread before that of others, a
-    classic one before one of Connect; None where the process does not use Spark.
-    """
-    if "pyspark.sql" not in sys.modules:
-        return None
-    from pyspark.errors import PySparkRuntimeError
-    from pyspark.sql import SparkSession
-
-    kinds: list[type[SparkSession]] = [SparkSession]
-    if "pyspark.sql.connect.session" in sys.modules:
-        from pyspark.sql.connect.session import SparkSession as ConnectSession
-
-        kinds.append(ConnectSession)  # type: ignore[arg-type]
-    for kind in kinds:
-        if (found := kind.getActiveSession()) is not None:
-            return found
-    for kind in kinds:
-        # What other threads use: raised where there is none.
-        with suppress(PySparkRuntimeError):
-            return kind.active()
-    return None

@@ -21,7 +21,9 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> E
     if request.param != "arrow":
         fixture = "spark" if request.param == "spark" else "connect_session"
         session = request.getfixturevalue(fixture)
-    monkeypatch.setattr("dagster_delta.engines.choose.active_spark_session", lambda: session)
+    monkeypatch.setattr(
+        "dagster_delta.engines.spark.session.active_session.active_spark_session", lambda: session
+    )
     return Engine(request.param, session)
 
 

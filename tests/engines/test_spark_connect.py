@@ -64,7 +64,8 @@ def test_a_stream_lands_once_in_its_sink(tmp_path: Path, connect_session: SparkS
 def active(connect_session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """The session of the server, as if it were the only one of this process."""
     monkeypatch.setattr(
-        "dagster_delta.engines.choose.active_spark_session", lambda: connect_session
+        "dagster_delta.engines.spark.session.active_session.active_spark_session",
+        lambda: connect_session,
     )
     return connect_session
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dagster_delta.engines import choose
 from dagster_delta.engines.spark.engine import SparkEngine
+from dagster_delta.engines.spark.session import active_session
 from dagster_delta.engines.spark.session.session import (
     check_java,
     frame_of,
@@ -110,7 +110,7 @@ def test_many_files_are_found_without_a_spark_job(spark: SparkSession, tmp_path:
 
 def test_another_thread_finds_the_session(spark: SparkSession) -> None:
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(choose.active_spark_session).result()
+        found = pool.submit(active_session.active_spark_session).result()
     assert found is spark
 
 
@@ -120,7 +120,7 @@ def test_reading_without_any_session_says_what_to_pass(
     table = DeltaTable(str(tmp_path), must_exist=False)
     table.append(pa.table({"id": [1]}))
     # Other tests of this process may have left sessions of either kind.
-    monkeypatch.setattr(choose, "active_spark_session", lambda: None)
+    monkeypatch.setattr(active_session, "active_spark_session", lambda: None)
     with pytest.raises(InvalidArgument, match="to_spark"):
         SparkEngine().read(table.snapshot().scan().plan())
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from dagster_delta.engines.arrow.engine import ArrowEngine
+from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.storage.unreferenced_files import CreatedFiles
 
@@ -19,10 +19,11 @@ _MAX_WORKERS = 4
 """Groups at work at once: each holds the buffers of one reader and one writer."""
 
 
-def compact_files(groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
+def compact_files(engine: Engine, groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
     """New files with the rows of the groups, one for each group that fits into one.
 
     Args:
+        engine: the embedded one.
         groups: files that belong together.
         spec: how the files are written.
 
@@ -32,7 +33,6 @@ def compact_files(groups: Sequence[ReadPlan], spec: WriteSpec) -> WriteResult:
     created = CreatedFiles(groups[0].store)
 
     def rewrite(group: ReadPlan) -> WriteResult:
-        engine = ArrowEngine()
         written = engine.write(engine.read(group), spec, store=group.store)
         created.add_logged(each.path for each in written.files)
         return written

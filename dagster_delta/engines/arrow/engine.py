@@ -130,7 +130,7 @@ class ArrowEngine:
         """New files with the rows of the groups. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.compaction import compact_files
 
-        return compact_files(groups, spec)
+        return compact_files(self, groups, spec)
 
     def sort(
         self,
@@ -143,7 +143,7 @@ class ArrowEngine:
         """New files with the rows of each group sorted. Raises as `Engine` says."""
         from dagster_delta.engines.arrow.sorted_rewrite import sort_files
 
-        return sort_files(groups, spec, columns, is_hilbert=is_hilbert)
+        return sort_files(self, groups, spec, columns, is_hilbert=is_hilbert)
 
     def backfill(self, plan: ReadPlan, spec: WriteSpec) -> Backfilled:
         """Write files again with the shadow of a column. Raises as `Engine` says."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.arrow.compaction import combined
-from dagster_delta.engines.arrow.engine import ArrowEngine
+from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.parquet.read.batch_sizes import BATCH_BYTES
 from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
@@ -37,6 +37,7 @@ _UNCOUNTED_STRIDE = 50
 
 
 def sort_files(
+    engine: Engine,
     groups: Sequence[ReadPlan],
     spec: WriteSpec,
     columns: Sequence[tuple[str, ...]],
@@ -46,6 +47,7 @@ def sort_files(
     """New files with the rows of each group sorted along a curve of its own.
 
     Args:
+        engine: the embedded one.
         groups: files of one partition each.
         spec: how the files are written.
         columns: logical paths of the columns to sort by.
@@ -55,10 +57,9 @@ def sort_files(
         DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure.
     """
     written: list[WriteResult] = []
-    engine = ArrowEngine()
     with CreatedFiles(groups[0].store) as created:
         for group in groups:
-            curve, num_rows = _curve_of(group, columns, is_hilbert=is_hilbert)
+            curve, num_rows = _curve_of(engine, group, columns, is_hilbert=is_hilbert)
             rows = engine.read(group)
             batches = sorted_along(curve, rows, num_rows=num_rows)
             reader = pa.RecordBatchReader.from_batches(rows.schema, batches)
@@ -68,14 +69,14 @@ def sort_files(
 
 
 def _curve_of(
-    group: ReadPlan, columns: Sequence[tuple[str, ...]], *, is_hilbert: bool
+    engine: Engine, group: ReadPlan, columns: Sequence[tuple[str, ...]], *, is_hilbert: bool
 ) -> tuple[ZOrderCurve, int | None]:
     """The curve through a sample of the group, and how many rows it has as far as the log knows."""
     counts = parse_statistics_json(group.files["stats"], ())["num_records"]
     num_rows = pc.sum(counts, skip_nulls=False).as_py()
     names = tuple(dict.fromkeys(path[0] for path in columns))
     stride = _UNCOUNTED_STRIDE if num_rows is None else max(1, num_rows // SAMPLE_ROWS)
-    rows = ArrowEngine().read(replace(group, columns=names))
+    rows = engine.read(replace(group, columns=names))
     sampled, skip = [], 0
     for batch in rows:
         chosen = np.arange(skip, batch.num_rows, stride)

@@ -15,6 +15,7 @@ from dagster_delta.engines.plans import (
     WriteResult,
     WriteSpec,
 )
+from dagster_delta.engines.spark.session import active_session
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import AddCDCFile
 from dagster_delta.protocol.schema import StructType
@@ -95,9 +96,7 @@ class SparkEngine:
             InvalidArgument: the value is no tabular data.
             SchemaMismatch: a column has a type that no Delta type holds.
         """
-        from dagster_delta.engines.choose import is_spark_frame
-
-        if is_spark_frame(data):
+        if active_session.is_spark_frame(data):
             return cast("DataFrame", data)
         import pyarrow as pa
 
@@ -219,9 +218,7 @@ class SparkEngine:
 
 
 def _active_session() -> SparkSession:
-    from dagster_delta.engines.choose import active_spark_session
-
-    session = active_spark_session()
+    session = active_session.active_spark_session()
     if session is None:
         raise InvalidArgument(
             "there is no active Spark session: pass one, as in scan.to_spark(spark), or start one "

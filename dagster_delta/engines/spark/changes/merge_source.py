@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.choose import is_spark_frame
 from dagster_delta.engines.rows.source_rows import SourceRows
+from dagster_delta.engines.spark.session.active_session import is_spark_frame
 from dagster_delta.engines.spark.session.columns import quote
 from dagster_delta.engines.spark.session.errors import spark_failures
 from dagster_delta.engines.spark.session.schema import (

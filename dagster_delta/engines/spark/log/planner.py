@@ -14,10 +14,10 @@ from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles, ReadPlan
 from dagster_delta.engines.spark.log.files import checkpointed_files
 from dagster_delta.engines.spark.log.schema import has_unreadable_add
 from dagster_delta.engines.spark.read.file_keys import is_misread_by_spark
+from dagster_delta.engines.spark.read.read_tasks import FILE_SCHEMA, encode_files
 from dagster_delta.engines.spark.read.reader import read_listed_files
 from dagster_delta.engines.spark.read.sources import can_open
 from dagster_delta.engines.spark.session.session import frame_of, functions_of, session_conf
-from dagster_delta.engines.spark.write.tasks import FILE_SCHEMA, encode_files
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.checkpoint.columns import conform
 from dagster_delta.protocol.log.replay import DELETION_VECTOR_TYPE, LIVE_FILE_SCHEMA

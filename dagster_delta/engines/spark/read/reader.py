@@ -20,11 +20,6 @@ import pyarrow as pa
 
 from dagster_delta.cached_property import cached_property
 from dagster_delta.engines.plans import ReadPlan
-from dagster_delta.engines.spark.read.declared_columns import (
-    declared_column,
-    is_declared,
-    padded_column,
-)
 from dagster_delta.engines.spark.read.defaulted_files import FileGroup, groups_by_columns
 from dagster_delta.engines.spark.read.deletion_vectors import CHUNK_BITS, chunk_table, load_bitmaps
 from dagster_delta.engines.spark.read.directories import (
@@ -39,6 +34,7 @@ from dagster_delta.engines.spark.read.partition_values import (
     partition_literal,
     partition_table,
 )
+from dagster_delta.engines.spark.read.read_tasks import FILE_SCHEMA, ReadTask, encode_files
 from dagster_delta.engines.spark.read.row_ids import with_row_ids
 from dagster_delta.engines.spark.read.sources import can_open, open_parquet
 from dagster_delta.engines.spark.session.columns import (
@@ -49,6 +45,11 @@ from dagster_delta.engines.spark.session.columns import (
     quote,
     read_name,
     sql_column,
+)
+from dagster_delta.engines.spark.session.declared_columns import (
+    declared_column,
+    is_declared,
+    padded_column,
 )
 from dagster_delta.engines.spark.session.schema import (
     column_metadata,
@@ -62,7 +63,6 @@ from dagster_delta.engines.spark.session.session import (
     is_utc,
     session_conf,
 )
-from dagster_delta.engines.spark.write.tasks import FILE_SCHEMA, ReadTask, encode_files
 from dagster_delta.errors import InvalidTable, UnsupportedExpression
 from dagster_delta.protocol.features.column_mapping import field_id
 from dagster_delta.protocol.features.existing_defaults import (

@@ -18,11 +18,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.arrow.compaction import compact_files
+from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
 from dagster_delta.engines.rows.zorder import SAMPLE_ROWS, ZOrderCurve, index_of
-from dagster_delta.engines.spark.engine import SparkEngine
 from dagster_delta.engines.spark.executor_reports import REPORT_SCHEMA, reported, settle_reports
+from dagster_delta.engines.spark.read.reader import read_frame
 from dagster_delta.engines.spark.session.errors import executor_failures
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.spark.write.tasks import WriteDetail, report_result, result_of
@@ -87,7 +87,7 @@ class _CompactionTask:
                 yield reported(partial(self._compact, plan))
 
     def _compact(self, plan: ReadPlan) -> Any:
-        return report_result(compact_files([plan], self.spec))
+        return report_result(ArrowEngine().compact([plan], self.spec))
 
 
 def _encode(files: Any) -> bytes:
@@ -123,7 +123,7 @@ def sort_on_spark(
         As `compact_on_spark` does.
     """
     plan = replace(groups[0], files=pa.concat_tables([each.files for each in groups]))
-    frame = SparkEngine(session).read(plan)
+    frame = read_frame(session, plan)
     functions = functions_of(frame)
     sample = _sample(frame, plan, columns)
     curve = ZOrderCurve.through(columns, sample, is_hilbert=is_hilbert)

@@ -1,31 +1,22 @@
-"""What runs on Spark's executors: Arrow batches in, reports or rows out. Nothing here needs Spark.
+"""What writes on Spark's executors: Arrow batches in, reports out. Nothing here needs Spark.
 
 An executor must be able to import this package and pyarrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.expressions.constraint_violations import refuse_violations
-from dagster_delta.engines.parquet.read.data_file import data_files
-from dagster_delta.engines.parquet.read.data_file_reader import (
-    FILE_ORDINAL,
-    ROW_INDEX,
-    DataFileReader,
-)
-from dagster_delta.engines.parquet.read.reader import deletion_vectors_of, read_ahead
 from dagster_delta.engines.parquet.write.writer import write_data_files
-from dagster_delta.engines.plans import ReadPlan, WriteResult, WriteSpec
+from dagster_delta.engines.plans import WriteResult, WriteSpec
 from dagster_delta.engines.spark.executor_reports import (
     IdentityMarks,
     Reports,
@@ -35,124 +26,22 @@ from dagster_delta.engines.spark.executor_reports import (
 )
 from dagster_delta.engines.values.store_assignment import assign_batches
 from dagster_delta.protocol.features.column_values import IdentityColumn
-from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
-from dagster_delta.storage import StoreLocation, open_store
-
-if TYPE_CHECKING:
-    from dagster_delta.sql.expressions import SqlExpression
+from dagster_delta.storage import open_store
 
 __all__ = [
-    "FILE_SCHEMA",
-    "ReadTask",
     "WriteDetail",
     "WriteTask",
     "concatenated",
-    "encode_files",
     "joined_batches",
     "report_result",
     "result_of",
 ]
 
-FILE_SCHEMA = "file string"
-"""What a read task is told, as a Spark schema: one live file as JSON per row."""
-
 _TASK_BATCH_ROWS = 65_536
 _TASK_BATCH_BYTES = 32 * 1024 * 1024
 """Spark's batches are joined to about this many rows or Arrow bytes before they are cast and split.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTask:
-    """Reads data files with the Arrow engine."""
-
-    location: StoreLocation
-    version: int
-    configuration: TableConfiguration
-    columns: tuple[str, ...]
-    """Logical columns of the rows, in order."""
-    where: SqlExpression | None
-    """Filter to apply early; Spark applies it to all rows later."""
-    with_positions: bool = False
-    """Whether the key of the file and the index of the row follow the columns."""
-    verifies_pages: bool = True
-    """Whether pages are held against the checksums that they carry."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The live rows of the files named by batches of `FILE_SCHEMA`."""
-        store = None
-        for batch in batches:
-            store = store or open_store(self.location.uri, self.location.options)
-            rows = _decode_files(batch.column(0))
-            plan = ReadPlan(
-                store=store,
-                version=self.version,
-                configuration=self.configuration,
-                files=_file_table(rows),
-                columns=self.columns,
-                where=self.where,
-                verifies_pages=self.verifies_pages,
-            )
-            if self.with_positions:
-                keys = np.array([each.key for each in rows], dtype=np.int64)
-                yield from _read_with_positions(plan, keys)
-            else:
-                yield from ArrowEngine().read(plan)
-
-
-def _read_with_positions(plan: ReadPlan, keys: Any) -> Iterator[Any]:
-    reader = DataFileReader(
-        plan.store,
-        plan.configuration,
-        plan.columns,
-        where=plan.where,
-        expected_vectors=deletion_vectors_of(plan.files),
-        with_positions=True,
-        verifies_pages=plan.verifies_pages,
-    )
-    fields = [pa.field("file", pa.int64()), pa.field("row", pa.int64())]
-    schema = pa.schema([*list(reader.schema)[:-2], *fields])
-    for batch in read_ahead(plan.store, reader.sources(data_files(plan.files))):
-        files = pa.array(keys[np.from_dlpack(batch.column(FILE_ORDINAL))])
-        columns = [*batch.columns[:-2], files, batch.column(ROW_INDEX)]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-class _FileRow(msgspec.Struct, frozen=True):
-    path: str
-    size_bytes: int
-    partition_values: list[tuple[str, str | None]] | None
-    deletion_vector: dict[str, str | int | None] | None
-    key: int = 0
-    """See `keys_of_files`."""
-
-
-_LOG_COLUMNS = ["path", "size_bytes", "partition_values", "deletion_vector"]
-
-
-def encode_files(files: Any, keys: Sequence[int] | None = None) -> Any:
-    """Live files as a pyarrow.Table of `FILE_SCHEMA`.
-
-    Args:
-        files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
-        keys: of the files, where the rows will come with positions.
-    """
-    rows = files.select(_LOG_COLUMNS).to_pylist()
-    if keys is not None:
-        rows = [{**row, "key": int(key)} for row, key in zip(rows, keys, strict=True)]
-    texts = [msgspec.json.encode(each).decode() for each in rows]
-    return pa.table({"file": pa.array(texts, pa.string())})
-
-
-def _decode_files(texts: Any) -> list[_FileRow]:
-    return [msgspec.json.decode(each, type=_FileRow) for each in texts.to_pylist()]
-
-
-def _file_table(rows: Sequence[_FileRow]) -> Any:
-    schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in _LOG_COLUMNS])
-    return pa.Table.from_pylist([msgspec.structs.asdict(each) for each in rows], schema)
 
 
 @dataclass(frozen=True, slots=True)

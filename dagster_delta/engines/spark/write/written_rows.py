@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from dagster_delta.engines.plans import WriteSpec
-from dagster_delta.engines.spark.read.declared_columns import declared_column
 from dagster_delta.engines.spark.session.columns import sql_column
+from dagster_delta.engines.spark.session.declared_columns import declared_column
 from dagster_delta.engines.spark.session.schema import from_spark_schema, to_spark_type
 from dagster_delta.engines.spark.session.session import functions_of
 from dagster_delta.engines.spark.write.identity import identity_value

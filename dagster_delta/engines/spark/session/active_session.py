@@ -1,0 +1,41 @@
+"""Which session this process uses, and which values are Spark's; imports nothing to tell."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["active_spark_session", "is_spark_frame"]
+
+
+def is_spark_frame(data: object) -> bool:
+    """Whether a value is a DataFrame of Spark, classic or Connect. Imports nothing."""
+    return type(data).__module__.startswith("pyspark.sql")
+
+
+def active_spark_session() -> SparkSession | None:
+    """The session that this process uses: the active one of this thread before that of others, a
+    classic one before one of Connect; None where the process does not use Spark.
+    """
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    kinds: list[type[SparkSession]] = [SparkSession]
+    if "pyspark.sql.connect.session" in sys.modules:
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        kinds.append(ConnectSession)  # type: ignore[arg-type]
+    for kind in kinds:
+        if (found := kind.getActiveSession()) is not None:
+            return found
+    for kind in kinds:
+        # What other threads use: raised where there is none.
+        with suppress(PySparkRuntimeError):
+            return kind.active()
+    return None
