@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -14,6 +16,8 @@ from dagster_delta.engines import engine_for
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.values.data_input import to_reader
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.delta_table import DeltaTable
 
 TABLE = pa.table({"a": [1, 2, None], "s": ["x", None, "z"]})
 
@@ -118,3 +122,22 @@ def test_an_unknown_engine_is_refused() -> None:
 
 def test_the_engine_can_be_chosen_by_name() -> None:
     assert isinstance(engine_for(object(), "arrow"), ArrowEngine)
+
+
+def test_a_pandas_frame_with_one_name_twice_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="Duplicate column names found"):
+        to_reader(pd.DataFrame([[1, 2]], columns=["a", "a"]))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_polars_type_that_arrow_does_not_have_is_refused(lazy: bool) -> None:
+    frame = pl.DataFrame({"a": pl.Series([1], dtype=pl.Int128)})
+    with pytest.raises(InvalidArgument, match=r"a type that Arrow does not have.*Decimal\(38, 0\)"):
+        to_reader(frame.lazy() if lazy else frame)
+
+
+@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["x", "y"])])
+def test_polars_categories_are_texts(dtype: Any) -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    table.append(pl.DataFrame({"a": pl.Series(["y", None, "x"], dtype=dtype)}))
+    assert table.snapshot().scan().to_arrow()["a"].to_pylist() == ["y", None, "x"]

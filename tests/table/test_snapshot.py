@@ -34,6 +34,7 @@ from dagster_delta.protocol.schema import PrimitiveType
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.storage.object_store import ObjectMeta
+from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.read.time_travel import version_at
@@ -726,3 +727,13 @@ def test_an_in_commit_timestamp_is_the_time_of_a_version() -> None:
         store, 0, {"commitInfo": {"inCommitTimestamp": 77}}, features("inCommitTimestamp"), enabled
     )
     assert Snapshot.load(store).timestamp_ms == 77
+
+
+@pytest.mark.parametrize("version", ["0", 1.5, True, -1])
+def test_a_version_that_is_no_number_is_refused(version: Any) -> None:
+    store = MemoryStore()
+    DeltaTable("", store=store, must_exist=False).append(pa.table({"a": [1]}))
+    with pytest.raises(InvalidArgument, match="A version is a number from 0 on"):
+        DeltaTable("", store=store, version=version)
+    with pytest.raises(InvalidArgument, match="A version is a number from 0 on"):
+        DeltaTable("", store=store).snapshot(version=version)

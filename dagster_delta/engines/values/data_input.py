@@ -36,7 +36,7 @@ def to_reader(data: object) -> pa.RecordBatchReader:
     if reader is not None:
         return reader
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
+        return _from_stream(data)
     if hasattr(data, "__arrow_c_array__"):
         batch = pa.record_batch(data)
         return pa.RecordBatchReader.from_batches(batch.schema, [batch])
@@ -65,6 +65,17 @@ def _from_pyarrow(data: Any) -> Any:
     return data.to_reader() if hasattr(data, "to_reader") else None
 
 
+def _from_stream(data: Any) -> pa.RecordBatchReader:
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except pa.ArrowInvalid as error:
+        kind = f"{type(data).__module__}.{type(data).__qualname__}"
+        raise InvalidArgument(
+            f"the {kind} has a column of a type that Arrow does not have ({error}): cast it first; "
+            "the 128-bit integers of polars, for example, to Decimal(38, 0)"
+        ) from error
+
+
 def _from_pandas(data: Any) -> Any:
     if not hasattr(data, "columns"):
         return None
@@ -78,7 +89,7 @@ def _from_pandas(data: Any) -> Any:
     frame = data.reset_index(level=named) if named else data
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+    except (ValueError, TypeError, pa.ArrowException) as error:
         raise InvalidArgument(f"the pandas frame has no Arrow form: {error}") from error
     return table.replace_schema_metadata(None).to_reader(max_chunksize=_CHUNK_ROWS)
 
@@ -86,7 +97,7 @@ def _from_pandas(data: Any) -> Any:
 def _from_polars(data: Any) -> Any:
     if not hasattr(data, "collect_batches"):
         return None if hasattr(data, "__arrow_c_stream__") else _from_old_polars(data)
-    schema = pa.RecordBatchReader.from_stream(data.limit(0).collect()).schema
+    schema = _from_stream(data.limit(0).collect()).schema
 
     def batches() -> Iterator[Any]:
         for frame in data.collect_batches(chunk_size=_CHUNK_ROWS, maintain_order=True):

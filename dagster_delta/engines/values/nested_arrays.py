@@ -54,11 +54,26 @@ def plain_array(array: Any) -> Any:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
         elif pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
+            array = _repeated(array.dictionary, array.indices)
         elif pa.types.is_run_end_encoded(array.type):
-            array = pc.run_end_decode(array)
+            array = _repeated(array.values, _run_numbers(array))
         else:
             return array
+
+
+def _repeated(values: Any, places: Any) -> Any:
+    # There is no kernel that takes values out of views.
+    without_views = _WITHOUT_VIEWS.get(values.type)
+    return (values if without_views is None else values.cast(without_views)).take(places)
+
+
+_WITHOUT_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+
+
+def _run_numbers(array: Any) -> Any:
+    """Which run each value of a run-end encoded array is of."""
+    places = np.arange(array.offset, array.offset + len(array))
+    return pa.array(np.searchsorted(np.from_dlpack(array.run_ends), places, side="right"))
 
 
 def null_mask(array: Any) -> Any:

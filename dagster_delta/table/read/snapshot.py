@@ -116,8 +116,10 @@ class Snapshot:
             if version is not None:
                 raise InvalidArgument("Pass a version or a timestamp, not both")
             version = version_at(store, timestamp)
-        if version is not None and (isinstance(version, bool) or version < 0):
-            raise InvalidArgument(f"A version is a number from 0 on, not {version}")
+        if version is not None:
+            is_number = isinstance(version, int) and not isinstance(version, bool)
+            if not is_number or version < 0:
+                raise InvalidArgument(f"A version is a number from 0 on, not {version!r}")
         return cls.of_segment(store, find_segment(store, version))
 
     @classmethod
