@@ -41,8 +41,10 @@ class _Bucket:
 
     def __post_init__(self) -> None:
         self.client = client_of(f"http://127.0.0.1:{self.port}")
-        fill(f"s3://{BUCKET}/template", storage_options=self.direct)
-        listed = self.client.list_objects_v2(Bucket=BUCKET, Prefix="template/")["Contents"]
+        # The server of moto keeps its buckets as long as its process lives.
+        self.template = f"template-{uuid.uuid4().hex}"
+        fill(f"s3://{BUCKET}/{self.template}", storage_options=self.direct)
+        listed = self.client.list_objects_v2(Bucket=BUCKET, Prefix=f"{self.template}/")["Contents"]
         self.objects = {
             entry["Key"]: self.client.get_object(Bucket=BUCKET, Key=entry["Key"])["Body"].read()
             for entry in listed
@@ -62,7 +64,7 @@ class _Bucket:
         """The URI of a fresh copy of the table."""
         prefix = uuid.uuid4().hex
         for key, content in self.objects.items():
-            target = key.replace("template", prefix, 1)
+            target = key.replace(self.template, prefix, 1)
             self.client.put_object(Bucket=BUCKET, Key=target, Body=content)
         return f"s3://{BUCKET}/{prefix}"
 
@@ -76,7 +78,9 @@ def play_s3_round(round_: Round) -> None:
     """Spoil requests of operations on moto's server; and races, in round 0 on both servers."""
     with moto_server() as port, S3Proxy(port) as proxy:
         bucket = _Bucket(proxy, port)
-        before = rows_of(DeltaTable(f"s3://{BUCKET}/template", storage_options=bucket.direct))
+        before = rows_of(
+            DeltaTable(f"s3://{BUCKET}/{bucket.template}", storage_options=bucket.direct)
+        )
         operations = round_.random.sample(OPERATIONS, 4 if round_.short else 12)
         for operation in operations:
             _spoil(round_, bucket, operation, before)

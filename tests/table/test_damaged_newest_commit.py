@@ -210,6 +210,24 @@ def test_a_checkpoint_with_a_damaged_sidecar_is_passed_over_where_the_log_is_who
     assert store.head(commit_path(3)) is not None
 
 
+@pytest.mark.parametrize("has_read_the_log", [True, False])
+def test_a_checkpoint_that_was_cleaned_up_since_it_was_listed_is_no_damage(
+    has_read_the_log: bool,
+) -> None:
+    store = MemoryStore()
+    sidecars = _table_on_sidecars(store)
+    if has_read_the_log:
+        store.delete([path for path in _objects(store) if path.endswith(".crc")])
+    table = DeltaTable("", store=store)
+    other = DeltaTable("", store=store)
+    other.append(ROWS)
+    other.checkpoint()
+    expired = [path for path in _objects(store) if f"{2:020d}.checkpoint" in path]
+    store.delete([*expired, *sidecars, *map(commit_path, range(3))])
+    table.append(ROWS)
+    assert DeltaTable("", store=store).snapshot().scan().to_arrow().num_rows == 15
+
+
 def test_appends_read_no_sidecar_and_look_for_each_once() -> None:
     store = MemoryStore()
     sidecars = _table_on_sidecars(store)

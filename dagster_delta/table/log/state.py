@@ -207,11 +207,18 @@ class LogState:
         if self._source.has_checked_sidecars:
             return
         store, base = self._fallback.store, (self._source.loaded or (None,))[0]
-        if base is None:
-            check_sidecar_sizes(store, read_sidecars(store, self._fallback.segment.checkpoint))
-        elif base.masks is None:
-            # Otherwise they were read.
-            check_sidecar_sizes(store, base.actions.sidecars)
+        checkpoint = self._fallback.segment.checkpoint
+        try:
+            if base is None:
+                check_sidecar_sizes(store, read_sidecars(store, checkpoint))
+            elif base.masks is None:
+                # Otherwise they were read.
+                check_sidecar_sizes(store, base.actions.sidecars)
+        except CorruptLog:
+            files = () if checkpoint is None else checkpoint.files
+            if all(store.head(file.path) is not None for file in files):
+                raise
+            # The log was cleaned up since it was listed: it is whole, and goes on elsewhere.
         self._source.has_checked_sidecars = True
 
     @property
