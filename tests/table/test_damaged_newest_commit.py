@@ -211,20 +211,27 @@ def test_a_checkpoint_with_a_damaged_sidecar_is_passed_over_where_the_log_is_who
 
 
 @pytest.mark.parametrize("has_read_the_log", [True, False])
-def test_a_checkpoint_that_was_cleaned_up_since_it_was_listed_is_no_damage(
+def test_a_checkpoint_that_is_cleaned_up_while_a_write_begins_is_no_damage(
     has_read_the_log: bool,
 ) -> None:
     store = MemoryStore()
     sidecars = _table_on_sidecars(store)
     if has_read_the_log:
         store.delete([path for path in _objects(store) if path.endswith(".crc")])
-    table = DeltaTable("", store=store)
-    other = DeltaTable("", store=store)
-    other.append(ROWS)
-    other.checkpoint()
-    expired = [path for path in _objects(store) if f"{2:020d}.checkpoint" in path]
-    store.delete([*expired, *sidecars, *map(commit_path, range(3))])
-    table.append(ROWS)
+    manifest = next(path for path in _objects(store) if f"{2:020d}.checkpoint" in path)
+    cleaned: list[str] = []
+
+    def clean_up(operation: str, path: str) -> None:
+        is_due = path in sidecars or (path == manifest and not has_read_the_log)
+        if is_due and not cleaned:
+            cleaned.append(operation)
+            other = DeltaTable("", store=store)
+            other.append(ROWS)
+            other.checkpoint()
+            store.delete([manifest, *sidecars, *map(commit_path, range(3))])
+
+    DeltaTable("", store=FaultyStore(store, before_call=clean_up)).append(ROWS)
+    assert cleaned
     assert DeltaTable("", store=store).snapshot().scan().to_arrow().num_rows == 15
 
 
