@@ -18,9 +18,9 @@ from dagster_delta.evolution.column_rules import (
     check_nesting,
     resolve_partition_columns,
 )
-from dagster_delta.evolution.property_changes import is_protocol_property, with_asked_versions
-from dagster_delta.evolution.property_names import COMMENT_KEY, normalize_properties
-from dagster_delta.evolution.required_protocol import (
+from dagster_delta.evolution.properties.changes import is_protocol_property, with_asked_versions
+from dagster_delta.evolution.properties.names import COMMENT_KEY, normalize_properties
+from dagster_delta.evolution.properties.required_protocol import (
     FEATURE_PREFIX,
     minimal_protocol,
     required_features,

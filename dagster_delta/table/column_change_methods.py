@@ -12,7 +12,7 @@ from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.transaction import CommitResult
 
 if TYPE_CHECKING:
-    from dagster_delta.evolution.column_change_plan import ColumnChangePlan
+    from dagster_delta.evolution.column_change.plan import ColumnChangePlan
     from dagster_delta.protocol.features.column_change import OnError
     from dagster_delta.protocol.schema import DataType
     from dagster_delta.table.schema.column_change import (
@@ -41,7 +41,7 @@ class ColumnChangeMethods(TableHandle):
         """The plan of `change_column`; nothing is written. Takes its arguments and raises its
         errors.
         """
-        from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
+        from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
         from dagster_delta.table.schema.column_change import plan_for
 
         self._check_switch(column)
@@ -103,7 +103,7 @@ class ColumnChangeMethods(TableHandle):
             UnsupportedExpression: values cannot be converted exactly as Spark converts them.
             CommitConflict: others change the table faster than its files can be written again.
         """
-        from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
+        from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
         from dagster_delta.table.schema.column_change import begin_column_change
 
         self._check_switch(column)

@@ -20,8 +20,8 @@ from dagster_delta.table.table_handle import TableHandle
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dagster_delta.evolution.schema_actions import Position, SchemaAction
-    from dagster_delta.evolution.schema_change_plan import ExistingRows
+    from dagster_delta.evolution.alter.actions import Position, SchemaAction
+    from dagster_delta.evolution.schema_change.plan import ExistingRows
     from dagster_delta.table.schema.schema_change_operation import SchemaChangeResult
 
 __all__ = ["AlterOptions", "SchemaChangeMethods"]
@@ -62,7 +62,7 @@ class SchemaChangeMethods(TableHandle):
         """Run an `ALTER TABLE` statement as one commit.
 
         The spellings of Spark, Delta, DuckDB, DuckLake, MySQL and TiDB are understood; see
-        `dagster_delta.evolution.alter_statement`.
+        `dagster_delta.evolution.alter.statement`.
 
         Args:
             statement: `ALTER TABLE t ADD COLUMN c INT DEFAULT 0`; `ALTER TABLE t` may be left out,
@@ -95,7 +95,7 @@ class SchemaChangeMethods(TableHandle):
             CommitConflict, CommitStateUnknown, StorageFailure: the commit did not, or may not have,
                 landed. Called again, a change goes on with the files it has written already.
         """
-        from dagster_delta.evolution.alter_statement import parse_alter
+        from dagster_delta.evolution.alter.statement import parse_alter
 
         return self._change_schema(
             parse_alter(statement),
@@ -141,8 +141,8 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import AddColumn
         from dagster_delta.evolution.column_paths import to_path
-        from dagster_delta.evolution.schema_actions import AddColumn
 
         action = AddColumn(
             to_path(column),
@@ -177,7 +177,7 @@ class SchemaChangeMethods(TableHandle):
                 `truncate_history` was asked for.
             CommitConflict, and all that `alter` raises.
         """
-        from dagster_delta.evolution.schema_actions import DropFeature, MaterializeDefaults
+        from dagster_delta.evolution.alter.actions import DropFeature, MaterializeDefaults
         from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
 
         if not self._existing().configuration.supports(EXISTING_DEFAULTS_FEATURE):
@@ -203,8 +203,8 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: something depends on it, or the table does not map columns.
             SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import DropColumn
         from dagster_delta.evolution.column_paths import to_path
-        from dagster_delta.evolution.schema_actions import DropColumn
 
         return self._change_schema([DropColumn(to_path(column), if_exists)], **options)
 
@@ -222,8 +222,8 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: an expression names it, or the table does not map columns.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import RenameColumn
         from dagster_delta.evolution.column_paths import to_path
-        from dagster_delta.evolution.schema_actions import RenameColumn
 
         return self._change_schema([RenameColumn(to_path(column), new_name)], **options)
 
@@ -246,8 +246,8 @@ class SchemaChangeMethods(TableHandle):
                 table does not have `delta.enableTypeWidening`.
             SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import ChangeType
         from dagster_delta.evolution.column_paths import to_path
-        from dagster_delta.evolution.schema_actions import ChangeType
 
         return self._change_schema([ChangeType(to_path(column), _as_type(data_type))], **options)
 
@@ -266,8 +266,8 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: it lies in an array or a map.
             SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import DropNotNull, SetNotNull
         from dagster_delta.evolution.column_paths import to_path
-        from dagster_delta.evolution.schema_actions import DropNotNull, SetNotNull
 
         path = to_path(column)
         return self._change_schema([DropNotNull(path) if nullable else SetNotNull(path)], **options)
@@ -286,8 +286,8 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: it is a field of another column, or its values are computed.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import DropDefault, SetDefault
         from dagster_delta.evolution.column_paths import to_path
-        from dagster_delta.evolution.schema_actions import DropDefault, SetDefault
 
         path = to_path(column)
         return self._change_schema(
@@ -307,8 +307,8 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import SetComment
         from dagster_delta.evolution.column_paths import to_path
-        from dagster_delta.evolution.schema_actions import SetComment
 
         return self._change_schema([SetComment(to_path(column), comment)], **options)
 
@@ -332,8 +332,8 @@ class SchemaChangeMethods(TableHandle):
             InvalidArgument: both or neither are given.
             SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import MoveColumn
         from dagster_delta.evolution.column_paths import to_path
-        from dagster_delta.evolution.schema_actions import MoveColumn
 
         action = MoveColumn(to_path(column), _position(first=first, after=after))
         return self._change_schema([action], **options)
@@ -353,7 +353,7 @@ class SchemaChangeMethods(TableHandle):
             UnsupportedExpression: the embedded engine cannot evaluate it exactly.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
-        from dagster_delta.evolution.schema_actions import AddConstraint
+        from dagster_delta.evolution.alter.actions import AddConstraint
 
         return self._change_schema([AddConstraint(name, check)], **options)
 
@@ -370,7 +370,7 @@ class SchemaChangeMethods(TableHandle):
         Raises:
             InvalidArgument: there is none of that name; and all that `alter` raises.
         """
-        from dagster_delta.evolution.schema_actions import DropConstraint
+        from dagster_delta.evolution.alter.actions import DropConstraint
 
         return self._change_schema([DropConstraint(name, if_exists)], **options)
 
@@ -387,8 +387,8 @@ class SchemaChangeMethods(TableHandle):
             SchemaChangeRefused: the table is partitioned, or a column has no statistics.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
+        from dagster_delta.evolution.alter.actions import ClusterBy
         from dagster_delta.evolution.column_paths import to_path
-        from dagster_delta.evolution.schema_actions import ClusterBy
 
         return self._change_schema([ClusterBy(tuple(map(to_path, columns)))], **options)
 
@@ -422,7 +422,7 @@ class SchemaChangeMethods(TableHandle):
 
 
 def _position(*, first: bool, after: str | None) -> Position:
-    from dagster_delta.evolution.schema_actions import Position
+    from dagster_delta.evolution.alter.actions import Position
 
     if first == (after is not None):
         raise InvalidArgument(
@@ -434,7 +434,7 @@ def _position(*, first: bool, after: str | None) -> Position:
 def _as_type(data_type: object) -> DataType:
     """The type that a caller means."""
     if isinstance(data_type, str):
-        from dagster_delta.evolution.type_spelling import parse_type
+        from dagster_delta.evolution.alter.type_spelling import parse_type
 
         return parse_type(data_type)
     if isinstance(data_type, PrimitiveType | DecimalType | ArrayType | MapType | StructType):

@@ -42,8 +42,8 @@ class SettingMethods(TableHandle):
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
             CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
         """
-        from dagster_delta.evolution.property_changes import set_properties
-        from dagster_delta.evolution.property_names import normalize_properties
+        from dagster_delta.evolution.properties.changes import set_properties
+        from dagster_delta.evolution.properties.names import normalize_properties
 
         return self._change(
             lambda now: set_properties(now, properties, new_name=new_column_name),
@@ -72,7 +72,7 @@ class SettingMethods(TableHandle):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`.
         """
-        from dagster_delta.evolution.property_changes import unset_properties
+        from dagster_delta.evolution.properties.changes import unset_properties
 
         wanted = names if isinstance(names, str) else list(names)
         return self._change(
@@ -100,7 +100,7 @@ class SettingMethods(TableHandle):
             TableNotFound, ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for
                 `set_properties`.
         """
-        from dagster_delta.evolution.property_changes import enable_feature
+        from dagster_delta.evolution.properties.changes import enable_feature
 
         return self._change(
             lambda now: enable_feature(now, name, new_name=new_column_name),
@@ -139,7 +139,7 @@ class SettingMethods(TableHandle):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`. After a conflict the call can be repeated.
         """
-        from dagster_delta.evolution.schema_actions import DropFeature
+        from dagster_delta.evolution.alter.actions import DropFeature
         from dagster_delta.table.schema.schema_change_operation import (
             SchemaChangeOptions,
             change_schema,
@@ -175,7 +175,7 @@ class SettingMethods(TableHandle):
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`.
         """
-        from dagster_delta.evolution.property_changes import upgrade_versions
+        from dagster_delta.evolution.properties.changes import upgrade_versions
 
         return self._change(
             lambda now: upgrade_versions(

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.alter_statement import parse_alter
-from dagster_delta.evolution.column_paths import dotted, quote_path, to_path
-from dagster_delta.evolution.schema_actions import (
+from dagster_delta.evolution.alter.actions import (
     AddColumn,
     AddConstraint,
     ChangeType,
@@ -32,6 +30,8 @@ from dagster_delta.evolution.schema_actions import (
     SetTableComment,
     UnsetProperties,
 )
+from dagster_delta.evolution.alter.statement import parse_alter
+from dagster_delta.evolution.column_paths import dotted, quote_path, to_path
 from dagster_delta.protocol.schema import ArrayType, DecimalType, PrimitiveType
 
 INT, LONG, STRING = map(PrimitiveType, ("integer", "long", "string"))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import ColumnChangeFailed, InvalidArgument, SchemaChangeRefused
-from dagster_delta.evolution.column_change_plan import ColumnChangeRequest
+from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
 from dagster_delta.table.column_change_methods import ColumnChangeMethods

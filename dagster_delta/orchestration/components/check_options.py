@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from dagster_delta.evolution.type_spelling import parse_type
+from dagster_delta.evolution.alter.type_spelling import parse_type
 from dagster_delta.orchestration.checks.asset_checks import delta_asset_checks
 from dagster_delta.orchestration.components.config_fields import documented
 from dagster_delta.orchestration.storage_options import StorageOptions

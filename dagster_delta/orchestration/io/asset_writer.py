@@ -15,7 +15,7 @@ from dagster_delta.errors import (
     TableNotFound,
 )
 from dagster_delta.evolution.merge_schema import check_strict
-from dagster_delta.evolution.property_names import normalize_properties
+from dagster_delta.evolution.properties.names import normalize_properties
 from dagster_delta.evolution.schema_diff import diff_schemas
 from dagster_delta.orchestration.column_change_switch import NEW_TABLE_PROPERTIES
 from dagster_delta.orchestration.io.asset_options import AssetOptions

@@ -20,7 +20,7 @@ from dagster import (
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
-from dagster_delta.evolution.property_names import normalize_properties
+from dagster_delta.evolution.properties.names import normalize_properties
 from dagster_delta.orchestration.column_change_switch import (
     COLUMN_CHANGE_DESCRIPTION,
     NEW_TABLE_PROPERTIES,

@@ -21,7 +21,7 @@ from dagster_delta.errors import (
     TableAlreadyExists,
     TableNotFound,
 )
-from dagster_delta.evolution.property_changes import set_properties
+from dagster_delta.evolution.properties.changes import set_properties
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.iceberg_compat import iceberg_compat_version

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from dagster_delta.errors import DataFileMissing
-from dagster_delta.evolution.required_protocol import upgrade_protocol
+from dagster_delta.evolution.properties.required_protocol import upgrade_protocol
 from dagster_delta.protocol.actions import DomainMetadata, Metadata
 from dagster_delta.protocol.features.column_values import advance_high_water_marks, identity_columns
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

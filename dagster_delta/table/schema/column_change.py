@@ -3,7 +3,7 @@
 Everything that has to be known to go on stands in the log: the mark in the metadata, the state in a
 metadata domain, a tag on every file that is done. Whoever opens the table can resume or cancel.
 
-The states and their commits are in `evolution.column_change_states`.
+The states and their commits are in `evolution.column_change.states`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dagster_delta.errors import (
     CommitRetriesExhausted,
     InvalidArgument,
 )
-from dagster_delta.evolution.column_change_plan import (
+from dagster_delta.evolution.column_change.plan import (
     ColumnChangePlan,
     ColumnChangeRequest,
     plan_column_change,
 )
-from dagster_delta.evolution.column_change_states import (
+from dagster_delta.evolution.column_change.states import (
     cancelled_configuration,
     check_unaltered,
     published_clustering,

@@ -28,7 +28,7 @@ from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import Transaction
 
 if TYPE_CHECKING:
-    from dagster_delta.evolution.schema_change_plan import SchemaChangePlan
+    from dagster_delta.evolution.schema_change.plan import SchemaChangePlan
     from dagster_delta.sql.expressions import SqlExpression
     from dagster_delta.table.read.snapshot import Snapshot
 

@@ -21,7 +21,7 @@ from dagster_delta.errors import (
     InvalidArgument,
     StorageFailure,
 )
-from dagster_delta.evolution.schema_actions import (
+from dagster_delta.evolution.alter.actions import (
     AddColumn,
     AddConstraint,
     ChangeType,
@@ -35,8 +35,8 @@ from dagster_delta.evolution.schema_actions import (
     SetProperties,
     UnsetProperties,
 )
-from dagster_delta.evolution.schema_change_plan import ExistingRows, SchemaChangePlan
-from dagster_delta.evolution.schema_changes import (
+from dagster_delta.evolution.schema_change.plan import ExistingRows, SchemaChangePlan
+from dagster_delta.evolution.schema_change.planning import (
     plan_dropped_feature,
     plan_schema_changes,
 )

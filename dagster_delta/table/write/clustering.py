@@ -16,11 +16,11 @@ from dagster_delta.errors import (
     SchemaChangeRefused,
     SchemaMismatch,
 )
+from dagster_delta.evolution.alter.actions import ClusterBy
 from dagster_delta.evolution.column_paths import ColumnPath, dotted, to_path
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
-from dagster_delta.evolution.schema_actions import ClusterBy
-from dagster_delta.evolution.schema_draft import SchemaDraft
-from dagster_delta.evolution.table_actions import cluster_by
+from dagster_delta.evolution.schema_change.draft import SchemaDraft
+from dagster_delta.evolution.schema_change.table_actions import cluster_by
 from dagster_delta.protocol.actions import DomainMetadata
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.table.write.planning import new_column_name

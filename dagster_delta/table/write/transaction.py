@@ -471,7 +471,7 @@ class Transaction:
         mine, change_files = self.snapshot.metadata, contents.change_files
 
         def survives(winner: Metadata) -> bool:
-            from dagster_delta.evolution.column_change_states import survives_column_change
+            from dagster_delta.evolution.column_change.states import survives_column_change
 
             # What is recorded for the feed has the columns of the old schema.
             return not change_files and survives_column_change(mine, winner, contents.adds)

@@ -9,10 +9,10 @@ import datetime as dt
 from functools import partial
 
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta.evolution.alter.actions import MaterializeDefaults
 from dagster_delta.evolution.column_paths import ColumnPath, change_field, dotted, find_place
 from dagster_delta.evolution.default_values import compute_default
-from dagster_delta.evolution.schema_actions import MaterializeDefaults
-from dagster_delta.evolution.schema_draft import SchemaDraft
+from dagster_delta.evolution.schema_change.draft import SchemaDraft
 from dagster_delta.protocol.features.existing_defaults import (
     fields_with_existing_default,
     is_default_type,

@@ -10,11 +10,7 @@ import re
 import msgspec
 
 from dagster_delta.errors import InvalidArgument, InvalidTable, SchemaChangeRefused
-from dagster_delta.evolution.column_paths import ColumnPath, dotted
-from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
-from dagster_delta.evolution.property_changes import unset_properties
-from dagster_delta.evolution.required_protocol import upgrade_protocol
-from dagster_delta.evolution.schema_actions import (
+from dagster_delta.evolution.alter.actions import (
     AddConstraint,
     ClusterBy,
     DropConstraint,
@@ -22,7 +18,11 @@ from dagster_delta.evolution.schema_actions import (
     SetTableComment,
     UnsetProperties,
 )
-from dagster_delta.evolution.schema_draft import SchemaDraft
+from dagster_delta.evolution.column_paths import ColumnPath, dotted
+from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, clustering_columns
+from dagster_delta.evolution.properties.changes import unset_properties
+from dagster_delta.evolution.properties.required_protocol import upgrade_protocol
+from dagster_delta.evolution.schema_change.draft import SchemaDraft
 from dagster_delta.protocol.checkpoint.structs import statistics_columns
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.table_configuration import TableConfiguration

@@ -12,7 +12,8 @@ import msgspec
 
 from dagster_delta.engines.rows.shadow_column import ShadowColumn
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
-from dagster_delta.evolution.column_change_states import (
+from dagster_delta.evolution.alter.type_spelling import parse_type
+from dagster_delta.evolution.column_change.states import (
     OWN_KEYS,
     check_changed_default,
     dependent_conditions,
@@ -30,9 +31,8 @@ from dagster_delta.evolution.column_paths import (
 )
 from dagster_delta.evolution.dependants import is_identity, is_mentioned
 from dagster_delta.evolution.plan_report import configuration_lines
-from dagster_delta.evolution.property_changes import set_properties
+from dagster_delta.evolution.properties.changes import set_properties
 from dagster_delta.evolution.schema_history import compare_schemas
-from dagster_delta.evolution.type_spelling import parse_type
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_KEY,
     COLUMN_CHANGE_SWITCH,

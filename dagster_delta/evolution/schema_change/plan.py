@@ -12,7 +12,7 @@ from typing import Literal
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.evolution.column_paths import ColumnPath
 from dagster_delta.evolution.plan_report import code_span, configuration_lines, table_cell
-from dagster_delta.evolution.schema_draft import PlannedStep
+from dagster_delta.evolution.schema_change.draft import PlannedStep
 from dagster_delta.evolution.schema_history import SchemaChanges, compare_schemas
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 

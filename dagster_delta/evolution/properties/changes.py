@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.property_names import (
+from dagster_delta.evolution.properties.names import (
     COMMENT_KEY,
     normalize_properties,
     spell_property,
 )
-from dagster_delta.evolution.required_protocol import (
+from dagster_delta.evolution.properties.required_protocol import (
     FEATURE_PREFIX,
     required_features,
     upgrade_protocol,

@@ -8,6 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused, SchemaMismatch
+from dagster_delta.evolution.alter.actions import (
+    AddColumn,
+    ChangeType,
+    DropColumn,
+    DropDefault,
+    DropNotNull,
+    MoveColumn,
+    Position,
+    RenameColumn,
+    SetComment,
+    SetDefault,
+    SetNotNull,
+)
 from dagster_delta.evolution.column_paths import (
     ColumnPath,
     Place,
@@ -22,20 +35,7 @@ from dagster_delta.evolution.dependants import (
     placement_dependants,
     refuse_dependants,
 )
-from dagster_delta.evolution.schema_actions import (
-    AddColumn,
-    ChangeType,
-    DropColumn,
-    DropDefault,
-    DropNotNull,
-    MoveColumn,
-    Position,
-    RenameColumn,
-    SetComment,
-    SetDefault,
-    SetNotNull,
-)
-from dagster_delta.evolution.schema_draft import SchemaDraft
+from dagster_delta.evolution.schema_change.draft import SchemaDraft
 from dagster_delta.evolution.type_promotion import Promotion, records_versions
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.text_limits import without_text_limits

@@ -12,13 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution import column_actions, table_actions
-from dagster_delta.evolution.column_change_states import refuse_altering_changing_column
-from dagster_delta.evolution.column_definition import check_column_values
-from dagster_delta.evolution.default_values import check_default_values
-from dagster_delta.evolution.feature_drop import plan_feature_drop
-from dagster_delta.evolution.lazy_defaults import keep_defaults_in_log, materialize_defaults
-from dagster_delta.evolution.schema_actions import (
+from dagster_delta.evolution.alter.actions import (
     AddColumn,
     AddConstraint,
     ChangeType,
@@ -39,8 +33,17 @@ from dagster_delta.evolution.schema_actions import (
     SetTableComment,
     UnsetProperties,
 )
-from dagster_delta.evolution.schema_change_plan import ExistingRows, SchemaChangePlan
-from dagster_delta.evolution.schema_draft import PlannedStep, SchemaDraft
+from dagster_delta.evolution.column_change.states import refuse_altering_changing_column
+from dagster_delta.evolution.column_definition import check_column_values
+from dagster_delta.evolution.default_values import check_default_values
+from dagster_delta.evolution.schema_change import column_actions, table_actions
+from dagster_delta.evolution.schema_change.draft import PlannedStep, SchemaDraft
+from dagster_delta.evolution.schema_change.feature_drop import plan_feature_drop
+from dagster_delta.evolution.schema_change.lazy_defaults import (
+    keep_defaults_in_log,
+    materialize_defaults,
+)
+from dagster_delta.evolution.schema_change.plan import ExistingRows, SchemaChangePlan
 from dagster_delta.protocol.features.iceberg_compat import check_iceberg_compat
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dagster_delta.evolution.statement_cursor import StatementCursor
+from dagster_delta.evolution.alter.cursor import StatementCursor
 from dagster_delta.protocol.schema import (
     MAX_NESTING,
     ArrayType,

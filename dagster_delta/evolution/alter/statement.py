@@ -27,8 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dagster_delta.evolution.column_paths import ColumnPath
-from dagster_delta.evolution.schema_actions import (
+from dagster_delta.evolution.alter.actions import (
     AddColumn,
     AddConstraint,
     ChangeType,
@@ -49,8 +48,9 @@ from dagster_delta.evolution.schema_actions import (
     SetTableComment,
     UnsetProperties,
 )
-from dagster_delta.evolution.statement_cursor import StatementCursor
-from dagster_delta.evolution.type_spelling import read_type
+from dagster_delta.evolution.alter.cursor import StatementCursor
+from dagster_delta.evolution.alter.type_spelling import read_type
+from dagster_delta.evolution.column_paths import ColumnPath
 from dagster_delta.protocol.schema import DataType
 
 __all__ = ["parse_alter"]

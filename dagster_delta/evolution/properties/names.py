@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Mapping
 
 from dagster_delta.errors import InvalidArgument
-from dagster_delta.evolution.required_protocol import FEATURE_PREFIX
+from dagster_delta.evolution.properties.required_protocol import FEATURE_PREFIX
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY, COLUMN_CHANGE_SWITCH
 from dagster_delta.protocol.known_properties import KNOWN_PROPERTIES, find_property
 from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX, TableProperties

@@ -17,7 +17,7 @@ from dagster_delta.evolution.column_paths import (
     find_place,
     not_null_sql,
 )
-from dagster_delta.evolution.property_changes import set_properties
+from dagster_delta.evolution.properties.changes import set_properties
 from dagster_delta.evolution.table_definition import with_schema
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType

@@ -1,0 +1,1 @@
+"""ALTER TABLE as text: what it says, before anything is planned."""

@@ -1,0 +1,1 @@
+"""The online change of a column to any type: its plan and its states."""

@@ -1,0 +1,1 @@
+"""Table properties and protocol: set, unset, and what they need of each other."""
