@@ -8,11 +8,10 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.expressions import SqlExpression, parse_expression
 from dagster_delta.sql.moments import at_statement
-from dagster_delta.sql.typed import Call, Literal, walk
+from dagster_delta.sql.typed import Call, Column, Literal, Refused, Typed, walk
+from dagster_delta.sql.types import BOOLEAN
 
-__all__ = ["parse_filter"]
-
-_COMPARISONS = frozenset({"=", "<=>", "<", "<=", ">", ">=", "in", "like", "ilike", "rlike"})
+__all__ = ["parse_filter", "refuse_quoted_columns"]
 
 
 def parse_filter(sql: str, schema: StructType, moment: dt.datetime) -> SqlExpression:
@@ -25,25 +24,38 @@ def parse_filter(sql: str, schema: StructType, moment: dt.datetime) -> SqlExpres
 
     Raises:
         InvalidArgument: the text is not an expression or no condition, or compares texts with each
-            other of which one is the name of a column.
+            other, or asks something of a text alone, that is the name of a column.
         SchemaMismatch: it names a column that is not there.
     """
     expression = parse_expression(at_statement(sql, schema, moment), schema)
     expression.check_filter()
-    for each in walk(expression.typed):
-        if isinstance(each, Call) and each.name in _COMPARISONS:
-            _refuse_quoted_column(each, schema)
+    refuse_quoted_columns(expression.typed, schema)
     return expression
 
 
-def _refuse_quoted_column(comparison: Call, schema: StructType) -> None:
-    texts = [each.value for each in comparison.arguments if isinstance(each, Literal)]
-    if len(texts) < len(comparison.arguments):
-        return
-    for text in texts:
-        if isinstance(text, str) and (column := schema.get(text)) is not None:
-            raise InvalidArgument(
-                f"{text!r} is a text here and not the column {column.name}: in Spark SQL double "
-                f"quotes quote texts too; write {column.name}, or `{column.name}` in backticks",
-                column=column.name,
-            )
+def refuse_quoted_columns(condition: Typed, schema: StructType) -> None:
+    """Refuse a condition on texts alone, one of which spells a column: `"name" IS NOT NULL`.
+
+    Args:
+        condition: of a statement.
+        schema: with the columns.
+
+    Raises:
+        InvalidArgument: a part of it is such a condition.
+    """
+    for each in walk(condition):
+        if not isinstance(each, Call) or each.data_type != BOOLEAN:
+            continue
+        parts = list(walk(each))
+        if any(isinstance(part, Column | Refused) for part in parts):
+            continue
+        for part in parts:
+            if not isinstance(part, Literal) or not isinstance(part.value, str):
+                continue
+            if (column := schema.get(part.value)) is not None:
+                raise InvalidArgument(
+                    f"{part.value!r} is a text here and not the column {column.name}: in Spark SQL "
+                    f"double quotes quote texts too; write {column.name}, or `{column.name}` in "
+                    "backticks",
+                    column=column.name,
+                )

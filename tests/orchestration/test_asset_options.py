@@ -97,8 +97,15 @@ def test_a_key_that_is_nearly_an_option_is_an_error(key, meant):
         read({key: "append"})
 
 
+@pytest.mark.parametrize(
+    "key", ["model", "stable", "cable", "tables", "schemas", "schema_name", "partition", "node"]
+)
+def test_other_words_are_the_users_own(key):
+    assert read({key: "xgboost"}) == AssetOptions()
+
+
 def test_a_key_near_an_option_that_is_given_too_is_the_users_own():
-    assert read({"model": "xgboost", "mode": "append"}).mode == "append"
+    assert read({"modes": "fast", "mode": "append"}).mode == "append"
 
 
 @pytest.mark.parametrize(

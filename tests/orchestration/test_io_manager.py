@@ -254,6 +254,26 @@ def test_properties_that_an_existing_table_does_not_take_are_a_warning(lake, eve
     assert "SET TBLPROPERTIES" in warning
 
 
+@pytest.mark.parametrize(
+    "properties", [{"owner": "team"}, {"delta.nonsense": "1"}, {"delta.appendOnly": "maybe"}]
+)
+def test_a_refused_property_fails_before_anything_is_written(lake, events, properties):
+    asset = events(ARROW, metadata={"mode": "append"})
+    lake.materialize(asset)
+    error = lake.fail(asset, table_config=properties)
+    assert isinstance(error, InvalidArgument)
+    assert lake.table().version() == 0
+
+
+def test_properties_that_are_none_of_the_table_are_no_warning(lake, events):
+    properties = {"comment": "hello", "delta.minReaderVersion": "1", "delta.minWriterVersion": "2"}
+    for _ in range(2):
+        result = lake.materialize(events(ARROW), table_config=properties)
+        entries = lake.instance.all_logs(result.run_id)
+        assert not [each for each in entries if each.level == logging.WARNING]
+    assert lake.table().metadata().description == "hello"
+
+
 def test_the_key_prefix_is_the_schema(lake, events):
     lake.materialize(events(ARROW, key_prefix=["eu", "raw"]))
     assert lake.rows(schema="raw") == ROWS

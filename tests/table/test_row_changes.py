@@ -528,7 +528,19 @@ def test_a_failing_store_leaves_the_table_as_it_was(
     assert ids(opened(table)) == before
 
 
-@pytest.mark.parametrize("where", ["\"name\" = 'x'", "'NAME' IN ('x', 'y')", "\"name\" LIKE 'x%'"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "\"name\" = 'x'",
+        "'NAME' IN ('x', 'y')",
+        "\"name\" LIKE 'x%'",
+        '"name" IS NOT NULL',
+        'NOT ("name" IS NULL)',
+        'length("name") > 2',
+        "trim(\"name\") <> 'a'",
+        "name = 'x' OR \"name\" = 'y'",
+    ],
+)
 def test_a_text_that_is_the_name_of_a_column_is_not_compared_with_texts(where: str) -> None:
     table = DeltaTable("", store=MemoryStore(), must_exist=False)
     table.append(pa.table({"name": ["x"]}))
@@ -541,6 +553,25 @@ def test_a_text_that_is_the_name_of_a_column_is_not_compared_with_texts(where: s
         with pytest.raises(InvalidArgument, match="is a text here and not the column name"):
             act()
     assert table.delete("'x' = 'y'").skipped
+    assert table.delete("name = 'name'").skipped
+
+
+@pytest.mark.parametrize(
+    "condition", ["\"name\" <> 'a'", '"name" IS NOT NULL', "s.name = 'x' AND \"name\" = 'x'"]
+)
+def test_a_merge_does_not_compare_texts_that_are_names_of_columns(condition: str) -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    table.append(pa.table({"name": ["x", "y"]}))
+
+    def merge(on: str) -> Any:
+        source = pa.table({"name": ["x"]})
+        return table.merge(source, on, source_alias="s", target_alias="t")
+
+    with pytest.raises(InvalidArgument, match="is a text here and not the column name"):
+        merge(f"t.name = s.name AND {condition}").when_matched_delete().execute()
+    with pytest.raises(InvalidArgument, match="is a text here and not the column name"):
+        merge("t.name = s.name").when_matched_delete(condition).execute()
+    assert table.version() == 0
 
 
 def test_wrong_sql_is_called_wrong_on_an_empty_table_too() -> None:

@@ -110,8 +110,9 @@ def unset_properties(
     by_lower = {key.lower(): key for key in wanted}
     forgets_description = False
     for name in names:
-        if name == COMMENT_KEY and name not in wanted:
+        if name == COMMENT_KEY:
             forgets_description = True
+            wanted.pop(COMMENT_KEY, None)
             continue
         key = name if name in wanted else by_lower.get(name.lower(), name)
         if key not in wanted:

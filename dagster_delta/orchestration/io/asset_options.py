@@ -77,6 +77,7 @@ _FOREIGN_KEYS = {
     "delta_write_options": "use 'schema_mode', 'partition_by' and 'table_configuration' here",
     "delta_merge_options": "use 'mode': 'merge' with 'merge_config' here",
     "partition_columns": "it is 'partition_by' here",
+    "partition_column": "it is 'partition_by' here, or 'partition_expr' for Dagster's partitions",
     "table_config": "on an asset it is 'table_configuration'",
     "storage_options": "they are an option of the DeltaIOManager, for all of its tables",
     "writer_engine": "leave it out, what an asset returns picks the engine",
@@ -294,11 +295,11 @@ def _check_plain_keys(
     for key in metadata:
         if key in known or "/" in key:
             continue
-        close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.8)
+        meant = next((each for each in known if _is_misspelled(key, each)), None)
         if key in foreign:
             hint = foreign[key]
-        elif close and known[close[0]] not in found:
-            hint = f"did you mean {close[0]!r}?"
+        elif meant is not None and known[meant] not in found:
+            hint = f"did you mean {meant!r}?"
         else:
             note_foreign_key(key, owner)
             continue
@@ -306,6 +307,28 @@ def _check_plain_keys(
             f"the metadata of {owner} has the key {key!r}, which is no option: {hint} If it is a "
             f"note of your own, give it a namespace, as in 'team/{key}'"
         )
+
+
+_WORDS = frozenset({"code", "model", "node"})
+
+_SHORT_WORDS = frozenset({"table", "schema", "version", "where"})
+"""Options whose names are near to too many other words."""
+
+
+def _is_misspelled(key: str, option: str) -> bool:
+    """Whether a key is an option but for one letter, or for case and underscores. A word of its own
+    is not: `model` is no `mode`.
+    """
+    plain, meant = (each.lower().replace("_", "") for each in (key, option))
+    if plain == meant:
+        return True
+    if option in _SHORT_WORDS or key in _WORDS or abs(len(plain) - len(meant)) > 1:
+        return False
+    start = next((at for at, (a, b) in enumerate(zip(plain, meant, strict=False)) if a != b), None)
+    if start is None:
+        return True
+    rest, other = plain[start:], meant[start:]
+    return rest[1:] == other or rest == other[1:] or rest[1:] == other[1:]
 
 
 @cache

@@ -15,7 +15,8 @@ from dagster_delta.errors import (
     TableNotFound,
 )
 from dagster_delta.evolution.merge_schema import check_strict
-from dagster_delta.evolution.properties.names import normalize_properties
+from dagster_delta.evolution.properties.changes import is_protocol_property
+from dagster_delta.evolution.properties.names import COMMENT_KEY, normalize_properties
 from dagster_delta.evolution.schema_diff import diff_schemas
 from dagster_delta.orchestration.column_change_switch import NEW_TABLE_PROPERTIES
 from dagster_delta.orchestration.io.asset_options import AssetOptions
@@ -77,9 +78,9 @@ class WrittenAsset:
     """Where its columns come from, where that is known."""
     compacted_version: int | None = None
     """The version in which small files were compacted after it, where that was due."""
-    other_properties: Mapping[str, str | None] = field(default_factory=dict)
-    """Table properties that the options ask of a new table and this one does not have, with the
-    values that it has."""
+    other_properties: Mapping[str, tuple[str | None, str]] = field(default_factory=dict)
+    """Table properties that the options ask of a new table and this one does not have: the value
+    that it has, and the one asked for."""
 
 
 def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
@@ -93,6 +94,8 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
     from dagster_delta.engines import engine_for
     from dagster_delta.table.delta_table import DeltaTable
 
+    # After the commit nothing may fail: a run that is repeated would write its rows again.
+    properties = normalize_properties(write.options.properties)
     table = DeltaTable(write.uri, storage_options=write.storage_options, must_exist=False)
     before = _snapshot(table)
     data = _read_once(data)
@@ -128,18 +131,21 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
         else None,
         history=write.options.history,
         compacted_version=result.compacted_version,
-        other_properties={} if before is None else _other_properties(write.options, before),
+        other_properties={} if before is None else _other_properties(properties, before),
     )
 
 
-def _other_properties(options: AssetOptions, before: Snapshot) -> dict[str, str | None]:
-    present = before.metadata.configuration
-    wanted = {
-        key: value
-        for key, value in normalize_properties(options.properties).items()
-        if not key.startswith("delta.feature.") and key not in NEW_TABLE_PROPERTIES
+def _other_properties(
+    properties: Mapping[str, str], before: Snapshot
+) -> dict[str, tuple[str | None, str]]:
+    present = {**before.metadata.configuration, COMMENT_KEY: before.metadata.description}
+    return {
+        key: (present.get(key), value)
+        for key, value in properties.items()
+        if present.get(key) != value
+        and not is_protocol_property(key)
+        and key not in NEW_TABLE_PROPERTIES
     }
-    return {key: present.get(key) for key, value in wanted.items() if present.get(key) != value}
 
 
 def default_partition_columns(selection: PartitionSelection, schema: StructType) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from dagster import (
 from pydantic import ConfigDict, Field
 
 from dagster_delta.errors import InvalidArgument, TableNotFound
-from dagster_delta.evolution.properties.names import normalize_properties
 from dagster_delta.orchestration.column_change_switch import (
     COLUMN_CHANGE_DESCRIPTION,
     NEW_TABLE_PROPERTIES,
@@ -214,7 +213,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         if written.skipped_because is not None:
             context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
         if written.other_properties:
-            context.log.warning(_unset_properties(name, options, written))
+            context.log.warning(_unset_properties(name, written))
         self._report(context, write, written)
 
     def load_input(self, context: InputContext) -> Any:
@@ -402,11 +401,10 @@ def _note_nothing_returned(context: OutputContext, name: str) -> None:
     )
 
 
-def _unset_properties(name: str, options: AssetOptions, written: WrittenAsset) -> str:
-    wanted = normalize_properties(options.properties)
+def _unset_properties(name: str, written: WrittenAsset) -> str:
     differences = ", ".join(
-        f"{key} = {'not set' if value is None else value} instead of {wanted[key]}"
-        for key, value in sorted(written.other_properties.items())
+        f"{key} = {'not set' if value is None else value} instead of {wanted}"
+        for key, (value, wanted) in sorted(written.other_properties.items())
     )
     return (
         f"{name} has its table already, and table_config and table_configuration are for new ones: "

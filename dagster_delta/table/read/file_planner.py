@@ -48,7 +48,8 @@ class CandidateFiles:
     skipped: tuple[SkippedFiles, ...]
     """What each predicate says of these files, in the order of the predicates."""
     statistics: LoadStatistics
-    """Gives the statistics of these files, row for row."""
+    """Gives the statistics of these files, row for row; of a large table only where the column
+    `stats` was asked for."""
     is_decided: bool
     """Whether the rows of these files need no filter, as partition values satisfy it."""
 

@@ -19,6 +19,7 @@ from dagster_delta.engines.statements.merge_plan import MergePlan, MergeSource, 
 from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.sql.filters import refuse_quoted_columns
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan
@@ -115,7 +116,12 @@ class _Merge:
         )
         statement = statement.at_moment(names.scope("matched"), dt.datetime.now(dt.UTC))
         clauses = parse_clauses(statement.clauses, names, configuration, evolves=statement.evolves)
-        condition = split_condition(names.condition(statement.on, "matched"))
+        on = names.condition(statement.on, "matched")
+        conditions = (clause.condition for clause in clauses if clause.condition is not None)
+        for each in (on, *conditions):
+            for schema in (snapshot.schema, source.schema):
+                refuse_quoted_columns(each, schema)
+        condition = split_condition(on)
         return cls(engine, snapshot, statement, source, configuration, names, clauses, condition)
 
     def run(self, transaction: Transaction, times: MergeTimes) -> MergeOutcome:
