@@ -297,7 +297,7 @@ def _check_plain_keys(
             continue
         meant = next((each for each in known if _is_misspelled(key, each)), None)
         if key in foreign:
-            hint = foreign[key]
+            hint = f"{foreign[key]}."
         elif meant is not None and known[meant] not in found:
             hint = f"did you mean {meant!r}?"
         else:

@@ -15,12 +15,15 @@ import pyarrow as pa
 from dagster_delta.protocol.checkpoint.columns import corruption_named
 from dagster_delta.protocol.checkpoint.reader import CheckpointPart, TableActions
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
-from dagster_delta.protocol.log.tail import LogTail
+from dagster_delta.protocol.log.segment import LogSegment
+from dagster_delta.protocol.log.tail import LogTail, decode_tail
 from dagster_delta.protocol.statistics.log_statistics import checkpoint_statistics_json
 from dagster_delta.protocol.statistics.statistics import StatisticsColumn
+from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.columns import narrowed
+from dagster_delta.table.log.reader import EMPTY_CHECKPOINT, open_checkpoint, read_commits
 
-__all__ = ["LogBase", "live_paths", "read_base", "vectors_of"]
+__all__ = ["LogBase", "live_paths", "read_base", "read_segment", "vectors_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +95,17 @@ def read_base(
     return {
         name: pa.chunked_array(chunks[name], LIVE_FILE_SCHEMA.field(name).type) for name in names
     }
+
+
+def read_segment(store: ObjectStore, segment: LogSegment) -> tuple[LogBase, tuple[LogTail, ...]]:
+    """What stands before the last commits of a segment, and these.
+
+    Raises:
+        CorruptLog, LogGap, StorageFailure: of a file of the log.
+    """
+    checkpoint = EMPTY_CHECKPOINT
+    if segment.checkpoint is not None:
+        checkpoint = open_checkpoint(store, segment.checkpoint)
+    commits = read_commits(store, segment.replay)
+    tail = decode_tail((*checkpoint.manifests, *commits))
+    return LogBase(checkpoint.actions, checkpoint.parts), (tail,)

@@ -50,7 +50,7 @@ from dagster_delta.protocol.values.arrow_columns import (
 )
 from dagster_delta.protocol.values.arrow_values import integer_scalar
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.log.base import LogBase, live_paths, read_base, vectors_of
+from dagster_delta.table.log.base import LogBase, live_paths, read_base, read_segment, vectors_of
 from dagster_delta.table.log.columns import (
     chosen,
     compacted,
@@ -62,9 +62,7 @@ from dagster_delta.table.log.columns import (
 )
 from dagster_delta.table.log.fallback import LogFallback, begun
 from dagster_delta.table.log.reader import (
-    EMPTY_CHECKPOINT,
     check_sidecar_sizes,
-    open_checkpoint,
     read_commits,
     read_sidecars,
 )
@@ -151,7 +149,7 @@ class LogState:
     @classmethod
     def of_segment(cls, store: ObjectStore, segment: LogSegment) -> LogState:
         """The state of a log segment. Nothing is read before it is asked for."""
-        return cls(_Source(partial(_read_segment, store, segment)), LogFallback(store, segment))
+        return cls(_Source(partial(read_segment, store, segment)), LogFallback(store, segment))
 
     def advance(self, tail: LogTail, segment: LogSegment, *, is_own: bool = False) -> LogState:
         """The state after more commits; what is known already is carried over.
@@ -232,7 +230,7 @@ class LogState:
             # Another thread was quicker.
             return
         fallback = self._fallback.around(error)
-        read = partial(_read_segment, fallback.store, fallback.segment)
+        read = partial(read_segment, fallback.store, fallback.segment)
         other = LogState(_Source(read), fallback)
         actions, rows = other.table_actions(), other.live_files(LIVE_FILE_SCHEMA.names)
         tombstones = other.tombstones(removed_after_ms=0)
@@ -487,15 +485,6 @@ class LogState:
             tombstones=tombstones,
             tombstone_tails=pending,
         )
-
-
-def _read_segment(store: ObjectStore, segment: LogSegment) -> tuple[LogBase, tuple[LogTail, ...]]:
-    checkpoint = EMPTY_CHECKPOINT
-    if segment.checkpoint is not None:
-        checkpoint = open_checkpoint(store, segment.checkpoint)
-    commits = read_commits(store, segment.replay)
-    tail = decode_tail((*checkpoint.manifests, *commits))
-    return LogBase(checkpoint.actions, checkpoint.parts), (tail,)
 
 
 def _unexpired(tombstones: Any, removed_after_ms: int) -> Any:
