@@ -19,7 +19,6 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.checkpoint.batches import FileBatch
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.log.commit_file import decode_commit_info
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.log.segment import LogSegment
@@ -31,6 +30,7 @@ from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.log.checksum_comparison import ChecksumComparison
 from dagster_delta.table.log.columns import with_logical_keys
+from dagster_delta.table.log.commit_times import committed_at_ms
 from dagster_delta.table.log.reader import (
     configuration_of,
     extended_segment,
@@ -38,7 +38,6 @@ from dagster_delta.table.log.reader import (
     located,
     read_checksum,
     read_checksum_after,
-    read_commit,
     read_last_checkpoint,
 )
 from dagster_delta.table.log.state import LogState
@@ -174,26 +173,7 @@ class Snapshot:
         Raises:
             InvalidTable, StorageFailure.
         """
-        kept = self.configuration.in_commit_timestamps_enabled
-        if kept and (timestamp := self._in_commit_timestamp()) is not None:
-            return timestamp
-        file = self.log_segment.commit
-        if file is None or not file.modified_ms:
-            file = self.store.head(commit_path(self.version))
-        if file is None and self.log_segment.checkpoint is not None:
-            file = self.log_segment.checkpoint.files[0]
-        return 0 if file is None else file.modified_ms
-
-    def _in_commit_timestamp(self) -> int | None:
-        if self.checksum is not None and self.checksum.in_commit_timestamp_ms is not None:
-            return self.checksum.in_commit_timestamp_ms
-        if self.log_segment.commit is None:
-            return None
-        with located(self.store, self.version):
-            data = read_commit(self.store, self.version)
-            info = decode_commit_info(data, version=self.version, path=commit_path(self.version))
-        timestamp = info.get("inCommitTimestamp")
-        return timestamp if isinstance(timestamp, int) else None
+        return committed_at_ms(self.store, self.log_segment, self.configuration, self.checksum)
 
     @property
     def num_files(self) -> int:
