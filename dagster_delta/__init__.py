@@ -91,7 +91,9 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.streaming.registration import register_delta_log
     from dagster_delta.table.streaming.sink import DeltaSink, delta_sink
-    from dagster_delta.table.write.transaction import CommitResult, Transaction
+    from dagster_delta.table.write.commit_result import CommitResult
+    from dagster_delta.table.write.conflict_retries import ConflictRetries
+    from dagster_delta.table.write.transaction import Transaction
 
 __all__ = [
     "AzureStorageOptions",
@@ -101,6 +103,7 @@ __all__ = [
     "CleanLogConfig",
     "Column",
     "CommitResult",
+    "ConflictRetries",
     "DeltaCommitRange",
     "DeltaError",
     "DeltaIOManager",
@@ -172,7 +175,8 @@ _HOMES = {
     "CheckpointConfig": "orchestration.maintenance.config",
     "CleanLogConfig": "orchestration.maintenance.config",
     "Column": "evolution.column_definition",
-    "CommitResult": "table.write.transaction",
+    "CommitResult": "table.write.commit_result",
+    "ConflictRetries": "table.write.conflict_retries",
     "DeltaCommitRange": "orchestration.sensors.table_changes",
     "DeltaError": "errors",
     "DeltaIOManager": "orchestration.io.io_manager",

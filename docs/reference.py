@@ -135,6 +135,7 @@ SECTIONS = (
             "ChangeDataFeed",
             "Transaction",
             "CommitResult",
+            "ConflictRetries",
             "OptimizeResult",
             "VacuumResult",
             "TableHealth",

@@ -62,10 +62,15 @@ class CreatedFiles:
         """Give up the charge: a commit may refer to the files from here on."""
         self._paths = {}
 
-    def delete(self) -> None:
-        """Delete the files, as far as the store lets it."""
-        paths, self._paths = self._paths, {}
-        delete_unreferenced(self._store, paths)
+    def delete(self, *, keep: Iterable[str] = ()) -> None:
+        """Delete the files, as far as the store lets it.
+
+        Args:
+            keep: those that stay, and stay in charge of this.
+        """
+        kept = dict.fromkeys(keep)
+        paths, self._paths = self._paths, {path: None for path in self._paths if path in kept}
+        delete_unreferenced(self._store, [path for path in paths if path not in kept])
 
 
 def delete_unreferenced(store: ObjectStore, paths: Iterable[str]) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from dagster_delta.evolution.column_definition import Column
     from dagster_delta.table.read.change_data_feed import ChangeDataFeed
+    from dagster_delta.table.write.conflict_retries import OnConflict
 
 __all__ = ["CommitResult", "DeltaTable"]
 
@@ -302,6 +303,7 @@ class DeltaTable(
         description: str | None = None,
         sort_by: Sequence[str] = (),
         cluster_by: Sequence[str] | None = None,
+        on_conflict: OnConflict = "retry",
     ) -> CommitResult:
         """Replace rows as one commit, creating the table if it does not exist.
 
@@ -320,6 +322,8 @@ class DeltaTable(
             description: as for `append`.
             sort_by: as for `append`.
             cluster_by: as for `append`.
+            on_conflict: as for `delete`, as long as nobody changed the schema or the properties;
+                the data are read and written once.
 
         Raises:
             PartitionMismatch: a new row does not satisfy `where`.
@@ -327,11 +331,21 @@ class DeltaTable(
             ConditionalPutUnsupported, CommitConflict, CommitStateUnknown, InvalidArgument: as for
                 `append`; an append-only table is refused as an UnsupportedFeature.
         """
+        from dagster_delta.table.write.conflict_retries import conflict_retries
         from dagster_delta.table.write.operations import overwrite_rows
 
+        retries = conflict_retries(on_conflict)
         asked = (schema_mode, partition_by, idempotency, commit_info, engine, None)
         options = WriteOptions(*asked, properties, progress, description, sort_by, cluster_by)
-        done = overwrite_rows(self._store, self._latest(), data, options, where=where, clock=now_ms)
+        done = overwrite_rows(
+            self._store,
+            self._latest(),
+            data,
+            options,
+            where=where,
+            clock=now_ms,
+            retries=retries,
+        )
         return self._settle(done, engine, data)
 
 

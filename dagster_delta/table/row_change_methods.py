@@ -12,6 +12,7 @@ from dagster_delta.table.write.transaction import AppTransaction, CommitResult
 
 if TYPE_CHECKING:
     from dagster_delta.engines.statements.merge_clauses import ClauseText
+    from dagster_delta.table.write.conflict_retries import OnConflict
     from dagster_delta.table.write.merge.builder import MergeBuilder
     from dagster_delta.table.write.merge.statement import MergeSchemaMode
 
@@ -51,6 +52,7 @@ class RowChangeMethods(TableHandle):
         engine: str | None = None,
         idempotency: tuple[str, int] | None = None,
         commit_info: Mapping[str, object] | None = None,
+        on_conflict: OnConflict = "retry",
     ) -> CommitResult:
         """Delete rows as one commit. If no row matches, nothing is committed and `skipped` is true.
 
@@ -66,6 +68,9 @@ class RowChangeMethods(TableHandle):
             idempotency: application id and version; a version that was committed before does
                 nothing, and is recorded even where no row matches.
             commit_info: recorded in the commitInfo beside ours.
+            on_conflict: after a conflict with another writer, `retry` plans the statement again on
+                the newest version, up to 20 times within ten minutes, or as
+                `ConflictRetries(attempts=…, seconds=…)` says; `fail` raises the conflict.
 
         Raises:
             TableNotFound: there is no table.
@@ -79,6 +84,7 @@ class RowChangeMethods(TableHandle):
         """
         from dagster_delta.engines import change_engine
         from dagster_delta.table.write.app_transactions import ApplicationRecord
+        from dagster_delta.table.write.conflict_retries import conflict_retries
         from dagster_delta.table.write.row_operations import delete_rows
 
         deleted = delete_rows(
@@ -89,6 +95,7 @@ class RowChangeMethods(TableHandle):
             clock=now_ms,
             commit_info=commit_info,
             record=ApplicationRecord(idempotency),
+            retries=conflict_retries(on_conflict),
         )
         return self._settle(deleted, engine, None)
 
@@ -100,6 +107,7 @@ class RowChangeMethods(TableHandle):
         engine: str | None = None,
         idempotency: tuple[str, int] | None = None,
         commit_info: Mapping[str, object] | None = None,
+        on_conflict: OnConflict = "retry",
     ) -> CommitResult:
         """Update rows as one commit. If no row matches, nothing is committed and `skipped` is true.
 
@@ -112,6 +120,7 @@ class RowChangeMethods(TableHandle):
             engine: as for `delete`.
             idempotency: as for `delete`.
             commit_info: recorded in the commitInfo beside ours.
+            on_conflict: as for `delete`.
 
         Raises:
             InvalidCast: a new value does not fit the type of its column.
@@ -122,6 +131,7 @@ class RowChangeMethods(TableHandle):
         """
         from dagster_delta.engines import change_engine
         from dagster_delta.table.write.app_transactions import ApplicationRecord
+        from dagster_delta.table.write.conflict_retries import conflict_retries
         from dagster_delta.table.write.row_operations import update_rows
 
         updated = update_rows(
@@ -133,6 +143,7 @@ class RowChangeMethods(TableHandle):
             clock=now_ms,
             commit_info=commit_info,
             record=ApplicationRecord(idempotency),
+            retries=conflict_retries(on_conflict),
         )
         return self._settle(updated, engine, None)
 
@@ -149,6 +160,7 @@ class RowChangeMethods(TableHandle):
         progress: Sequence[AppTransaction] = (),
         engine: str | None = None,
         schema_mode: MergeSchemaMode = "strict",
+        on_conflict: OnConflict = "retry",
     ) -> MergeBuilder:
         """Merge a source into the table: add clauses, then call `execute`.
 
@@ -174,11 +186,15 @@ class RowChangeMethods(TableHandle):
             schema_mode: `strict`: the table's columns and no others, those of the source that it
                 lacks are left alone; `merge`: columns that are taken from the source, by name or
                 all of them, are added to the table.
+            on_conflict: as for `delete`; the source is read once.
 
         Raises:
             Nothing yet; see `MergeBuilder.execute`.
         """
+        from dagster_delta.table.write.conflict_retries import conflict_retries
         from dagster_delta.table.write.merge.builder import MergeBuilder
+
+        retries = conflict_retries(on_conflict)
 
         def execute(clauses: tuple[ClauseText, ...]) -> CommitResult:
             from dagster_delta.table.write.merge.operation import MergeStatement, merge_rows
@@ -195,6 +211,7 @@ class RowChangeMethods(TableHandle):
                 tuple(progress),
                 engine,
                 schema_mode,
+                retries,
             )
             merged = merge_rows(self._store, self._existing(), statement, clock=now_ms)
             return self._settle(merged, engine, source)

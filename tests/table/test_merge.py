@@ -392,7 +392,7 @@ def test_a_concurrent_merge_of_the_same_rows_is_refused() -> None:
 
         def upsert(handle: DeltaTable, found: Row = row) -> None:
             (
-                handle.merge(data(found), "t.id = s.id")
+                handle.merge(data(found), "t.id = s.id", on_conflict="fail")
                 .when_matched_update_all()
                 .when_not_matched_insert_all()
                 .execute()

@@ -360,7 +360,7 @@ def test_overwrites_of_the_same_rows_conflict_and_leave_nothing(
 ) -> None:
     mine = interrupted(store, lambda t: t.overwrite(some((7, 2)), where="dynamic"))
     with pytest.raises((ConcurrentAppend, ConcurrentDeleteRead)):
-        mine.overwrite(some((8, 2)), where=where)
+        mine.overwrite(some((8, 2)), where=where, on_conflict="fail")
     assert pairs(store) == [(1, 1), (2, 1), (5, 3), (7, 2)]
     assert len(data_files(store)) == 4
 
@@ -379,7 +379,7 @@ def test_an_append_meanwhile_conflicts_where_the_table_is_serializable(store: Me
     table.append(ROWS, partition_by=["day"], properties=properties)
     mine = interrupted(store, lambda t: t.append(some((9, 2))))
     with pytest.raises(ConcurrentAppend):
-        mine.overwrite(some((8, 2)), where="day = DATE '2024-01-02'")
+        mine.overwrite(some((8, 2)), where="day = DATE '2024-01-02'", on_conflict="fail")
     elsewhere = interrupted(store, lambda t: t.append(some((9, 3))))
     elsewhere.overwrite(some((8, 2)), where="day = DATE '2024-01-02'")
     assert (9, 3) in pairs(store)

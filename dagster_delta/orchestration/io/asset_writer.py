@@ -78,6 +78,8 @@ class WrittenAsset:
     """Where its columns come from, where that is known."""
     compacted_version: int | None = None
     """The version in which small files were compacted after it, where that was due."""
+    attempts: int = 1
+    """How often the write was planned, more than once after conflicts with other writers."""
     other_properties: Mapping[str, tuple[str | None, str]] = field(default_factory=dict)
     """Table properties that the options ask of a new table and this one does not have: the value
     that it has, and the one asked for."""
@@ -131,6 +133,7 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
         else None,
         history=write.options.history,
         compacted_version=result.compacted_version,
+        attempts=result.attempts,
         other_properties={} if before is None else _other_properties(properties, before),
     )
 

@@ -102,6 +102,8 @@ def commit_metadata(written: WrittenAsset) -> dict[str, Any]:
         metadata["delta/merge_type"] = written.merge_type
     if written.compacted_version is not None:
         metadata["delta/compacted_version"] = written.compacted_version
+    if written.attempts > 1:
+        metadata["delta/attempts"] = written.attempts
     for name, value in written.metrics.items():
         metadata[f"delta/{_snake_case(name)}"] = value
     if written.column_lineage is not None:

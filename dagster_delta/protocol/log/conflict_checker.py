@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from dagster_delta.errors import (
     CommitConflict,
@@ -41,7 +41,9 @@ from dagster_delta.errors import (
 )
 from dagster_delta.protocol.actions import AddFile, Metadata, Protocol
 from dagster_delta.protocol.features.column_values import differ_in_marks_only
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import CommitActions
+from dagster_delta.protocol.log.commit_writer import CommitContents
 
 __all__ = [
     "Conflict",
@@ -49,6 +51,8 @@ __all__ = [
     "ReadScope",
     "TransactionFacts",
     "check_conflicts",
+    "is_blind_append",
+    "isolation_level",
 ]
 
 IsolationLevel = Literal["Serializable", "WriteSerializable", "SnapshotIsolation"]
@@ -130,6 +134,23 @@ def check_conflicts(mine: TransactionFacts, winners: Iterable[CommitActions]) ->
     return None
 
 
+def isolation_level(configuration: TableConfiguration, contents: CommitContents) -> IsolationLevel:
+    """How strictly a commit is ordered against those of others.
+
+    Args:
+        configuration: of the table after the commit.
+        contents: of the commit.
+    """
+    changes = [add.data_change for add in contents.adds]
+    changes += [remove.data_change for remove in contents.removes]
+    if changes and not any(changes) and contents.metadata is None:
+        # Rows that only move between files are the same under every order of the commits.
+        return "SnapshotIsolation"
+    if "delta.isolationLevel" not in configuration.metadata.configuration:
+        return "WriteSerializable"
+    return cast("IsolationLevel", configuration.properties.isolation_level)
+
+
 def _creation(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
     if mine.protocol is not None:
         return None
@@ -198,7 +219,7 @@ def _added(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
     if mine.isolation_level == "SnapshotIsolation":
         return None
     reorders = mine.isolation_level == "WriteSerializable" and not mine.changes_metadata
-    if reorders and _is_blind_append(winner):
+    if reorders and is_blind_append(winner):
         return None
     for add in winner.adds:
         if mine.reads.whole_table or (mine.reads.may_hold is not None and mine.reads.may_hold(add)):
@@ -212,7 +233,8 @@ def _added(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
     return None
 
 
-def _is_blind_append(winner: CommitActions) -> bool:
+def is_blind_append(winner: CommitActions) -> bool:
+    """Whether a commit only added rows, and read nothing to do so."""
     says_so = winner.commit_info is not None and winner.commit_info.get("isBlindAppend") is True
     return says_so and not winner.removes
 

@@ -113,6 +113,8 @@ class Conflicted:
 
     conflict: Conflict
     winner: CommitActions
+    commits: tuple[tuple[int, bytes], ...]
+    """Every commit after `read_version` up to and including the winner: version and bytes."""
 
 
 @dataclass(slots=True)
@@ -260,7 +262,7 @@ def _follow_winners(
             return Committed(version, tuple(progress.commits))
         conflict = check_conflicts(request.facts, [winner])
         if conflict is not None:
-            return Conflicted(conflict, winner)
+            return Conflicted(conflict, winner, tuple(progress.commits))
         progress.base_version = version
         progress.previous_ms = max(progress.previous_ms, _in_commit_ms(info))
         assigned = parse_high_water_mark(winner.domain_metadata)

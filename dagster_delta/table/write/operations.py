@@ -12,9 +12,8 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.snapshot import Snapshot
-from dagster_delta.table.write.planning import (
-    WriteOptions,
-)
+from dagster_delta.table.write.conflict_retries import ConflictRetries
+from dagster_delta.table.write.planning import WriteOptions
 from dagster_delta.table.write.row_write import DYNAMIC, PlannedWrite, RowWrite, overwrite_check
 from dagster_delta.table.write.transaction import CommitResult
 
@@ -63,6 +62,7 @@ def overwrite_rows(
     *,
     where: str | None,
     clock: Clock,
+    retries: ConflictRetries,
 ) -> CommitResult:
     """Replace all rows, those that a predicate matches, or those of the partitions written.
 
@@ -74,6 +74,7 @@ def overwrite_rows(
         where: Spark SQL that every new row satisfies; `dynamic` for the partitions written; None
             for the whole table.
         clock: milliseconds since the epoch.
+        retries: limits of the attempts; the rows are written once.
 
     Raises:
         PartitionMismatch: a new row does not satisfy `where`.
@@ -81,7 +82,7 @@ def overwrite_rows(
         CommitStateUnknown: see `append_rows`.
     """
     _check_overwrite(options, where)
-    return RowWrite.begin(store, snapshot, data, options, clock).overwrite(where)
+    return RowWrite.begin(store, snapshot, data, options, clock).overwrite(where, retries)
 
 
 def plan_write(
@@ -144,7 +145,7 @@ def commit_written(
         _check_append(options)
     write = RowWrite.begin(store, snapshot, None, options, clock)
     write.planned, write.written = planned, written
-    return write.overwrite(where) if overwrite else write.append()
+    return write.overwrite(where, ConflictRetries()) if overwrite else write.append()
 
 
 def _check_append(options: WriteOptions) -> None:

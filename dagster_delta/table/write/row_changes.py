@@ -9,9 +9,9 @@ Spec: Add File and Remove File; Deletion Vectors; Per-file Statistics; Add CDC F
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
@@ -28,10 +28,14 @@ from dagster_delta.protocol.values.arrow_columns import boolean_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan
 from dagster_delta.table.write.deletion_vector_files import store_deletion_vectors
+from dagster_delta.table.write.file_actions import file_table
 from dagster_delta.table.write.planning import write_spec
-from dagster_delta.table.write.transaction import Transaction
+from dagster_delta.table.write.transaction import SelectsRows, Transaction
 
-__all__ = ["RowChangeCounts", "change_rows", "refuse_append_only"]
+if TYPE_CHECKING:
+    from dagster_delta.sql.expressions import SqlExpression
+
+__all__ = ["RowChangeCounts", "change_rows", "refuse_append_only", "selection"]
 
 _REMOVED_FIELDS = ("path", "size_bytes", "base_row_id", "default_row_commit_version")
 
@@ -82,8 +86,9 @@ def change_rows(
     engine: Engine,
     *,
     assignments: tuple[Assignment, ...] = (),
-    where: Any = None,
+    where: SqlExpression | None = None,
     records_changes: bool = True,
+    selects: SelectsRows | None = None,
 ) -> RowChangeCounts:
     """Stage that rows leave the table, or that they get new values.
 
@@ -98,6 +103,7 @@ def change_rows(
             rather evaluate it again than take row indexes.
         records_changes: whether change data is written where the table asks for it; False where
             the caller does it.
+        selects: as for `Transaction.depend_on`; by default what `where` says.
 
     Raises:
         UnsupportedFeature: the table is append-only.
@@ -106,7 +112,10 @@ def change_rows(
         DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
     """
     refuse_append_only(transaction, "this change")
-    transaction.depend_on(selected.reads)
+    if selects is None and where is not None:
+        selects = selection(transaction, engine, where)
+    is_of_rows = transaction.configuration.deletion_vectors_enabled
+    transaction.depend_on(selected.reads, selects=selects if is_of_rows else None)
     touched = list(_touched_files(transaction, selected))
     rewritten = _rewrite(
         transaction, selected, touched, engine, assignments, where, records_changes
@@ -119,6 +128,24 @@ def change_rows(
     now_ms = transaction.clock()
     transaction.stage_removed(each.to_remove(now_ms) for each in touched)
     return _count(touched, kept, rewritten)
+
+
+def selection(transaction: Transaction, engine: Engine, where: SqlExpression) -> SelectsRows:
+    """Whether files that others added hold a row for which a condition is true.
+
+    Args:
+        transaction: on the snapshot that the condition was parsed for.
+        engine: reads the files.
+        where: the condition.
+    """
+    snapshot = transaction.snapshot
+    assert snapshot is not None  # noqa: S101  its files were selected
+
+    def selects(added: Sequence[AddFile]) -> bool:
+        plan = read_plan(snapshot, file_table(added), where)
+        return any(True for _ in engine.find_matches(plan))
+
+    return selects
 
 
 def _merges_on_read(transaction: Transaction) -> bool:

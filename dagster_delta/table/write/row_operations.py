@@ -17,6 +17,7 @@ from dagster_delta.engines.plans import Assignment
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.row_selection import select_rows
 from dagster_delta.table.write.app_transactions import ApplicationRecord
+from dagster_delta.table.write.conflict_retries import ConflictRetries, run_with_retries
 from dagster_delta.table.write.row_changes import RowChangeCounts, change_rows, refuse_append_only
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
@@ -39,6 +40,7 @@ def delete_rows(
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
     record: ApplicationRecord = _NO_RECORD,
+    retries: ConflictRetries,
 ) -> CommitResult:
     """Remove the rows for which a predicate is true.
 
@@ -50,15 +52,21 @@ def delete_rows(
         clock: milliseconds since the epoch.
         commit_info: of the caller.
         record: applications that get on with it.
+        retries: limits of the attempts.
 
     Raises:
         InvalidArgument, SchemaMismatch, UnsupportedExpression, UnsupportedFeature, CommitConflict:
             nothing was committed, and no file is left behind where the store allows.
         CommitStateUnknown: the store would not say.
     """
-    operation = _RowOperation.begin("DELETE", Transaction(store, snapshot, clock=clock), where)
     parameters = {"predicate": ["true" if where is None else where]}
-    return operation.run((), engine or operation.engine_of(()), parameters, commit_info, record)
+
+    def delete(snapshot: Snapshot) -> CommitResult:
+        operation = _RowOperation.begin("DELETE", Transaction(store, snapshot, clock=clock), where)
+        chosen = engine or operation.engine_of(())
+        return operation.run((), chosen, parameters, commit_info, record)
+
+    return run_with_retries(delete, snapshot, retries)
 
 
 def update_rows(
@@ -71,6 +79,7 @@ def update_rows(
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
     record: ApplicationRecord = _NO_RECORD,
+    retries: ConflictRetries,
 ) -> CommitResult:
     """Give the rows for which a predicate is true new values.
 
@@ -83,30 +92,21 @@ def update_rows(
         clock: milliseconds since the epoch.
         commit_info: of the caller.
         record: applications that get on with it.
+        retries: limits of the attempts.
 
     Raises:
         InvalidCast, ConstraintViolation: a new value is no value of its column.
         InvalidArgument, SchemaMismatch, UnsupportedExpression, UnsupportedFeature, CommitConflict,
         CommitStateUnknown: see `delete_rows`.
     """
-    from dagster_delta.engines.statements.assignments import parse_assignments
-    from dagster_delta.engines.statements.default_keyword import resolve_defaults
-    from dagster_delta.sql.moments import at_statement
-
-    operation = _RowOperation.begin("UPDATE", Transaction(store, snapshot, clock=clock), where)
-    configuration, schema = snapshot.configuration, snapshot.schema
-    moment = dt.datetime.now(dt.UTC)
-    dated = {
-        name: at_statement(sql, schema, moment) if isinstance(sql, str) else sql
-        for name, sql in values.items()
-    }
-    assignments = parse_assignments(resolve_defaults(dated, configuration, schema), schema)
-    engine = engine or operation.engine_of(assignments)
-    if engine.casts_values:
-        resolved = resolve_defaults(dated, configuration, schema, embedded=False)
-        assignments = parse_assignments(resolved, schema, casts=False)
     parameters = {"predicate": [] if where is None else [where]}
-    return operation.run(assignments, engine, parameters, commit_info, record)
+
+    def update(snapshot: Snapshot) -> CommitResult:
+        operation = _RowOperation.begin("UPDATE", Transaction(store, snapshot, clock=clock), where)
+        assignments, chosen = operation.assign(values, engine)
+        return operation.run(assignments, chosen, parameters, commit_info, record)
+
+    return run_with_retries(update, snapshot, retries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,27 @@ class _RowOperation:
             expression = parse_filter(where, snapshot.schema, dt.datetime.now(dt.UTC))
             check_repeatable(expression, f"the condition of {name}")
         return cls(name, transaction, snapshot, expression, started)
+
+    def assign(
+        self, values: Mapping[str, str], engine: Engine | None
+    ) -> tuple[tuple[Assignment, ...], Engine]:
+        """The new values, typed, and the engine that computes them."""
+        from dagster_delta.engines.statements.assignments import parse_assignments
+        from dagster_delta.engines.statements.default_keyword import resolve_defaults
+        from dagster_delta.sql.moments import at_statement
+
+        configuration, schema = self.snapshot.configuration, self.snapshot.schema
+        moment = dt.datetime.now(dt.UTC)
+        dated = {
+            name: at_statement(sql, schema, moment) if isinstance(sql, str) else sql
+            for name, sql in values.items()
+        }
+        assignments = parse_assignments(resolve_defaults(dated, configuration, schema), schema)
+        engine = engine or self.engine_of(assignments)
+        if engine.casts_values:
+            resolved = resolve_defaults(dated, configuration, schema, embedded=False)
+            assignments = parse_assignments(resolved, schema, casts=False)
+        return assignments, engine
 
     def run(
         self,

@@ -17,6 +17,7 @@ from dagster_delta.errors import InvalidArgument, InvalidCast, UnsupportedFeatur
 from dagster_delta.protocol.features.column_values import inserted_values
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import StructType
+from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.sql.expressions import SqlExpression
 from dagster_delta.sql.filters import parse_filter
 from dagster_delta.sql.repeatability import check_repeatable
@@ -24,6 +25,7 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.row_selection import read_plan, select_rows
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.committer import Conflicted
+from dagster_delta.table.write.conflict_retries import Attempts, ConflictRetries
 from dagster_delta.table.write.file_actions import file_table
 from dagster_delta.table.write.planning import (
     WriteOptions,
@@ -37,7 +39,7 @@ from dagster_delta.table.write.replacement import (
     replace_matching_partitions,
     replace_partitions,
 )
-from dagster_delta.table.write.row_changes import change_rows
+from dagster_delta.table.write.row_changes import change_rows, selection
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ class RowWrite:
     written: WriteResult | None = field(default=None, init=False)
     _engine: Engine | None = field(default=None, init=False)
     _data_schema: StructType | None = field(default=None, init=False)
+    _configuration: TableConfiguration | None = field(default=None, init=False)
+    """What the files were written for."""
 
     @classmethod
     def begin(
@@ -116,19 +120,59 @@ class RowWrite:
             return done
         configuration = self._stage_configuration()
         written = self._write_rows(configuration)
-        return self._commit(configuration, {"mode": "Append"}, metrics=_metrics(written))
+        outcome = self._commit(configuration, {"mode": "Append"}, metrics=_metrics(written))
+        if isinstance(outcome, Conflicted):
+            self.transaction.created_files.delete()
+            raise outcome.conflict.to_error(table=self.store.location.uri)
+        return outcome
 
-    def overwrite(self, where: str | None) -> CommitResult:
+    def overwrite(self, where: str | None, retries: ConflictRetries) -> CommitResult:
         """Add the rows in place of others. Raises as `overwrite_rows` says."""
+        attempts = Attempts(retries)
+        while True:
+            outcome = self._try_overwrite(where)
+            if not isinstance(outcome, Conflicted):
+                return attempts.counted(outcome)
+            with self.transaction.created_files:
+                newest = self._where_files_fit()
+            if newest is None or not attempts.may_repeat(outcome.conflict.kind):
+                self.transaction.created_files.delete()
+                raise attempts.describe(outcome.conflict.to_error(table=self.store.location.uri))
+            self._move_to(newest)
+
+    def _where_files_fit(self) -> Snapshot | None:
+        """The newest version, where the files that are written already are right for it as well."""
+        planned_on = self.transaction.snapshot
+        if planned_on is None or self.written is None:
+            return None
+        newest = planned_on.update()
+        is_same = (newest.protocol, newest.metadata) == (planned_on.protocol, planned_on.metadata)
+        return newest if is_same else None
+
+    def _move_to(self, snapshot: Snapshot) -> None:
+        """Plan the rest of the write on another version, with the files that are written."""
+        assert self.written is not None  # noqa: S101  the caller looked
+        paths = [decode_path(each.path) for each in self.written.files]
+        self.transaction.created_files.delete(keep=paths)
+        created = self.transaction.created_files
+        with created:
+            transaction = Transaction(self.store, snapshot, clock=self.clock)
+            transaction.created_files = created
+            for each in self.options.progress:
+                transaction.advance_application(each)
+        self.transaction = transaction
+
+    def _try_overwrite(self, where: str | None) -> CommitResult | Conflicted:
         if (done := self.options.record.found_done(self.transaction.snapshot)) is not None:
+            self.transaction.created_files.delete()
             return done
-        configuration = self._stage_configuration()
         parameters: dict[str, object] = {"mode": "Overwrite"}
         if where == DYNAMIC:
             parameters["isDynamicPartitionOverwrite"] = True
         elif where is not None:
             parameters["predicate"] = where
         with self.transaction.created_files:
+            configuration = self._stage_configuration()
             metrics = self._stage_overwrite(configuration, where)
         return self._commit(configuration, parameters, metrics=metrics)
 
@@ -194,7 +238,9 @@ class RowWrite:
         if not selected.files.num_rows:
             transaction.depend_on(selected.reads)
             return _metrics(written) | {"numRemovedFiles": 0, "numRemovedBytes": 0}
-        counts = change_rows(transaction, selected, engine)
+        counts = change_rows(
+            transaction, selected, engine, selects=selection(transaction, engine, expression)
+        )
         if counts.num_change_files:
             # As soon as a commit has change data files, they alone are the feed.
             plan = read_plan(snapshot, file_table(written.files), None, configuration)
@@ -254,11 +300,12 @@ class RowWrite:
     def _stage_configuration(self) -> TableConfiguration:
         snapshot = self.transaction.snapshot
         current = None if snapshot is None else snapshot.configuration
-        if self.planned is None:
-            planned = self.plan_configuration(self.data_schema)
-        else:
-            # Columns that the write adds have the names and ids that the files were written with.
+        # Columns that the write adds have the names and ids that the files were written with.
+        if self.planned is not None:
             planned = self.planned.spec.configuration
+        else:
+            planned = self._configuration or self.plan_configuration(self.data_schema)
+        self._configuration = planned
         if self.options.cluster_by is not None:
             planned = self._stage_clustering(planned, self.options.cluster_by)
         if planned != current:
@@ -297,7 +344,9 @@ class RowWrite:
     def _write_rows(
         self, configuration: TableConfiguration, check: Sequence[Constraint] = ()
     ) -> WriteResult:
-        written = self.written or self._write_data(configuration, check)
+        if self.written is None:
+            self.written = self._write_data(configuration, check)
+        written = self.written
         self.transaction.stage_written(written.files)
         self.transaction.stage_high_water_marks(written.high_water_marks)
         return written
@@ -319,7 +368,7 @@ class RowWrite:
         parameters: dict[str, object],
         *,
         metrics: dict[str, int | str],
-    ) -> CommitResult:
+    ) -> CommitResult | Conflicted:
         parameters["partitionBy"] = list(configuration.partition_columns)
         if self.options.idempotency is not None:
             self.transaction.record_application(*self.options.idempotency)
@@ -339,9 +388,9 @@ class RowWrite:
                 done = self.options.record.found_done(self.transaction.snapshot)
                 if done is None:
                     continue
-            self.transaction.created_files.delete()
             if done is None:
-                raise outcome.conflict.to_error(table=self.store.location.uri)
+                return outcome
+            self.transaction.created_files.delete()
             return done
 
     def _joins_created_table(

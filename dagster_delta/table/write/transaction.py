@@ -6,9 +6,9 @@ Spec: Delta Log Entries; Transaction Identifiers; Domain Metadata.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from dagster_delta.clock import Clock, now_ms
 from dagster_delta.errors import (
@@ -37,54 +37,36 @@ from dagster_delta.protocol.features.row_tracking import (
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_writer import CommitContents
 from dagster_delta.protocol.log.conflict_checker import (
-    IsolationLevel,
     ReadScope,
     TransactionFacts,
+    isolation_level,
 )
 from dagster_delta.protocol.log.pending_actions import PendingActions
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
+from dagster_delta.table.log.reader import read_checksum_after
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
-from dagster_delta.table.write.committer import CommitRequest, Conflicted, commit_with_retry
+from dagster_delta.table.write.commit_result import AppTransaction, CommitResult
+from dagster_delta.table.write.committer import (
+    CommitRequest,
+    Committed,
+    Conflicted,
+    commit_with_retry,
+)
+from dagster_delta.table.write.row_conflicts import (
+    RowChange,
+    unite_row_changes,
+    vector_files,
+    winners_of_rows,
+)
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["AppTransaction", "CommitResult", "Transaction"]
+__all__ = ["AppTransaction", "CommitResult", "SelectsRows", "Transaction"]
 
-
-@dataclass(frozen=True, slots=True)
-class CommitResult:
-    """What one commit did."""
-
-    version: int
-    """Version the commit made; for a skipped one, the version at which it was found done."""
-    metrics: Mapping[str, int | str]
-    """Operation metrics by the names of commitInfo: `numFiles`, `numOutputRows`, …"""
-    snapshot: Snapshot
-    """The table at that version."""
-    skipped: bool = False
-    """True when nothing was written: the application's transaction had been committed before, or no
-    row was to be changed."""
-    compacted_version: int | None = None
-    """The version in which the table's small files were compacted after it, where that was due
-    (`delta.autoOptimize.autoCompact`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class AppTransaction:
-    """How far an application gets with a commit, and how far it has to be before.
-
-    Spec: Transaction Identifiers.
-    """
-
-    app_id: str
-    version: int
-    """Recorded by the commit."""
-    after: int | None
-    """What the table says so far; None where it says nothing. Another number means that somebody
-    else has done a part of the work already."""
+SelectsRows = Callable[[Sequence[AddFile]], bool]
 
 
 @dataclass(slots=True)
@@ -109,6 +91,7 @@ class Transaction:
     new_id: Callable[[], str] = lambda: str(uuid.uuid4())
     _staged: TableConfiguration | None = field(default=None, init=False)
     _reads: ReadScope = field(default_factory=ReadScope, init=False)
+    _selects: SelectsRows | None = field(default=None, init=False)
     _adds: list[AddFile] = field(default_factory=list, init=False)
     _removes: list[RemoveFile] = field(default_factory=list, init=False)
     _change_files: list[AddCDCFile] = field(default_factory=list, init=False)
@@ -179,9 +162,15 @@ class Transaction:
             # Spec: delta.identity.highWaterMark is updated when the write commits.
             self.stage_configuration(advance_high_water_marks(self.configuration, marks))
 
-    def depend_on(self, reads: ReadScope) -> None:
-        """Declare which part of the table the change depends on, replacing what was declared."""
-        self._reads = reads
+    def depend_on(self, reads: ReadScope, *, selects: SelectsRows | None = None) -> None:
+        """Declare which part of the table the change depends on, replacing what was declared.
+
+        Args:
+            reads: that part.
+            selects: for a change of single rows, whether new files that it may depend on hold a row
+                that it would have selected; it then conflicts only with changes of the same rows.
+        """
+        self._reads, self._selects = reads, selects
 
     def stage_written(self, files: Iterable[AddFile]) -> None:
         """Add data files that were written for this change and are deleted if it fails."""
@@ -323,9 +312,25 @@ class Transaction:
             StorageFailure: see `commit`.
         """
         metrics = dict(metrics or {})
+        while True:
+            outcome = self._put(operation, parameters or {}, metrics, user_info or {})
+            if isinstance(outcome, Committed):
+                newest = follow_commit(self.store, self.snapshot, outcome.commits, clock=self.clock)
+                return CommitResult(outcome.version, metrics, newest)
+            with self.created_files:
+                if not self._unite_with(outcome):
+                    return outcome
+
+    def _put(
+        self,
+        operation: str,
+        parameters: Mapping[str, object],
+        metrics: Mapping[str, int | str],
+        user_info: Mapping[str, object],
+    ) -> Committed | Conflicted:
         created = self.created_files.paths
         try:
-            request = self._request(operation, parameters or {}, metrics, user_info or {})
+            request = self._request(operation, parameters, metrics, user_info)
             # From here on the log may refer to them, whatever is raised.
             self.created_files.release()
             outcome = commit_with_retry(self.store, request, clock=self.clock)
@@ -341,9 +346,26 @@ class Transaction:
             raise
         if isinstance(outcome, Conflicted):
             self.created_files.add(created)
-            return outcome
-        snapshot = follow_commit(self.store, self.snapshot, outcome.commits, clock=self.clock)
-        return CommitResult(outcome.version, metrics, snapshot)
+        return outcome
+
+    def _unite_with(self, lost: Conflicted) -> bool:
+        """Whether a change of single rows was moved on top of commits about other rows."""
+        if self.snapshot is None or self._selects is None or self._staged is not None:
+            return False
+        winners = winners_of_rows(lost, self._facts(self._contents()))
+        if winners is None:
+            return False
+        change = RowChange(self._adds, self._removes, self._reads, self._selects)
+        united = unite_row_changes(self.store, self.configuration, change, winners)
+        if united is None:
+            return False
+        checksum = read_checksum_after(self.store, self.snapshot.checksum, lost.commits)
+        self.snapshot = self.snapshot.advance(lost.commits, checksum=checksum)
+        superseded = set(vector_files(self._adds)) - set(vector_files(united.adds))
+        self.created_files.delete(keep=set(self.created_files.paths) - superseded)
+        self.created_files.add(united.new_files)
+        self._adds, self._removes = list(united.adds), list(united.removes)
+        return True
 
     def rebase_on(self, snapshot: Snapshot) -> Transaction:
         """The same change planned on another snapshot, without its configuration change.
@@ -455,7 +477,7 @@ class Transaction:
         return TransactionFacts(
             protocol=old.protocol if old else None,
             metadata=old.metadata if old else None,
-            isolation_level=_isolation_level(self.configuration, contents),
+            isolation_level=isolation_level(self.configuration, contents),
             reads=self._reads,
             removed_paths=frozenset(each.path for each in contents.removes),
             changes_metadata=contents.metadata is not None,
@@ -477,14 +499,3 @@ class Transaction:
             return not change_files and survives_column_change(mine, winner, contents.adds)
 
         return survives
-
-
-def _isolation_level(configuration: TableConfiguration, contents: CommitContents) -> IsolationLevel:
-    changes = [add.data_change for add in contents.adds]
-    changes += [remove.data_change for remove in contents.removes]
-    if changes and not any(changes) and contents.metadata is None:
-        # Rows that only move between files are the same under every order of the commits.
-        return "SnapshotIsolation"
-    if "delta.isolationLevel" not in configuration.metadata.configuration:
-        return "WriteSerializable"
-    return cast("IsolationLevel", configuration.properties.isolation_level)

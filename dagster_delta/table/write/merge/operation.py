@@ -23,6 +23,7 @@ from dagster_delta.sql.filters import refuse_quoted_columns
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.scratch_directory import scratch_directory
 from dagster_delta.table.read.row_selection import SelectedRows, read_plan
+from dagster_delta.table.write.conflict_retries import run_with_retries
 from dagster_delta.table.write.merge.outcome import MergeOutcome, MergeTimes, commit_merge
 from dagster_delta.table.write.merge.schema_change import merged_configuration
 from dagster_delta.table.write.merge.scope import MergeScope, matching_predicate
@@ -58,27 +59,44 @@ def merge_rows(
             nothing was committed, and no file is left behind where the store allows.
         CommitStateUnknown: the store would not say.
     """
-    times = MergeTimes(time.perf_counter())
-    transaction = Transaction(store, snapshot, clock=clock)
+    started = time.perf_counter()
+    _begin(store, snapshot, statement, clock)
     if (done := statement.record.found_done(snapshot)) is not None:
         return done
-    statement.record.stage(transaction)
-    if any(each.action != "insert" for each in statement.clauses):
-        refuse_append_only(transaction, "this MERGE")
     engine = engine_for(statement.source, statement.engine)
     with scratch_directory("merge-") as directory:
+        # Read once, whatever the number of attempts: a stream or a query may answer otherwise.
         source = engine.merge_source(statement.source, directory, store=store)
-        try:
-            merge = _Merge.parse(engine, snapshot, statement, source)
-        except UnsupportedExpression:
-            chosen = statement.engine is not None or engine.casts_values
-            able = None if chosen else universal_engine(store)
-            if able is None:
-                raise
-            source = able.merge_source(source, directory, store=store)
-            merge = _Merge.parse(able, snapshot, statement, source)
-        outcome = merge.run(transaction, times)
-        return commit_merge(transaction, snapshot, statement, outcome, merge.engine, times)
+
+        def merge(snapshot: Snapshot) -> CommitResult:
+            nonlocal engine, source
+            times = MergeTimes(started)
+            transaction = _begin(store, snapshot, statement, clock)
+            if (done := statement.record.found_done(snapshot)) is not None:
+                return done
+            statement.record.stage(transaction)
+            try:
+                merge = _Merge.parse(engine, snapshot, statement, source)
+            except UnsupportedExpression:
+                chosen = statement.engine is not None or engine.casts_values
+                able = None if chosen else universal_engine(store)
+                if able is None:
+                    raise
+                engine, source = able, able.merge_source(source, directory, store=store)
+                merge = _Merge.parse(engine, snapshot, statement, source)
+            outcome = merge.run(transaction, times)
+            return commit_merge(transaction, snapshot, statement, outcome, engine, times)
+
+        return run_with_retries(merge, snapshot, statement.retries)
+
+
+def _begin(
+    store: ObjectStore, snapshot: Snapshot, statement: MergeStatement, clock: Clock
+) -> Transaction:
+    transaction = Transaction(store, snapshot, clock=clock)
+    if any(each.action != "insert" for each in statement.clauses):
+        refuse_append_only(transaction, "this MERGE")
+    return transaction
 
 
 @dataclass(frozen=True, slots=True)

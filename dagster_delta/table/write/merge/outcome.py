@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dagster_delta.engines.engine import Engine
 from dagster_delta.engines.statements.merge_clauses import MergeClause
 from dagster_delta.engines.statements.merge_plan import MergedRows
+from dagster_delta.protocol.actions import AddFile
 from dagster_delta.table.read.row_selection import SelectedRows
 from dagster_delta.table.write.merge.statement import MergeStatement
 from dagster_delta.table.write.row_changes import RowChangeCounts, change_rows
@@ -85,7 +86,28 @@ def stage_merge(transaction: Transaction, outcome: MergeOutcome, engine: Engine)
     transaction.declare_row_ids_kept()
     if not outcome.selected.files.num_rows:
         return RowChangeCounts()
-    return change_rows(transaction, outcome.selected, engine, records_changes=False)
+    return change_rows(
+        transaction,
+        outcome.selected,
+        engine,
+        records_changes=False,
+        selects=_may_match if _changes_all_matches(outcome.clauses) else None,
+    )
+
+
+def _may_match(added: Sequence[AddFile]) -> bool:
+    # Who adds rows that may match, by their statistics, is not compared with the source again.
+    return bool(added)
+
+
+def _changes_all_matches(clauses: Sequence[MergeClause]) -> bool:
+    """Whether no row decides what the MERGE does without being changed by it: a row of the source
+    is not inserted where a row of the table matches, even if that stays as it is.
+    """
+    if not any(clause.text.kind == "not_matched" for clause in clauses):
+        return True
+    matched = [clause for clause in clauses if clause.text.kind == "matched"]
+    return not matched or any(clause.condition is None for clause in matched)
 
 
 def commit_merge(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dagster_delta.engines.plans import Constraint
@@ -16,6 +16,7 @@ from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.sql.moments import at_statement
 from dagster_delta.table.write.app_transactions import ApplicationRecord
+from dagster_delta.table.write.conflict_retries import ConflictRetries
 from dagster_delta.table.write.transaction import AppTransaction
 
 __all__ = ["MergeSchemaMode", "MergeStatement"]
@@ -46,6 +47,8 @@ class MergeStatement:
     """`arrow` or `spark`; None lets source and expressions decide."""
     schema_mode: MergeSchemaMode = "strict"
     """Whether columns of the source that the table lacks are added to it."""
+    retries: ConflictRetries = field(default_factory=ConflictRetries)
+    """Limits of the attempts."""
 
     def __post_init__(self) -> None:
         if self.schema_mode not in ("strict", "merge"):

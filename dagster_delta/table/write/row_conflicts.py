@@ -1,0 +1,204 @@
+"""Two changes of different rows of one file: both are committed, by uniting their deletion vectors.
+
+A change that hides rows by deletion vectors and writes their new values to other files says nothing
+of the rows that it leaves alone. If the winner of a race hid other rows of the same files, and
+added none that this change would have selected, then this change on top of the winner selects the
+same rows, and only the vectors have to be united.
+
+Spec: Deletion Vectors; Add File and Remove File (a file is replaced by itself with another vector).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+from pyroaring import BitMap64
+
+from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
+from dagster_delta.errors import ConcurrentAppend, ConcurrentDeleteDelete, ConcurrentDeleteRead
+from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
+from dagster_delta.protocol.log.conflict_checker import (
+    ReadScope,
+    TransactionFacts,
+    check_conflicts,
+    is_blind_append,
+)
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.values.arrow_columns import string_column
+from dagster_delta.protocol.values.partition_values import decode_path
+from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.write.committer import Conflicted
+from dagster_delta.table.write.deletion_vector_files import store_deletion_vectors
+
+__all__ = ["RowChange", "UnitedChange", "unite_row_changes", "vector_files", "winners_of_rows"]
+
+_ABOUT_ROWS = (ConcurrentAppend, ConcurrentDeleteDelete, ConcurrentDeleteRead)
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """The actions of a change that hides rows, and what it depends on."""
+
+    adds: Sequence[AddFile]
+    removes: Sequence[RemoveFile]
+    reads: ReadScope
+    selects: Callable[[Sequence[AddFile]], bool]
+    """Whether new files, all of which `reads.may_hold`, hold a row that the change selects."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitedChange:
+    """The same change on top of the winners."""
+
+    adds: tuple[AddFile, ...]
+    removes: tuple[RemoveFile, ...]
+    new_files: tuple[str, ...]
+    """Files that were made for the vectors, relative to the table root."""
+
+
+def unite_row_changes(
+    store: ObjectStore,
+    configuration: TableConfiguration,
+    change: RowChange,
+    winners: Iterable[CommitActions],
+) -> UnitedChange | None:
+    """The change on top of the winners, or None if they are about the same rows or whole files.
+
+    Args:
+        store: store of the table.
+        configuration: of the table, which no winner has changed.
+        change: what lost the race.
+        winners: the commits since the version it was planned on, in order.
+
+    Raises:
+        CorruptDeletionVector, DataFileMissing, InvalidTable, StorageFailure: of a vector, or of a
+            new file that had to be read.
+    """
+    if change.reads.whole_table:
+        return None
+    hidden = _HiddenRows(store)
+    removed = {remove.path: remove for remove in change.removes}
+    latest: dict[str, AddFile] = {}
+    for winner in winners:
+        added = {add.path: add for add in winner.adds}
+        for remove in winner.removes:
+            add = added.pop(remove.path, None)
+            if add is not None and not hidden.grow(remove, add):
+                return None
+            if remove.path in removed and add is not None:
+                latest[remove.path] = add
+            elif remove.path in removed or remove.path in change.reads.paths:
+                return None
+        if _adds_selected_rows(change, winner, list(added.values())):
+            return None
+    return _united(store, configuration, change, latest, hidden)
+
+
+def winners_of_rows(lost: Conflicted, facts: TransactionFacts) -> list[CommitActions] | None:
+    """The commits that won, oldest first; None if more than rows is between them and the change.
+
+    Args:
+        lost: the conflict.
+        facts: of the change.
+    """
+    if facts.isolation_level != "WriteSerializable" or lost.conflict.kind not in _ABOUT_ROWS:
+        return None
+    winners = [decode_commit(data, version=version) for version, data in lost.commits]
+    if any(winner.protocol or winner.metadata for winner in winners):
+        return None
+    others = replace(facts, reads=ReadScope(), removed_paths=frozenset())
+    return winners if check_conflicts(others, winners) is None else None
+
+
+def vector_files(adds: Iterable[AddFile]) -> Iterator[str]:
+    """Files of the deletion vectors that some adds name, relative to the table root."""
+    for add in adds:
+        vector = add.deletion_vector
+        if vector is not None and vector.storage_type != "i":
+            yield deletion_vector_path(vector)
+
+
+def _adds_selected_rows(change: RowChange, winner: CommitActions, added: list[AddFile]) -> bool:
+    if is_blind_append(winner):
+        # It counts as if it had come later, as in `conflict_checker`.
+        return False
+    may_hold = change.reads.may_hold
+    found = [] if may_hold is None else [add for add in added if may_hold(add)]
+    if any(add.deletion_vector is not None for add in found):
+        return True
+    return bool(found) and change.selects(found)
+
+
+def _united(
+    store: ObjectStore,
+    configuration: TableConfiguration,
+    change: RowChange,
+    latest: Mapping[str, AddFile],
+    hidden: _HiddenRows,
+) -> UnitedChange | None:
+    removed = {remove.path: remove for remove in change.removes}
+    mine = {add.path: add for add in change.adds if add.path in latest}
+    vectors: dict[str, BitMap64] = {}
+    for path, theirs in latest.items():
+        if path not in mine:
+            return None  # every row of the file was to leave, those of the winner among them
+        before = hidden.rows(removed[path].deletion_vector, path)
+        selected = hidden.rows(mine[path].deletion_vector, path) - before
+        taken = hidden.rows(theirs.deletion_vector, path)
+        if selected & taken:
+            return None
+        vectors[path] = taken | selected
+    emptied = {path for path, rows in vectors.items() if len(rows) == _num_rows(latest[path])}
+    kept = [path for path in vectors if path not in emptied]
+    stored = store_deletion_vectors(store, configuration, [vectors[path] for path in kept])
+    descriptors = dict(zip(kept, stored.descriptors, strict=True))
+    adds = tuple(
+        _hiding(latest[add.path], descriptors[add.path]) if add.path in descriptors else add
+        for add in change.adds
+        if add.path not in emptied
+    )
+    removes = tuple(_removal(remove, latest.get(remove.path)) for remove in change.removes)
+    return UnitedChange(adds, removes, stored.paths)
+
+
+def _hiding(add: AddFile, descriptor: DeletionVectorDescriptor) -> AddFile:
+    return msgspec.structs.replace(add, deletion_vector=descriptor, data_change=True)
+
+
+def _removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:
+    # Spec: a remove names the vector of the logical file that it removes.
+    if theirs is None:
+        return remove
+    return msgspec.structs.replace(remove, deletion_vector=theirs.deletion_vector)
+
+
+def _num_rows(add: AddFile) -> int | None:
+    counts = parse_statistics_json(string_column([add.stats]), ())["num_records"]
+    count: int | None = counts[0].as_py()
+    return count
+
+
+class _HiddenRows:
+    """The rows that deletion vectors hide, each vector loaded once."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._loader = DeletionVectorLoader(store)
+        self._known: dict[str, BitMap64] = {}
+
+    def rows(self, descriptor: DeletionVectorDescriptor | None, path: str) -> BitMap64:
+        if descriptor is None:
+            return BitMap64()
+        key = descriptor.unique_id
+        if key not in self._known:
+            self._known[key] = self._loader.load(descriptor, data_file=decode_path(path))
+        return self._known[key]
+
+    def grow(self, remove: RemoveFile, add: AddFile) -> bool:
+        """Whether a file was replaced by itself with no row shown that had been hidden."""
+        before = self.rows(remove.deletion_vector, remove.path)
+        return before <= self.rows(add.deletion_vector, add.path)

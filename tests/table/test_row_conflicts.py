@@ -1,0 +1,296 @@
+"""Statements of several writers on one table: which of them succeed, and with which rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_delta import DeltaTable
+from dagster_delta.errors import (
+    CommitConflict,
+    CommitStateUnknown,
+    ConcurrentAppend,
+    ConcurrentDeleteRead,
+    ConcurrentTransaction,
+    InvalidArgument,
+)
+from dagster_delta.protocol.actions import AddFile, RemoveFile
+from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
+from dagster_delta.protocol.log.commit_file import decode_commit
+from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.table.write import deletion_vector_files
+from dagster_delta.table.write.conflict_retries import ConflictRetries
+from dagster_delta.testing.faulty_store import Fault, FaultyStore
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+ROWS_PER_FILE = 10
+
+Statement = Callable[..., Any]
+
+
+def rows(*ids: int, value: str = "") -> pa.Table:
+    texts = [value or f"v{number}" for number in ids]
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(texts, pa.string())})
+
+
+def make(properties: dict[str, str], *, num_files: int = 2) -> MemoryStore:
+    store = MemoryStore()
+    table = DeltaTable("", store=store, must_exist=False)
+    for number in range(num_files):
+        start = number * ROWS_PER_FILE
+        table.append(rows(*range(start, start + ROWS_PER_FILE)), properties=properties)
+    return store
+
+
+def values(store: MemoryStore) -> dict[int, str]:
+    found = DeltaTable("", store=store).snapshot().scan().to_arrow().to_pylist()
+    assert len({row["id"] for row in found}) == len(found)
+    return {row["id"]: row["v"] for row in found}
+
+
+def files(store: MemoryStore) -> set[str]:
+    return {each.path for each in store.list_from("") if "_delta_log" not in each.path}
+
+
+def referenced(store: MemoryStore) -> set[str]:
+    """Files that some version of the log refers to."""
+    found = set()
+    for each in store.list_from("_delta_log/"):
+        if not each.path.endswith(".json"):
+            continue
+        actions = decode_commit(store.read(each.path), version=0)
+        logical: list[AddFile | RemoveFile] = [*actions.adds, *actions.removes]
+        found |= {each.path for each in logical} | {each.path for each in actions.cdc}
+        vectors = [each.deletion_vector for each in logical if each.deletion_vector is not None]
+        found |= {deletion_vector_path(each) for each in vectors if each.storage_type != "i"}
+    return found
+
+
+def interrupted(store: MemoryStore, *actions: Callable[[DeltaTable], Any]) -> DeltaTable:
+    """A handle into whose next commits somebody else gets first, each time with another action."""
+    waiting = list(actions)
+
+    def rival(operation: str, path: str) -> None:
+        if operation == "put_if_absent" and path.endswith(".json") and waiting:
+            waiting.pop(0)(DeltaTable("", store=store))
+
+    return DeltaTable("", store=FaultyStore(store, before_call=rival))
+
+
+def delete(table: DeltaTable, row: int, **options: Any) -> Any:
+    return table.delete(f"id = {row}", **options)
+
+
+def update(table: DeltaTable, row: int, **options: Any) -> Any:
+    return table.update({"v": "concat(v, '+')"}, f"id = {row}", **options)
+
+
+def merge(table: DeltaTable, row: int, **options: Any) -> Any:
+    return (
+        table.merge(rows(row, value=f"m{row}"), "t.id = s.id", **options)
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .execute()
+    )
+
+
+def overwrite(table: DeltaTable, row: int, **options: Any) -> Any:
+    return table.overwrite(rows(row, value=f"o{row}"), where=f"id = {row}", **options)
+
+
+def after(statement: Statement, row: int, found: dict[int, str]) -> dict[int, str]:
+    """What a statement makes of the rows, by a model of one line each."""
+    changed: dict[Statement, dict[int, str]] = {
+        delete: {},
+        update: {row: found[row] + "+"} if row in found else {},
+        merge: {row: f"m{row}"},
+        overwrite: {row: f"o{row}"},
+    }
+    return {**{key: text for key, text in found.items() if key != row}, **changed[statement]}
+
+
+STATEMENTS = (delete, update, merge, overwrite)
+APART = {"same row": (4, 4), "same file": (4, 6), "apart": (4, 16)}
+
+
+@pytest.mark.parametrize("properties", [{}, VECTORS], ids=["rewritten", "vectors"])
+@pytest.mark.parametrize("distance", APART)
+@pytest.mark.parametrize(("mine", "theirs"), itertools.product(STATEMENTS, STATEMENTS))
+def test_statements_of_two_writers_both_succeed_in_the_order_of_their_versions(
+    mine: Statement, theirs: Statement, distance: str, properties: dict[str, str]
+) -> None:
+    my_row, their_row = APART[distance]
+    store = make(properties)
+    start = values(store)
+    table = interrupted(store, lambda other: theirs(other, their_row))
+    result = mine(table, my_row)
+    assert values(store) == after(mine, my_row, after(theirs, their_row, start))
+    if not result.skipped:
+        assert result.version == 3
+    assert referenced(store) == files(store)  # nothing is left of the first attempt
+
+
+@pytest.mark.parametrize(("mine", "theirs"), itertools.product(STATEMENTS, STATEMENTS))
+def test_changes_of_different_rows_of_one_file_need_no_second_attempt(
+    mine: Statement, theirs: Statement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion_vector_files, "INLINE_BYTES", 0)
+    store = make(VECTORS)
+    start = values(store)
+    table = interrupted(store, lambda other: theirs(other, 6), lambda other: theirs(other, 7))
+    # A merge is not matched with new files again, so that it takes those of the winner for its own
+    # where their statistics do not keep them apart: here they do.
+    result = mine(table, 4, on_conflict="fail")
+    assert result.attempts == 1
+    assert result.version == 4
+    assert values(store) == after(mine, 4, after(theirs, 7, after(theirs, 6, start)))
+    assert referenced(store) == files(store)
+    assert DeltaTable("", store=store).snapshot().num_records == len(values(store))
+
+
+@pytest.mark.parametrize("mine", STATEMENTS)
+def test_changes_of_one_row_conflict_where_that_is_asked_for(mine: Statement) -> None:
+    store = make(VECTORS)
+    before = files(store)
+    table = interrupted(store, lambda other: update(other, 4))
+    with pytest.raises((ConcurrentAppend, ConcurrentDeleteRead)):
+        mine(table, 4, on_conflict="fail")
+    assert values(store)[4] == "v4+"
+    assert len(files(store) - before) == 1  # the winner's
+
+
+def test_a_file_that_both_empty_leaves_the_table() -> None:
+    store = make(VECTORS, num_files=1)
+    table = interrupted(store, lambda other: other.delete("id < 5"))
+    assert table.delete("id >= 5", on_conflict="fail").attempts == 1
+    snapshot = DeltaTable("", store=store).snapshot()
+    assert (snapshot.num_files, snapshot.num_records) == (0, 0)
+
+
+def test_a_row_that_the_winner_moves_into_the_selection_is_found() -> None:
+    store = make(VECTORS)
+    table = interrupted(store, lambda other: other.update({"v": "'x'"}, "id = 6"))
+    result = table.update({"v": "'y'"}, "id = 4 OR v = 'x'")
+    assert result.attempts == 2
+    assert (values(store)[4], values(store)[6]) == ("y", "y")
+
+
+def test_a_new_row_that_the_winner_adds_out_of_the_selection_needs_no_second_attempt() -> None:
+    store = make(VECTORS)
+    # The statistics of the new file hold 4 as well, so only its rows say that none is selected.
+    table = interrupted(store, lambda other: other.update({"v": "'x'"}, "id IN (3, 5)"))
+    assert table.delete("id = 4", on_conflict="fail").attempts == 1
+    assert 4 not in values(store)
+
+
+def test_a_file_that_was_compacted_meanwhile_is_planned_again() -> None:
+    store = make(VECTORS, num_files=3)
+    table = interrupted(store, lambda other: other.optimize())
+    assert table.delete("id = 4").attempts == 2
+    assert 4 not in values(store)
+
+
+def test_a_merge_that_inserts_by_an_unchanged_match_is_planned_again() -> None:
+    """The winner deletes a row that kept this merge from inserting one."""
+    store = make(VECTORS)
+    table = interrupted(store, lambda other: delete(other, 5))
+    result = (
+        table.merge(rows(4, 5, value="m"), "t.id = s.id")
+        .when_matched_update_all("t.id = 4")
+        .when_not_matched_insert_all()
+        .execute()
+    )
+    assert result.attempts == 2
+    assert (values(store)[4], values(store)[5]) == ("m", "m")
+
+
+def test_a_serializable_table_conflicts_by_files() -> None:
+    store = make({**VECTORS, "delta.isolationLevel": "Serializable"})
+    table = interrupted(store, lambda other: delete(other, 6))
+    with pytest.raises((ConcurrentAppend, ConcurrentDeleteRead)):
+        delete(table, 4, on_conflict="fail")
+    assert delete(interrupted(store, lambda other: delete(other, 7)), 4).attempts == 2
+
+
+def test_a_stream_is_read_once_and_its_files_are_kept() -> None:
+    store = make({})
+    data = pa.RecordBatchReader.from_batches(rows().schema, rows(4, 40, value="new").to_batches())
+    table = interrupted(store, lambda other: update(other, 6))
+    with pytest.raises(CommitConflict):
+        table.overwrite(rows(4), where="id = 4", on_conflict="fail")
+    table = interrupted(store, lambda other: update(other, 6), lambda other: update(other, 7))
+    result = table.overwrite(data, where="id IN (4, 40)")
+    assert result.attempts == 3
+    assert values(store) == {
+        **{number: f"v{number}" for number in range(20)},
+        4: "new",
+        40: "new",
+        6: "v6++",
+        7: "v7+",
+    }
+    assert referenced(store) == files(store)
+
+
+def test_a_merge_reads_its_stream_once() -> None:
+    store = make({})
+    table = interrupted(store, lambda other: update(other, 6))
+    source = pa.RecordBatchReader.from_batches(rows().schema, rows(6, 60, value="m").to_batches())
+    merged = table.merge(source, "t.id = s.id").when_matched_update_all()
+    assert merged.when_not_matched_insert_all().execute().attempts == 2
+    assert (values(store)[6], values(store)[60]) == ("m", "m")
+
+
+def test_a_new_schema_is_taken_into_the_next_attempt() -> None:
+    store = make({})
+    table = interrupted(store, lambda other: other.alter("ADD COLUMN n INT"))
+    assert table.update({"v": "'x'"}, "id = 4").attempts == 2
+    assert list(table.schema().names) == ["id", "v", "n"]
+    assert values(store)[4] == "x"
+
+
+def test_files_of_an_overwrite_do_not_fit_a_new_schema() -> None:
+    store = make({})
+    before = files(store)
+    table = interrupted(store, lambda other: other.alter("ADD COLUMN n INT"))
+    with pytest.raises(CommitConflict, match="schema"):
+        overwrite(table, 4)
+    assert files(store) == before
+
+
+def test_attempts_end_at_their_limit() -> None:
+    store = make({})
+    rivals = [lambda other: update(other, 6)] * 5
+    with pytest.raises(CommitConflict, match="attempt 3 of 3"):
+        delete(interrupted(store, *rivals), 5, on_conflict=ConflictRetries(attempts=3))
+    with pytest.raises(CommitConflict):
+        delete(interrupted(store, *rivals), 5, on_conflict=ConflictRetries(seconds=0))
+    assert values(store)[6] == "v6" + "+" * 4
+
+
+def test_the_same_application_is_no_reason_for_another_attempt() -> None:
+    store = make({})
+    table = interrupted(store, lambda other: other.append(rows(30), idempotency=("app", 1)))
+    with pytest.raises(ConcurrentTransaction):
+        table.delete("id = 4", idempotency=("app", 7))
+
+
+def test_an_unknown_outcome_is_never_tried_again() -> None:
+    store = make({})
+    lost = Fault("lose_reply", "put_if_absent")
+    silent = Fault("refuse", "head", path_contains="_delta_log/0")
+    table = DeltaTable("", store=FaultyStore(store, [lost, silent]))
+    with pytest.raises(CommitStateUnknown):
+        update(table, 4)
+    assert values(store)[4] == "v4+"
+
+
+def test_anything_else_is_refused_as_a_reaction_to_conflicts() -> None:
+    table = DeltaTable("", store=make({}))
+    with pytest.raises(InvalidArgument, match="on_conflict"):
+        table.delete("id = 4", on_conflict="again")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="attempt"):
+        ConflictRetries(attempts=0)
