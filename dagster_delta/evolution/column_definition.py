@@ -213,6 +213,7 @@ def _parse(field: StructField, key: str, scope: StructType, explained: str) -> S
             f"column {field.name} {explained}, and {sql!r} does not fit: {mismatch.message}",
             column=field.name,
         ) from None
+    expression.check_valid()
     data_type = expression.data_type
     if key == GENERATION_KEY and data_type is not None and data_type != field.data_type:
         # As in the reference implementation, which would not open such a table for writing.

@@ -10,6 +10,12 @@ from dagster_delta.errors import SchemaMismatch
 from dagster_delta.protocol.features.text_limits import char_length, padded_type
 from dagster_delta.protocol.schema import DataType, MapType, StructField, StructType
 from dagster_delta.sql.casts import cast
+from dagster_delta.sql.functions.built_in import (
+    count_problem,
+    is_built_in,
+    row_problem,
+    similar_name,
+)
 from dagster_delta.sql.functions.char_comparisons import with_padded_literals
 from dagster_delta.sql.functions.whitelist import WHITELIST, canonical_name
 from dagster_delta.sql.syntax import (
@@ -20,6 +26,7 @@ from dagster_delta.sql.syntax import (
     Opaque,
     Syntax,
 )
+from dagster_delta.sql.type_problems import cast_problem, field_problem, type_problem
 from dagster_delta.sql.typed import Call, Column, Literal, Refusal, Refused, Typed, types_of
 from dagster_delta.sql.types import (
     BOOLEAN,
@@ -60,7 +67,10 @@ def analyse(syntax: Syntax, schema: StructType) -> Typed:
             return Refused(construct, _columns_among(names, schema))
         case CastSyntax(child, data_type):
             operands = (analyse(child, schema),)
-            return _unless_refused("CAST", operands, lambda: _converted(operands[0], data_type))
+            found = _unless_refused("CAST", operands, lambda: _converted(operands[0], data_type))
+            source = operands[0].data_type
+            problem = None if source is None else cast_problem(source, data_type)
+            return _wrong_if(problem, found)
         case Function(".", (base, LiteralSyntax(str() as name))):
             return _field(analyse(base, schema), name)
         case Function("between", (value, low, high)):
@@ -73,14 +83,37 @@ def _call(name: str, operands: tuple[Typed, ...]) -> Typed:
     if name in _LOGICAL:
         if len(operands) < 2 and name != "not":
             return Refused(f"{name} with {len(operands)} arguments", operands)
-        return Call(name, tuple(map(_truth, operands)), BOOLEAN)
+        return Call(name, tuple(_truth(name, each) for each in operands), BOOLEAN)
+    if problem := count_problem(name, len(operands)) or row_problem(name):
+        return Refused(problem, operands, is_wrong=True)
+    problem = type_problem(name, [each.data_type for each in operands])
     name = canonical_name(name)
     resolve = WHITELIST.get(name)
     if resolve is None:
-        return Refused(f"the function {name}", operands)
-    return _unless_refused(
+        return _wrong_if(problem, _unknown_function(name, operands))
+    found = _unless_refused(
         name, operands, lambda: _computed(resolve(name, with_padded_literals(name, operands)))
     )
+    return _wrong_if(problem, found)
+
+
+def _unknown_function(name: str, operands: tuple[Typed, ...]) -> Refused:
+    if is_built_in(name) or not name.isidentifier():
+        return Refused(f"the function {name}", operands)
+    similar = similar_name(name)
+    hint = "" if similar is None else f" (did you mean {similar}?)"
+    return Refused(
+        f"{name}, which is no built-in function of Spark SQL{hint}",
+        operands,
+        remedy="correct its name, or use the Spark engine if its session defines it",
+    )
+
+
+def _wrong_if(problem: str | None, found: Typed) -> Typed:
+    """What was found; wrong where it is refused, and for a reason that Spark has as well."""
+    if problem is None or not isinstance(found, Refused) or found.is_wrong:
+        return found
+    return Refused(problem, found.operands, is_wrong=True)
 
 
 def _between(value: Typed, low: Typed, high: Typed) -> Typed:
@@ -93,7 +126,7 @@ def _between(value: Typed, low: Typed, high: Typed) -> Typed:
 def _unless_refused(name: str, operands: tuple[Typed, ...], make: Callable[[], Typed]) -> Typed:
     for each in operands:
         if isinstance(each, Refused):
-            return Refused(each.construct, operands)
+            return replace(each, operands=operands)
         if isinstance(each, Column) and each.collation is not None and name != "is null":
             return Refused(f"text under the collation {each.collation}", operands)
     try:
@@ -114,13 +147,16 @@ def _computed(result: Typed) -> Typed:
     return replace(result, char_length=None) if isinstance(result, Column) else result
 
 
-def _truth(operand: Typed) -> Typed:
+def _truth(name: str, operand: Typed) -> Typed:
     """An operand of AND, OR or NOT."""
     if isinstance(operand, Refused) or operand.data_type == BOOLEAN:
         return operand
     if operand.data_type == VOID and isinstance(operand, Literal):
         return Literal(None, BOOLEAN)
-    return Refused(f"{sql_type_name(operand.data_type)} as a truth value", (operand,))
+    return _wrong_if(
+        type_problem(name, [operand.data_type]),
+        Refused(f"{sql_type_name(operand.data_type)} as a truth value", (operand,)),
+    )
 
 
 def _columns_among(names: tuple[Name, ...], schema: StructType) -> tuple[Typed, ...]:
@@ -166,9 +202,10 @@ def _field(base: Typed, name: str) -> Typed:
         case MapType(key_type) if key_type == STRING:
             return _call("[]", (base, Literal(name, STRING)))
     if isinstance(base, Refused):
-        return Refused(base.construct, (base,))
+        return replace(base, operands=(base,))
     # An array of structs can be looked into by name as well.
-    return Refused(f"the field {name} of {sql_type_name(types_of([base])[0])}", (base,))
+    refused = Refused(f"the field {name} of {sql_type_name(types_of([base])[0])}", (base,))
+    return _wrong_if(field_problem(base.data_type, name), refused)
 
 
 def _unknown(parts: tuple[str, ...], path: list[str], level: StructType) -> SchemaMismatch:

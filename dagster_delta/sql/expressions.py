@@ -118,14 +118,27 @@ class SqlExpression:
         """Make sure that the embedded engine computes it exactly as Spark would.
 
         Raises:
+            InvalidArgument: Spark would refuse it as well.
             UnsupportedExpression: it holds a construct outside the whitelist.
         """
+        self.check_valid()
         for each in walk(self.typed):
             if isinstance(each, Refused):
                 raise UnsupportedExpression(
                     f"the embedded engine cannot evaluate {self.sql!r} exactly as Spark would, "
-                    f"because of {each.construct}: use the Spark engine"
+                    f"because of {each.construct}: {each.remedy}"
                 )
+
+    def check_valid(self) -> None:
+        """Make sure that it holds nothing that is surely wrong, whatever the engine.
+
+        Raises:
+            InvalidArgument: it calls a function with the wrong number of arguments, or puts types
+                together that Spark SQL does not.
+        """
+        for each in walk(self.typed):
+            if isinstance(each, Refused) and each.is_wrong:
+                raise InvalidArgument(f"{self.sql!r} is wrong in Spark SQL: {each.construct}")
 
 
 def _too_deep() -> InvalidArgument:
@@ -174,8 +187,8 @@ def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
         tree = sqlglot.parse_one(sql, read="spark")
     except (sqlglot.errors.SqlglotError, *_FAILURES_OF_PARSER):
         syntax_error(sql, unknown.position, unknown.problem)
-    if isinstance(tree, sqlglot.exp.Alias):
-        # `a = 1 banana` is an item of a SELECT, and no expression.
+    if isinstance(tree, sqlglot.exp.Alias | sqlglot.exp.Query):
+        # An item of a SELECT (`a = 1 banana`) or a whole query, and no expression.
         syntax_error(sql, unknown.position, unknown.problem)
     names = (Name((each.text,)) for each in tokenize(sql) if each.kind in ("word", "quoted"))
     return Opaque(f"a construct outside its grammar ({unknown.problem})", tuple(names))

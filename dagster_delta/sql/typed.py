@@ -75,6 +75,10 @@ class Refused:
     construct: str
     """What to call it in an error."""
     operands: tuple[Typed, ...] = ()
+    remedy: str = "use the Spark engine"
+    """What to do about it, for an error."""
+    is_wrong: bool = False
+    """Whether Spark refuses it as well; `construct` then says why, and there is no remedy."""
 
     @property
     def data_type(self) -> None:

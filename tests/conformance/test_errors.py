@@ -114,3 +114,13 @@ def test_an_error_of_the_data_is_the_same_on_every_engine(
         assert error.column == column
         found.append((error.message.replace(made.uri, ""), error.examples))
     assert found[0] == found[-1] or name in WORDED_BY_ENGINE
+
+
+def test_a_value_that_does_not_fit_is_shown_with_the_type_it_does_not_fit(
+    engine: Engine, table: DeltaTable
+) -> None:
+    made = DeltaTable.create(f"{table.uri}-values", SCHEMA)
+    made.append(GOOD)
+    with pytest.raises(InvalidCast, match="column i do not fit its type int") as caught:
+        made.update({"i": "concat('many ', s)"}, "i = 1", engine=engine.name)
+    assert caught.value.examples == ("'many a'",)

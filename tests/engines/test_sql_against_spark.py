@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import math
 from decimal import Decimal
@@ -16,6 +17,8 @@ from dagster_delta.protocol.statistics.bounds import bounds_of_partition_values
 from dagster_delta.protocol.statistics.predicates import may_match
 from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arrow_type
 from dagster_delta.sql.expressions import parse_expression
+from dagster_delta.sql.functions.built_in import count_problem, is_built_in
+from dagster_delta.sql.functions.whitelist import WHITELIST
 from tests.engines.random_expressions import random_expressions
 
 if TYPE_CHECKING:
@@ -411,3 +414,50 @@ def test_expressions_that_fail_in_spark_fail_when_embedded(frame: DataFrame) -> 
             _spark_values(frame, [sql])
         with pytest.raises((InvalidArgument, UnsupportedExpression)):
             evaluate(parse_expression(sql, schema), TABLE)
+
+
+WRONG = [
+    "upper() = 'A'", "nvl(i) = 1", "greatest(i) = 1", "sum(i) = 1", "row_number() = 1", "NOT i", "i AND flag",
+    "i IN (1, DATE '2020-01-01')", "flag > 3", "bin + 1 > 0", "flag + 1 > 0", "id > 1 + flag",
+    "year(flag) = 1", "year(i) = 1", "CAST(flag AS date) IS NULL", "CAST(i AS date) IS NULL",
+    "CAST(bin AS int) = 1", "CAST(i AS binary) IS NULL", "coalesce(i, flag) = 1", "if(i, 1, 2) = 1",
+    "if(flag, 1, bin) = 1", "CASE WHEN i THEN 1 END = 1", "size(i) = 1", "s.x = 1", "i['x'] = 1", "abs(flag) = 1",
+    "length(array(1)) = 1", "date_add(s) IS NULL", "DATE '2020-01-01' + DATE '2020-01-01' IS NULL",
+    "TIMESTAMP '2020-01-01 00:00:00' + 1 IS NULL", "DATE '2020-01-01' - 1.5 IS NULL", "date_format(i, 'y') = 'x'",
+]  # fmt: skip
+
+
+def test_what_is_called_wrong_is_refused_by_spark(frame: DataFrame) -> None:
+    from pyspark.errors import PySparkException
+
+    accepted = []
+    for sql in WRONG:
+        with contextlib.suppress(PySparkException):
+            _ = frame.where(sql).schema
+            accepted.append(sql)
+    assert not accepted
+
+
+def test_the_built_in_functions_are_those_of_spark(spark: SparkSession) -> None:
+    rows = spark.sql("SHOW SYSTEM FUNCTIONS").collect()
+    names = [row[0] for row in rows if row[0].isidentifier()]
+    others = {"and", "collations", "in", "not", "or", "python_worker_logs", "range", "sql_keywords"}
+    assert [name for name in names if not is_built_in(name) and name not in others] == []
+
+
+def test_functions_take_as_many_arguments_as_those_of_spark(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    frame, differing = spark.range(1), []
+    for name in (name for name in WHITELIST if is_built_in(name) and name != "case"):
+        taken = [count_problem(name, count) is None for count in range(10)]
+        for count in {taken.index(value) for value in (True, False) if value in taken}:
+            refused = False
+            try:
+                _ = frame.selectExpr(f"{name}({', '.join(['id'] * count)})").schema
+            except (PySparkException, Py4JError) as error:
+                refused = "WRONG_NUM_ARGS" in str(error)
+            if refused is taken[count]:
+                differing.append(f"{name} with {count}")
+    assert differing == []

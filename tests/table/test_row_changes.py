@@ -299,7 +299,7 @@ def test_values_are_cast_to_the_type_of_their_column(
         ({"id": "v"}, "id = 3", InvalidCast),
         ({"id": "1 / 0"}, "id = 3", InvalidArgument),
         ({"v": "'x'"}, "v", InvalidArgument),
-        ({"v": "'x'"}, "java_method(v) = 1", UnsupportedExpression),
+        ({"v": "'x'"}, "java_method(v, v) = 1", UnsupportedExpression),
         ({"v": "array_join(sequence(1, 3), v)"}, None, UnsupportedExpression),
     ],
 )

@@ -188,9 +188,9 @@ class DuckDbEvaluator:
                         "simplify it, or use the Spark engine"
                     )
                 return sql
-            case Refused(construct):
+            case Refused(construct, remedy=remedy):
                 raise UnsupportedExpression(
-                    f"the embedded engine does not support {construct}; use the Spark engine"
+                    f"the embedded engine does not support {construct}: {remedy}"
                 )
 
     def _render_shielded(self, node: Call) -> str:

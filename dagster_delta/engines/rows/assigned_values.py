@@ -16,6 +16,8 @@ from dagster_delta.sql.typed import Column
 
 __all__ = ["compute", "compute_assigned"]
 
+_MAX_EXAMPLES = 5
+
 
 def compute(value: SqlExpression, rows: pa.RecordBatch) -> Any:
     """The value for each row, as one `pyarrow.Array`.
@@ -60,8 +62,37 @@ def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str
     except InvalidArgument as error:
         if assignment.uncast is None:
             raise
-        compute(assignment.uncast, rows)
-        raise misfit(".".join(assignment.column), 1, table=table) from error
+        values = compute(assignment.uncast, rows)
+        data_type = assignment.value.data_type
+        assert data_type is not None  # noqa: S101  of a cast
+        raise misfit(
+            ".".join(assignment.column),
+            data_type,
+            [repr(values[place].as_py()) for place in _failing_rows(assignment.value, rows)],
+            table=table,
+        ) from error
+
+
+def _failing_rows(value: SqlExpression, rows: pa.RecordBatch, start: int = 0) -> list[int]:
+    """Places of up to `_MAX_EXAMPLES` rows that a value cannot be computed from, found by halving.
+
+    Args:
+        value: fails on some of the rows.
+        rows: a part of a batch.
+        start: place of the part in the batch.
+    """
+    try:
+        compute(value, rows)
+    except InvalidArgument:
+        if rows.num_rows == 1:
+            return [start]
+    else:
+        return []
+    middle = rows.num_rows // 2
+    found = _failing_rows(value, rows.slice(0, middle), start)
+    if len(found) < _MAX_EXAMPLES:
+        found += _failing_rows(value, rows.slice(middle), start + middle)
+    return found[:_MAX_EXAMPLES]
 
 
 def _one_array(values: Any) -> Any:

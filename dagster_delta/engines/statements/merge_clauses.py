@@ -288,6 +288,15 @@ class MergeNames:
                 f"{mismatch.message}; this clause sees only {seen}",
                 column=mismatch.column,
             )
+        if "." not in (mismatch.column or "."):
+            sides = (
+                f"{self._aliases[side]} ({', '.join(self._schemas[side].names)})"
+                for side in _SIDES[kind]
+            )
+            return SchemaMismatch(
+                f"there is no column {mismatch.column} in {' or '.join(sides)}",
+                column=mismatch.column,
+            )
         return mismatch
 
     def _side_of_alias(self, name: str) -> str | None:

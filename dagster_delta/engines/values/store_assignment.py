@@ -9,7 +9,7 @@ Spec: Consistency Between Table Metadata and Data Files; Column Invariants.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ from dagster_delta.protocol.values.arrow_schema import (
     to_arrow_schema,
     to_arrow_type,
 )
+from dagster_delta.sql.types import sql_type_name
 
 __all__ = ["assign_batches"]
 
@@ -243,8 +244,8 @@ def _plan_value(source: Any, target: DataType, place: _Place) -> _Assign:
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             examples = failing_values(array, cast, _MAX_EXAMPLES)
             raise InvalidCast(
-                f"values of column {place.column} do not fit its type {target}: correct them, or "
-                "widen the column",
+                f"values of column {place.column} do not fit its type {sql_type_name(target)}: "
+                "correct them, or widen the column",
                 table=place.table,
                 column=place.column,
                 examples=tuple(_shorten(repr(each)) for each in examples),
@@ -319,19 +320,21 @@ def _plan_map(entry: tuple[Any, Any], target: MapType, place: _Place) -> _Assign
     return convert
 
 
-def misfit(column: str, count: int, *, table: str) -> InvalidCast:
-    """The error for values of an expression that are none of the column they are set to.
+def misfit(column: str, data_type: DataType, examples: Sequence[str], *, table: str) -> InvalidCast:
+    """The error for values of an expression that do not fit the column they are set to.
 
     Args:
         column: logical name.
-        count: how many there are at least.
+        data_type: type of the column.
+        examples: some of the values, as they are written; the first ones are shown.
         table: URI of the table.
     """
     return InvalidCast(
-        f"at least {count} new value(s) of column {column} do not fit its type: convert them in "
-        "the expression, or leave those rows out",
+        f"new values of column {column} do not fit its type {sql_type_name(data_type)}: convert "
+        "them in the expression, or leave those rows out",
         table=table,
         column=column,
+        examples=tuple(_shorten(text) for text in examples[:_MAX_EXAMPLES]),
     )
 
 

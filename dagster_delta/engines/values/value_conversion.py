@@ -193,7 +193,7 @@ def _sql_cast(source: DataType, target: DataType) -> _Kernel:
     expression = parse_expression(f"CAST(`value` AS {sql_type_name(target)})", schema)
     try:
         expression.check_embeddable()
-    except UnsupportedExpression as error:
+    except (InvalidArgument, UnsupportedExpression) as error:
         raise UnsupportedExpression(
             f"{sql_type_name(source)} cannot be converted to {sql_type_name(target)} here exactly "
             "as Spark does; give the conversion in `cast`, as a Spark SQL expression, or convert "

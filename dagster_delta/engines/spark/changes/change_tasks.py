@@ -38,6 +38,7 @@ from dagster_delta.engines.spark.write.tasks import joined_batches
 from dagster_delta.engines.values.store_assignment import assign_batches, misfit
 from dagster_delta.protocol.actions import AddCDCFile, AddFile
 from dagster_delta.protocol.features.column_values import IdentityColumn
+from dagster_delta.protocol.schema import DataType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage import open_store
 
@@ -82,8 +83,8 @@ class ChangeTask:
     with_sources: bool = False
     with_old: bool = False
     """Whether old columns are there; without them, they are the new ones."""
-    casts: tuple[str, ...] = ()
-    """Columns with a boolean that says whether the new value fits."""
+    casts: tuple[tuple[str, DataType], ...] = ()
+    """Columns, and their types, with a text that spells a new value that does not fit."""
     numbered: tuple[tuple[IdentityColumn, ...], ...] = ()
     """For each action, the columns that the query has numbered; by default none."""
 
@@ -242,8 +243,10 @@ class _Batch:
         Raises:
             InvalidCast, ConstraintViolation: a value is no value of its column.
         """
-        for name, fits in zip(self.task.casts, self.casts, strict=True):
-            _refuse_misfits(name, fits, table=self.task.table)
+        for (name, data_type), misfits in zip(self.task.casts, self.casts, strict=True):
+            if misfits.null_count < len(misfits):
+                examples = misfits.drop_null()[:5].to_pylist()
+                raise misfit(name, data_type, examples, table=self.task.table)
         rows = self._assigned(self.new)
         refuse_violations(self.task.data.constraints, self.checks, rows, table=self.task.table)
         return rows
@@ -264,12 +267,6 @@ class _Batch:
             return assigned[0]
         joined = pa.Table.from_batches(assigned, to_arrow_schema(schema)).combine_chunks()
         return joined.to_batches()[0]
-
-
-def _refuse_misfits(name: str, fits: Any, *, table: str) -> None:
-    count = pc.sum(pc.invert(pc.fill_null(fits, True))).as_py() or 0
-    if count:
-        raise misfit(name, count, table=table)
 
 
 def _known(values: Any) -> Any:

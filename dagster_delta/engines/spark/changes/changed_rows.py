@@ -42,7 +42,7 @@ from dagster_delta.engines.spark.write.identity import identity_value
 from dagster_delta.engines.statements.assignments import refuse_lacking_fields
 from dagster_delta.engines.statements.generated_columns import generation_constraints
 from dagster_delta.protocol.features.column_values import NO_VALUES, ColumnValues
-from dagster_delta.protocol.schema import DataType, StructField, StructType
+from dagster_delta.protocol.schema import DataType, PrimitiveType, StructField, StructType
 from dagster_delta.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class ChangingRows:
             with_positions=self.with_positions,
             with_sources=self.source_number is not None,
             with_old=self._with_old,
-            casts=tuple(name for name, _ in self._casts()),
+            casts=tuple((name, data_type) for name, data_type, _ in self._casts()),
             numbered=tuple(each.completion.identities for each in self.changes),
         )
 
@@ -166,7 +166,7 @@ class ChangingRows:
             *leading,
             *[self._new(each).alias(f"__new_{i}") for i, each in enumerate(self._fields)],
             *[each.alias(f"__old_{i}") for i, each in enumerate(old)],
-            *[fits.alias(f"__fits_{i}") for i, (_, fits) in enumerate(self._casts())],
+            *[text.alias(f"__misfit_{i}") for i, (_, _, text) in enumerate(self._casts())],
         )
         return self._arranged(self._checked(self._generated(rows)))
 
@@ -232,18 +232,23 @@ class ChangingRows:
             return with_fields(self.old(field.name), field.data_type, own, self._functions, sources)
         return self.old(field.name) if change.action == "update" else None
 
-    def _casts(self) -> Iterator[tuple[str, Column]]:
-        """The columns some of whose values may not fit, each with whether they do."""
+    def _casts(self) -> Iterator[tuple[str, DataType, Column]]:
+        """The columns some of whose values may not fit, their types, and the text of those that
+        do not: null of the others.
+        """
         schema, functions = self.data.configuration.schema, self._functions
         found: dict[str, list[tuple[int, Column]]] = {}
+        types: dict[str, DataType] = {}
         for index, values in enumerate(self._values):
             for path, (column, data_type) in values.items():
                 target = field_at(schema, path).data_type
                 fits = stored_fits(column, data_type, target, functions)
                 if fits is not None:
-                    found.setdefault(".".join(path), []).append((index, fits))
+                    name, types[".".join(path)] = ".".join(path), target
+                    text = functions.when(~fits, _written(column, data_type, functions))
+                    found.setdefault(name, []).append((index, text))
         for name, cases in found.items():
-            yield name, self._by_action(cases, functions.lit(True))
+            yield name, types[name], self._by_action(cases, functions.lit(None).cast("string"))
 
     def _by_action(self, cases: Sequence[tuple[int, Column]], other: Column) -> Column:
         functions = self._functions
@@ -327,6 +332,15 @@ def _assigned(change: RowChange) -> Iterator[tuple[tuple[str, ...], str]]:
     yield from (change.values or {}).items()
     for each in change.completion.defaults:
         yield (each.column,), each.sql
+
+
+def _written(value: Column, data_type: DataType, functions: ModuleType) -> Column:
+    """A value as an error shows it: texts in quotes."""
+    text = value.cast("string")
+    if data_type != PrimitiveType("string"):
+        return text
+    quoted: Column = functions.concat(functions.lit("'"), text, functions.lit("'"))
+    return quoted
 
 
 def write_changes(rows: ChangingRows, store: ObjectStore) -> WrittenChanges:
