@@ -236,7 +236,7 @@ class Problems:
     """Rows that keep the change of a column from going on."""
 
     num_rows: int = 0
-    """How many there are; a row that breaks several checks counts for each."""
+    """How many there are; each counts once, whatever is wrong with it."""
     examples: list[str] = field(default_factory=list)
     """The first few: value, what is wrong with it, and the file it is in."""
 

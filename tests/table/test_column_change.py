@@ -695,3 +695,42 @@ def test_a_row_on_which_a_check_fails_counts_as_broken() -> None:
     shadow = ShadowColumn(change, table.schema(), table.schema().field("v"))
     filled = shadow.fill(texts(1, 2000).to_batches()[0])
     assert (filled.num_broken, filled.problems()) == (1, ["2000 breaks CHECK c"])
+
+
+def test_a_row_counts_once_whatever_is_wrong_with_it() -> None:
+    """It overflows a NOT NULL column, or breaks two checks: one row, one example."""
+    table = DeltaTable("memory://t", store=MemoryStore(), must_exist=False)
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.int64(), nullable=False)])
+    table.append(pa.table({"id": [1, 2, 3], "v": [1, 2**40, -5]}, schema), properties=MAPPED)
+    table.add_constraint("low", "v > -10")
+    with pytest.raises(ColumnChangeFailed, match="at least 1 row") as caught:
+        table.change_column("v", "INT")
+    (example,) = caught.value.examples
+    assert "1099511627776 cannot be converted" in example
+    shadow = ShadowColumn(
+        msgspec.structs.replace(
+            table.plan_column_change("v", "SMALLINT").change,
+            checks=(("one", "v > 0"), ("two", "v > -1")),
+        ),
+        table.schema(),
+        table.schema().field("v"),
+    )
+    filled = shadow.fill(table.snapshot().scan().to_arrow().to_batches()[0])
+    assert (filled.num_problems, len(filled.problems())) == (2, 2)
+
+
+def test_a_row_counts_once_however_many_of_its_elements_cannot_be_converted() -> None:
+    table = DeltaTable("memory://t", store=MemoryStore(), must_exist=False)
+    rows = pa.table(
+        {
+            "l": [["1"], None, ["a", "b"], []],
+            "m": pa.array(
+                [[("k", "x"), ("j", "y")], None, [], []], pa.map_(pa.string(), pa.string())
+            ),
+        }
+    )
+    table.append(rows, properties=MAPPED)
+    for path in ("l.element", "m.value"):
+        with pytest.raises(ColumnChangeFailed, match="at least 1 row") as caught:
+            table.change_column(path, "INT")
+        assert len(caught.value.examples) == 2

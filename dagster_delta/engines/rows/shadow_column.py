@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -96,9 +97,14 @@ class ShadowColumn:
         columns = list(batch.columns)
         columns[self._position] = filled.converted.values
         rows = pa.RecordBatch.from_arrays(columns, names=list(self._published.names))
+        # A value that cannot be converted is null here, and is a problem of its own already.
+        counted = np.zeros(len(rows), dtype=bool)
+        counted[filled.stopping_rows] = True
         for name, check in self._checks:
             passes = check.convert(rows.to_struct_array()).values.fill_null(False)
-            broken = pc.indices_nonzero(pc.invert(passes)).to_pylist()
+            fails = np.asarray(pc.invert(passes))
+            broken = np.flatnonzero(fails & ~counted).tolist()
+            counted |= fails
             filled.num_broken += len(broken)
             for row in broken[: MAX_EXAMPLES - len(filled.broken)]:
                 value = columns[self._position][row].as_py()
@@ -114,14 +120,22 @@ class Filled:
     converted: Converted
     on_error: OnError
     num_broken: int = 0
-    """Rows that break a check under the new type, one for each check."""
+    """Rows that are converted and break a check under the new type; each counts once."""
     broken: list[str] = field(default_factory=list)
     """The first few of them, as text."""
 
     @property
+    def stopping_rows(self) -> Any:
+        """Positions of the rows whose value cannot be converted and has to be: a
+        `numpy.ndarray`.
+        """
+        rows = self.converted.failed_rows
+        return rows if self.on_error == "abort" else rows[:0]
+
+    @property
     def num_problems(self) -> int:
-        """Rows that stop the change."""
-        return self.num_broken + (self.converted.num_failed if self.on_error == "abort" else 0)
+        """Rows that stop the change; each counts once."""
+        return self.num_broken + len(self.stopping_rows)
 
     def problems(self) -> list[str]:
         """The first few rows that stop the change: the value and what is wrong with it."""

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 __all__ = [
     "is_list_like",
     "list_elements",
+    "list_numbers",
     "map_entries",
     "null_mask",
     "plain_array",
@@ -91,6 +92,12 @@ def map_entries(array: Any) -> tuple[Any, Any]:
     entries = pc.list_flatten(_as_list_of_entries(array))
     keys, values = entries.flatten()
     return keys, values
+
+
+def list_numbers(array: Any) -> Any:
+    """Position of the list, or map, that each element or entry is of: a `numpy.ndarray`."""
+    shape = _as_list_of_entries(array) if pa.types.is_map(array.type) else array
+    return np.repeat(np.arange(len(array)), np.diff(_offsets(shape).to_numpy()))
 
 
 def rebuild_list(array: Any, elements: Any, data_type: Any) -> Any:

@@ -19,6 +19,7 @@ from dagster_delta.engines.expressions.text_conversion import text_conversion
 from dagster_delta.engines.values.ansi_cast import value_cast
 from dagster_delta.engines.values.nested_arrays import (
     list_elements,
+    list_numbers,
     map_entries,
     rebuild_list,
     rebuild_map,
@@ -58,6 +59,8 @@ class Converted:
     num_failed: int = 0
     examples: list[str] = field(default_factory=list)
     """The first few values that failed, as text."""
+    failed_rows: Any = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    """Positions of the rows that hold a value that failed: a `numpy.ndarray`, each row once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class ValueConversion:
         values = pa.concat_arrays(pieces) if len(pieces) > 1 else pieces[0]
         positions = np.flatnonzero(failed)
         examples = [_as_text(array[int(each)]) for each in positions[:MAX_EXAMPLES]]
-        return Converted(values, len(positions), examples)
+        return Converted(values, len(positions), examples, positions)
 
     def _pieces(self, array: Any, start: int, failed: Any) -> list[Any]:
         """The converted array in pieces, found by halving around the values that fail."""
@@ -145,10 +148,12 @@ def convert_at(
             elements = list_elements(array)
             inner = convert_at(elements, old.element_type, new.element_type, steps[1:], conversion)
             inner.values = rebuild_list(array, inner.values, to_arrow_type(new))
+            inner.failed_rows = np.unique(list_numbers(array)[inner.failed_rows])
         case MapType(), MapType():
             keys, values = map_entries(array)
             inner = convert_at(values, old.value_type, new.value_type, steps[1:], conversion)
             inner.values = rebuild_map(array, keys, inner.values, to_arrow_type(new))
+            inner.failed_rows = np.unique(list_numbers(array)[inner.failed_rows])
         case StructType(), StructType():
             inner = _convert_field(array, old, new, steps, conversion)
         case _:
