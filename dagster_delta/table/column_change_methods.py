@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from dagster_delta.evolution.column_change.plan import ColumnChangePlan
     from dagster_delta.protocol.features.column_change import OnError
     from dagster_delta.protocol.schema import DataType
-    from dagster_delta.table.schema.column_change import (
-        ColumnChangeJob,
+    from dagster_delta.table.schema.column_change import ColumnChangeJob
+    from dagster_delta.table.schema.column_change_progress import (
         ColumnChangeProgress,
         ColumnChangeState,
     )
@@ -91,7 +91,12 @@ class ColumnChangeMethods(TableHandle):
             on_progress: told of every commit.
 
         Returns:
-            What the last commit did.
+            What the last commit did. Its metrics count the whole run: `numCopiedRows` rows
+            converted, `numLateRows` of them in files that others wrote meanwhile without the new
+            column, `numNulledValues`, `numRemovedFiles` and `numRemovedBytes` of the files that
+            were rewritten, `numAddedFiles` and `numAddedBytes` of those in their place,
+            `numBatches`, `numRetries` attempts to commit that other writers were faster than, and
+            `longestRetryMs`, the longest time from the first attempt at a commit to its success.
 
         Raises:
             ColumnChangeFailed: values cannot be converted, or rows break a constraint under the new
@@ -124,7 +129,7 @@ class ColumnChangeMethods(TableHandle):
             TableNotFound: there is no table yet.
             InvalidTable: the mark of the change is damaged.
         """
-        from dagster_delta.table.schema.column_change import state_of
+        from dagster_delta.table.schema.column_change_progress import state_of
 
         return state_of(self._existing())
 
@@ -148,6 +153,9 @@ class ColumnChangeMethods(TableHandle):
                 comes when the change is over.
             commit_info: as for `change_column`.
             on_progress: as for `change_column`.
+
+        Returns:
+            As `change_column`; the metrics count what this run and worker did.
 
         Raises:
             InvalidArgument: no change is in progress, and there is one worker.

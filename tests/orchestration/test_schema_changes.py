@@ -146,6 +146,15 @@ def test_a_default_is_read_first_and_written_by_a_later_run(filled: Lake) -> Non
     assert table_of(filled).protocol().reader_features is None
 
 
+METRICS = (
+    "rows_converted",
+    "rows_converted_late",
+    "values_nulled",
+    "files_rewritten",
+    "batches",
+    "commit_retries",
+    "longest_retry_ms",
+)
 CHANGE = {"kind": "CHANGE_COLUMN", "column": "price", "new_type": "INT", "enable_features": True}
 
 
@@ -153,6 +162,18 @@ def test_a_column_changes_its_type_and_the_run_tells_every_commit(filled: Lake) 
     assert "string to int" in told(run(filled, CHANGE))["delta/schema_change"]
     metadata = told(run(filled, {**CHANGE, "dry_run": False, "batch_bytes": 1}))
     assert "| 2 |" in metadata["delta/schema_change"]
+    counted = {each: metadata[f"delta/{each}"] for each in METRICS}
+    assert counted == {
+        "rows_converted": 2,
+        "rows_converted_late": 0,
+        "values_nulled": 0,
+        "files_rewritten": 1,
+        "batches": 1,
+        "commit_retries": 0,
+        "longest_retry_ms": 0,
+    }
+    assert metadata["delta/bytes_rewritten"] > 0
+    assert metadata["delta/bytes_written"] > 0
     assert table_of(filled).snapshot().scan().to_arrow()["price"].to_pylist() == [10, 20]
 
 

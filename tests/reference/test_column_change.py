@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.schema.column_change import ColumnChangeProgress
+from dagster_delta.table.schema.column_change_progress import ColumnChangeProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

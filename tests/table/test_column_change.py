@@ -29,7 +29,7 @@ from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
-from dagster_delta.table.schema.column_change import ColumnChangeProgress
+from dagster_delta.table.schema.column_change_progress import ColumnChangeProgress
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
@@ -734,3 +734,52 @@ def test_a_row_counts_once_however_many_of_its_elements_cannot_be_converted() ->
         with pytest.raises(ColumnChangeFailed, match="at least 1 row") as caught:
             table.change_column(path, "INT")
         assert len(caught.value.examples) == 2
+
+
+def test_the_metrics_count_the_whole_run_and_what_others_wrote_meanwhile() -> None:
+    store = MemoryStore()
+    make(store)
+    written: list[int] = []
+
+    def write(progress: ColumnChangeProgress) -> None:
+        if progress.num_rows and not written:
+            written.append(progress.version)
+            as_foreign_writer(store, texts(7, 8, 9))
+
+    before = opened(store).snapshot().size_bytes
+    result = opened(store).change_column("v", "INT", batch_bytes=1, on_progress=write)
+    metrics = dict(result.metrics)
+    assert int(metrics.pop("numRemovedBytes")) > (before or 0)
+    assert int(metrics.pop("numAddedBytes")) > 0
+    assert metrics == {
+        "numCopiedRows": 9,
+        "numLateRows": 3,
+        "numNulledValues": 0,
+        "numRemovedFiles": 4,
+        "numAddedFiles": 4,
+        "numBatches": 4,
+        "numRetries": 0,
+        "longestRetryMs": 0,
+    }
+    recorded = opened(store).history(1)[0].operation_metrics
+    assert recorded is not None
+    assert recorded["numLateRows"] == "3"
+
+
+def test_the_metrics_tell_what_was_lost_to_other_writers() -> None:
+    store = MemoryStore()
+    make(store)
+    deleted: list[str] = []
+
+    def delete(operation: str, path: str) -> None:
+        # The first batch is written, and about to be committed.
+        state = opened(store).column_change() if operation == "put_if_absent" else None
+        if state is None or state.state != "reorganising" or "_delta_log" not in path or deleted:
+            return
+        deleted.append(path)
+        opened(store).delete("id = 5")
+
+    result = opened(FaultyStore(store, before_call=delete)).change_column("v", "INT")
+    assert (result.metrics["numRetries"], result.metrics["numBatches"]) == (1, 1)
+    assert int(result.metrics["longestRetryMs"]) >= 0
+    assert [each["id"] for each in read(opened(store))] == [1, 2, 3, 4, 6]

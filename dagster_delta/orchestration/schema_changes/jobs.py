@@ -182,4 +182,23 @@ def _metadata(
         "delta/version": table.version(),
         "delta/dry_run": report.is_dry_run,
         "dagster/uri": dg.MetadataValue.url(uri) if "://" in uri else dg.MetadataValue.path(uri),
+        **{
+            f"delta/{name}": report.metrics[metric]
+            for name, metric in _COLUMN_CHANGE_METRICS.items()
+            if metric in report.metrics
+        },
     }
+
+
+_COLUMN_CHANGE_METRICS = {
+    "rows_converted": "numCopiedRows",
+    "rows_converted_late": "numLateRows",
+    "values_nulled": "numNulledValues",
+    "files_rewritten": "numRemovedFiles",
+    "bytes_rewritten": "numRemovedBytes",
+    "bytes_written": "numAddedBytes",
+    "batches": "numBatches",
+    "commit_retries": "numRetries",
+    "longest_retry_ms": "longestRetryMs",
+}
+"""Metric of an online column change by the name under which the UI shows it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dagster_delta.errors import InvalidArgument
@@ -15,7 +15,10 @@ from dagster_delta.orchestration.schema_changes.config import (
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
-    from dagster_delta.table.schema.column_change import ColumnChangeProgress, ColumnChangeState
+    from dagster_delta.table.schema.column_change_progress import (
+        ColumnChangeProgress,
+        ColumnChangeState,
+    )
 
 __all__ = ["ChangeReport", "change_schema_step"]
 
@@ -28,6 +31,8 @@ class ChangeReport:
     columns: tuple[str, ...]
     """Top-level columns, by the earlier schema, that are other than before, or gone."""
     is_dry_run: bool
+    metrics: Mapping[str, int | str] = field(default_factory=dict)
+    """Of the run of an online column change; see `DeltaTable.change_column`."""
 
 
 def change_schema_step(
@@ -146,7 +151,7 @@ def _change_column(
         log.info(f"dry run: {config.column} becomes {config.new_type}; {cost}")
         return ChangeReport(markdown, columns, is_dry_run=True)
     told = _ProgressLog(log)
-    table.change_column(
+    result = table.change_column(
         config.column,
         config.new_type,
         cast=config.cast,
@@ -159,7 +164,8 @@ def _change_column(
         commit_info=info,
         on_progress=told,
     )
-    return ChangeReport(f"{markdown}\n{told.markdown()}", columns, is_dry_run=False)
+    report = f"{markdown}\n{told.markdown()}"
+    return ChangeReport(report, columns, is_dry_run=False, metrics=result.metrics)
 
 
 def _resume(
@@ -169,10 +175,10 @@ def _resume(
     if config.dry_run:
         return _in_progress(state, log)
     told = _ProgressLog(log)
-    table.resume_column_change(
+    result = table.resume_column_change(
         batch_bytes=config.batch_bytes, engine=config.engine, commit_info=info, on_progress=told
     )
-    return ChangeReport(told.markdown(), (state.column,), is_dry_run=False)
+    return ChangeReport(told.markdown(), (state.column,), is_dry_run=False, metrics=result.metrics)
 
 
 def _cancel(

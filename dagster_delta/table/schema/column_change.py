@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -44,20 +43,27 @@ from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN
 from dagster_delta.protocol.actions import AddFile, DomainMetadata
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_DOMAIN,
-    COLUMN_CHANGE_TAG,
     ColumnChange,
-    field_at,
     is_filled,
 )
 from dagster_delta.protocol.features.column_mapping import ID_KEY
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.values.arrow_columns import boolean_column
-from dagster_delta.protocol.wire_values import DECODING_ERRORS
 from dagster_delta.sql.types import sql_type_name
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.read.row_selection import read_plan
 from dagster_delta.table.read.snapshot import Snapshot
+from dagster_delta.table.schema.column_change_progress import (
+    BackfillTotals,
+    ColumnChangeProgress,
+    DomainState,
+    Progress,
+    State,
+    recorded_state,
+    state_of,
+    unfilled_files,
+)
 from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.file_actions import tombstones
 from dagster_delta.table.write.planning import new_column_name, write_spec
@@ -66,11 +72,8 @@ from dagster_delta.table.write.transaction import CommitResult, Transaction
 __all__ = [
     "BATCH_BYTES",
     "ColumnChangeJob",
-    "ColumnChangeProgress",
-    "ColumnChangeState",
     "begin_column_change",
     "plan_for",
-    "state_of",
 ]
 
 BATCH_BYTES = 1024 * 1024 * 1024
@@ -79,51 +82,6 @@ BATCH_BYTES = 1024 * 1024 * 1024
 OPERATION = "CHANGE COLUMN"
 _MAX_LOST_RACES = 20
 """Batches in a row that may be lost to other writers before the backfill gives up."""
-
-State = Literal["prepared", "reorganising"]
-Progress = Callable[["ColumnChangeProgress"], None]
-
-
-class _DomainState(msgspec.Struct, frozen=True, rename="camel"):
-    """What the metadata domain holds."""
-
-    id: str
-    state: State
-    column: str
-    to_type: str
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnChangeState:
-    """A change in progress, as the log of one version tells it."""
-
-    id: str
-    column: str
-    from_type: str
-    to_type: str
-    state: State
-    version: int
-    """Version of the table that this was read from."""
-    num_files: int
-    """Live files of the table."""
-    num_files_left: int
-    """Those that do not hold the converted column yet."""
-    bytes_left: int
-    """Size of those."""
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnChangeProgress:
-    """One step of a change that has just been committed."""
-
-    state: ColumnChangeState | None
-    """What is left; None once the change is public."""
-    version: int
-    num_rows: int
-    """Rows written again so far."""
-    num_nulled: int
-    """Values so far that became null, as they could not be converted."""
-    bytes_written: int
 
 
 def plan_for(
@@ -136,42 +94,6 @@ def plan_for(
         change_id=change_id or uuid.uuid4().hex,
         new_name=new_column_name,
     )
-
-
-def state_of(snapshot: Snapshot) -> ColumnChangeState | None:
-    """The change that is in progress, or None.
-
-    Raises:
-        InvalidTable: the mark is damaged.
-    """
-    change = ColumnChange.of(snapshot.configuration)
-    if change is None:
-        return None
-    files = snapshot.live_files(("size_bytes", "tags"))
-    left = files.filter(_unfilled(files, change.id))
-    known = _domain_state(snapshot, change)
-    return ColumnChangeState(
-        id=change.id,
-        column=dotted(change.path),
-        from_type=_present_type(change, snapshot),
-        to_type=sql_type_name(change.target_type()),
-        state="prepared" if known is None else known.state,
-        version=snapshot.version,
-        num_files=files.num_rows,
-        num_files_left=left.num_rows,
-        bytes_left=pc.sum(left["size_bytes"]).as_py() or 0,
-    )
-
-
-def _present_type(change: ColumnChange, snapshot: Snapshot) -> str:
-    source = change.source(snapshot.schema)
-    if source is None:
-        return "(dropped)"
-    # Writers that know nothing of the change may have renamed the column.
-    try:
-        return sql_type_name(field_at(source, change.path[1:]))
-    except KeyError:
-        return "(altered)"
 
 
 def begin_column_change(
@@ -232,13 +154,17 @@ class ColumnChangeJob:
         self._worker = worker
         self._commit_info = commit_info
         self._on_progress = on_progress
-        self._num_rows = self._num_nulled = self._bytes_written = 0
+        self._totals = BackfillTotals()
+        self._early: Any = None
 
     def run(self, snapshot: Snapshot) -> CommitResult:
         """Write every file again that has to be, and make the change public.
 
         Args:
             snapshot: a version at which the change is in progress.
+
+        Returns:
+            What the last commit did, with the metrics of this run: `BackfillTotals.metrics`.
 
         Raises:
             ColumnChangeFailed: values cannot be converted, or rows break a check under the new
@@ -249,17 +175,22 @@ class ColumnChangeJob:
         """
         if self._worker[1] > 1 and ColumnChange.of(snapshot.configuration) is None:
             # The others were done before this one began.
-            return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+            return self._skipped(snapshot)
         change = self._require(snapshot)
         check_unaltered(snapshot.configuration, change)
+        self._early = _unfilled_paths(snapshot, change)
         snapshot = self._reorganise(snapshot, change)
-        for _ in range(_MAX_LOST_RACES):
+        first_attempt_ms: int | None = None
+        for lost in range(_MAX_LOST_RACES):
             snapshot = self._fill(snapshot, change)
             if _is_over(snapshot, change):
                 return self._finished_by_another(snapshot, change)
             if self._is_left_to_others(snapshot, change):
-                return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+                return self._skipped(snapshot)
             check_unaltered(snapshot.configuration, change)
+            if first_attempt_ms is None:
+                first_attempt_ms = self._clock()
+            self._totals.note_retries(min(lost, 1), self._clock() - first_attempt_ms)
             outcome = self._publish(snapshot, change)
             if isinstance(outcome, CommitResult):
                 self._tell(outcome.snapshot)
@@ -299,7 +230,7 @@ class ColumnChangeJob:
 
     def _reorganise(self, snapshot: Snapshot, change: ColumnChange) -> Snapshot:
         """Make it `reorganising`, if it is not."""
-        known = _domain_state(snapshot, change)
+        known = recorded_state(snapshot, change)
         if known is not None and known.state == "reorganising":
             return snapshot
         transaction = Transaction(self._store, snapshot, clock=self._clock)
@@ -316,6 +247,7 @@ class ColumnChangeJob:
     def _fill(self, snapshot: Snapshot, change: ColumnChange) -> Snapshot:
         """The first version at which no file of this worker's share is left."""
         lost, size = 0, self._batch_bytes
+        first_attempt_ms = self._clock()
         while not _is_over(snapshot, change):
             files = self._next_files(snapshot, change, size)
             if not files.num_rows:
@@ -323,7 +255,9 @@ class ColumnChangeJob:
             check_unaltered(snapshot.configuration, change)
             outcome = self._fill_batch(snapshot, files, change)
             if isinstance(outcome, CommitResult):
+                self._totals.note_retries(lost, self._clock() - first_attempt_ms)
                 lost, size, snapshot = 0, self._batch_bytes, outcome.snapshot
+                first_attempt_ms = self._clock()
                 self._tell(snapshot)
                 continue
             lost += 1
@@ -334,15 +268,19 @@ class ColumnChangeJob:
         return snapshot
 
     def _next_files(self, snapshot: Snapshot, change: ColumnChange, size: int) -> Any:
-        """Files to write again in one commit: at least one while any is left."""
+        """Files to write again in one commit: at least one while any is left. What was there when
+        the run began comes first, and never together with what came later.
+        """
         files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
-        left = files.filter(_unfilled(files, change.id))
+        left = files.filter(unfilled_files(files, change.id))
         number, of = self._worker
         if of > 1:
             paths = left["path"].to_pylist()
             left = left.filter(
                 boolean_column([crc32(each.encode()) % of == number for each in paths])
             )
+        early = left.filter(pc.is_in(left["path"], value_set=self._early))
+        left = early if early.num_rows else left
         before = pc.subtract(pc.cumulative_sum(left["size_bytes"]), left["size_bytes"])
         return left.filter(pc.less(before, size))
 
@@ -350,7 +288,7 @@ class ColumnChangeJob:
         if self._worker[1] == 1:
             return False
         files = snapshot.live_files(("tags",))
-        return bool(pc.any(_unfilled(files, change.id)).as_py())
+        return bool(pc.any(unfilled_files(files, change.id)).as_py())
 
     def _fill_batch(
         self, snapshot: Snapshot, files: Any, change: ColumnChange
@@ -379,9 +317,8 @@ class ColumnChangeJob:
         if isinstance(outcome, Conflicted):
             transaction.created_files.delete()
             return outcome
-        self._num_rows += done.num_rows
-        self._num_nulled += done.num_nulled
-        self._bytes_written += sum(each.size_bytes for each in done.files)
+        late = not pc.any(pc.is_in(files["path"], value_set=self._early)).as_py()
+        self._totals.add_batch(files, done, late=late)
         return outcome
 
     def _publish(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult | Conflicted:
@@ -403,7 +340,10 @@ class ColumnChangeJob:
 
         transaction.depend_on(ReadScope(may_hold=lacks_shadow))
         return transaction.try_commit(
-            OPERATION, parameters=_parameters(change, "public"), user_info=self._commit_info
+            OPERATION,
+            parameters=_parameters(change, "public"),
+            metrics=self._totals.metrics(),
+            user_info=self._commit_info,
         )
 
     def _give_up(self, change: ColumnChange, problems: Problems) -> None:
@@ -432,7 +372,7 @@ class ColumnChangeJob:
     def _finished_by_another(self, snapshot: Snapshot, change: ColumnChange) -> CommitResult:
         shadow_id = change.shadow.metadata[ID_KEY]
         if any(each.metadata.get(ID_KEY) == shadow_id for each in snapshot.schema):
-            return CommitResult(snapshot.version, {}, snapshot, skipped=True)
+            return self._skipped(snapshot)
         raise ColumnChangeFailed(
             f"the change of column {dotted(change.path)} was cancelled by somebody else",
             table=self._store.location.uri,
@@ -440,16 +380,25 @@ class ColumnChangeJob:
             column=dotted(change.path),
         )
 
+    def _skipped(self, snapshot: Snapshot) -> CommitResult:
+        return CommitResult(snapshot.version, self._totals.metrics(), snapshot, skipped=True)
+
     def _tell(self, snapshot: Snapshot) -> None:
         if self._on_progress is not None:
             progress = ColumnChangeProgress(
                 state_of(snapshot),
                 snapshot.version,
-                self._num_rows,
-                self._num_nulled,
-                self._bytes_written,
+                self._totals.num_rows,
+                self._totals.num_nulled,
+                self._totals.bytes_written,
             )
             self._on_progress(progress)
+
+
+def _unfilled_paths(snapshot: Snapshot, change: ColumnChange) -> Any:
+    """Paths of the files that do not hold the shadow: a `pa.ChunkedArray`."""
+    files = snapshot.live_files(("path", "tags"))
+    return files.filter(unfilled_files(files, change.id))["path"]
 
 
 def _is_over(snapshot: Snapshot, change: ColumnChange) -> bool:
@@ -457,26 +406,8 @@ def _is_over(snapshot: Snapshot, change: ColumnChange) -> bool:
     return running is None or running.id != change.id
 
 
-def _unfilled(files: Any, change_id: str) -> Any:
-    """Which files do not hold the shadow: a boolean `pa.Array`."""
-    filled = pc.equal(pc.map_lookup(files["tags"], COLUMN_CHANGE_TAG, "first"), change_id)
-    return pc.invert(pc.fill_null(filled, False))
-
-
-def _domain_state(snapshot: Snapshot, change: ColumnChange) -> _DomainState | None:
-    domain = snapshot.domain_metadata().get(COLUMN_CHANGE_DOMAIN)
-    if domain is None:
-        return None
-    try:
-        found = msgspec.json.decode(domain.configuration, type=_DomainState)
-    except DECODING_ERRORS:
-        # The mark is what counts; the state is written anew by whoever goes on.
-        return None
-    return found if found.id == change.id else None
-
-
 def _stage_state(transaction: Transaction, change: ColumnChange, state: State) -> None:
-    known = _DomainState(change.id, state, dotted(change.path), sql_type_name(change.target_type()))
+    known = DomainState(change.id, state, dotted(change.path), sql_type_name(change.target_type()))
     transaction.set_domain_metadata(COLUMN_CHANGE_DOMAIN, msgspec.json.encode(known).decode())
 
 
