@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         MergeType,
     )
     from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
+    from dagster_delta.orchestration.io.type_handlers import TableInput, TypeHandler
     from dagster_delta.orchestration.maintenance.config import (
         CheckpointConfig,
         CleanLogConfig,
@@ -133,7 +134,9 @@ __all__ = [
     "StorageOptions",
     "TableChanges",
     "TableHealth",
+    "TableInput",
     "Transaction",
+    "TypeHandler",
     "UpstreamChanges",
     "UpstreamColumns",
     "VacuumConfig",
@@ -206,7 +209,9 @@ _HOMES = {
     "StorageOptions": "orchestration.storage_options",
     "TableChanges": "orchestration.sensors.table_changes",
     "TableHealth": "table.maintenance.health",
+    "TableInput": "orchestration.io.type_handlers",
     "Transaction": "table.write.transaction",
+    "TypeHandler": "orchestration.io.type_handlers",
     "UpstreamChanges": "orchestration.change_feed.upstream_changes",
     "UpstreamColumns": "orchestration.io.column_lineage",
     "VacuumConfig": "orchestration.maintenance.config",

@@ -48,6 +48,8 @@ SECTIONS = (
             "DeltaIOManager",
             "DeltaTableResource",
             "SparkSessionResource",
+            "TypeHandler",
+            "TableInput",
             "MergeConfig",
             "MergeOperationsConfig",
             "MergeType",

@@ -40,10 +40,10 @@ from dagster_delta.orchestration.io.change_feed_writer import (
 from dagster_delta.orchestration.io.input_metadata import INPUT_PREFIX
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.io.type_handlers import (
-    LoadType,
     TableInput,
-    load_input,
-    load_type_of,
+    TypeHandler,
+    annotation_of,
+    type_handler_of,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
@@ -328,7 +328,7 @@ class _IncrementalAsset:
         def read(changes: UpstreamChanges) -> Any:
             if load_type is None:
                 return changes
-            return load_input(load_type, TableInput(None, changes, lambda: manager.spark_session))
+            return load_type.load(TableInput(None, changes, lambda: manager.spark_session))
 
         try:
             return consumption, read(consumption.changes)
@@ -385,16 +385,16 @@ class _IncrementalAsset:
         return select
 
 
-def _load_type(hint: Any, default: str | None) -> LoadType | None:
+def _load_type(hint: Any, default: str | None) -> TypeHandler[Any] | None:
     """As what changes are loaded; None as they are."""
     if hint is UpstreamChanges:
         return None
-    load_type = load_type_of(hint, default, name=_INPUT)
+    load_type = type_handler_of(hint, default, name=_INPUT)
     if load_type.name not in _LOADABLE:
         raise InvalidArgument(
-            f"the parameter {_INPUT!r} is annotated with {load_type.annotation}, and changes come "
-            "as pyspark.DataFrame, pyarrow.Table, pyarrow.RecordBatchReader, pandas.DataFrame, "
-            "polars.DataFrame, polars.LazyFrame or dagster_delta.UpstreamChanges"
+            f"the parameter {_INPUT!r} is annotated with {annotation_of(load_type)}, and changes "
+            "come as pyspark.DataFrame, pyarrow.Table, pyarrow.RecordBatchReader, "
+            "pandas.DataFrame, polars.DataFrame, polars.LazyFrame or dagster_delta.UpstreamChanges"
         )
     return load_type
 

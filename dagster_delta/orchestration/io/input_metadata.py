@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from dagster import InputContext, MetadataValue
 
 from dagster_delta.orchestration.io.run_facts import current_execution
+from dagster_delta.orchestration.io.type_handlers import annotation_of
 
 if TYPE_CHECKING:
-    from dagster_delta.orchestration.io.type_handlers import LoadType
+    from dagster_delta.orchestration.io.type_handlers import TypeHandler
     from dagster_delta.table.read.scan import Scan
 
 __all__ = ["INPUT_PREFIX", "input_facts", "log_input_metadata"]
@@ -30,25 +31,25 @@ _OPENED_ONLY = frozenset({"delta_table", "snapshot", "scan"})
 _MAX_WHERE_CHARACTERS = 1_000
 
 
-def input_facts(scan: Scan, load_type: LoadType, value: object) -> dict[str, Any]:
+def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> dict[str, Any]:
     """What is known of an input: nothing is read for it that the input itself did not take.
 
     Args:
         scan: what the input asked for.
-        load_type: what it was loaded as.
+        handler: what it was loaded by.
         value: what the asset or op is given.
     """
     snapshot = scan.snapshot
     facts: dict[str, Any] = {
         "table": snapshot.store.location.uri,
         "version": snapshot.version,
-        "loaded_as": load_type.annotation,
+        "loaded_as": annotation_of(handler),
     }
     if scan.where is not None:
         facts["where"] = _cut(scan.where.sql)
     if len(scan.columns) < len(snapshot.schema):
         facts["columns"] = list(scan.columns)
-    if load_type.name in _OPENED_ONLY:
+    if handler.name in _OPENED_ONLY:
         return facts
     # Where Spark has read the log, or nobody yet, the totals are not worth reading it.
     if snapshot.logged_files(more_than=0) is None:

@@ -6,7 +6,7 @@ Tables lie at `<root_uri>/<schema>/<asset name>`, where earlier Delta IO manager
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,9 +55,11 @@ from dagster_delta.orchestration.io.run_facts import (
 )
 from dagster_delta.orchestration.io.type_handlers import (
     TableInput,
-    load_input,
-    load_type_of,
+    TypeHandler,
+    rows_to_write,
     takes_none,
+    type_handler_of,
+    with_table_types,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
@@ -202,12 +204,13 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             description=asset_description(context),
         )
         rows = obj.rows if isinstance(obj, AppliedChanges) else obj
+        rows = rows_to_write(rows, context.dagster_type.typing_type, self._handlers())
         with watch_spark(rows, context.log) as spark_work:
             if isinstance(obj, AppliedChanges):
-                written = write_changes(write, obj)
+                written = write_changes(write, replace(obj, rows=rows))
                 context.add_output_metadata(consumption_metadata(obj.consumption))
             else:
-                written = write_asset(write, obj)
+                written = write_asset(write, rows)
         if spark_work.metadata:
             context.add_output_metadata(spark_work.metadata)
         if written.skipped_because is not None:
@@ -228,8 +231,11 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         name = _name(context)
         options = read_asset_options(metadata, self._defaults(), asset=name)
         wanted = read_input_options(context.definition_metadata, InputOptions(), asset=name)
-        load_type = load_type_of(
-            context.dagster_type.typing_type, self.default_load_type, name=context.name
+        handler = type_handler_of(
+            context.dagster_type.typing_type,
+            self.default_load_type,
+            name=context.name,
+            handlers=self._handlers(),
         )
         uri = options.table_uri(self.root_uri, *_identity(context))
         try:
@@ -247,9 +253,16 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         where = " AND ".join(f"({each})" for each in conditions) or None
         scan = snapshot.scan(columns=wanted.columns, where=where)
         context.log.debug("loading %s at version %d, where %s", name, snapshot.version, where)
-        value = load_input(load_type, TableInput(table, scan, self._session))
-        log_input_metadata(context, input_facts(scan, load_type, value))
+        value = handler.load(TableInput(table, scan, self._session))
+        log_input_metadata(context, input_facts(scan, handler, value))
         return value
+
+    @staticmethod
+    def type_handlers() -> Sequence[TypeHandler[Any]]:
+        """The handlers of types that inputs are loaded as and that assets return, beside those of
+        this package; a subclass returns its own.
+        """
+        return ()
 
     def table_of(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> Snapshot | None:
         """The latest version of the table of an asset that is stored here; None where there is
@@ -308,6 +321,9 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         """The options of an asset, and its name."""
         name = asset_key.to_user_string()
         return read_asset_options(metadata, self._defaults(), asset=name), name
+
+    def _handlers(self) -> Sequence[TypeHandler[Any]]:
+        return with_table_types(self.type_handlers())
 
     def _defaults(self) -> AssetOptions:
         given = read_asset_options(

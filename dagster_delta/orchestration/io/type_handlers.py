@@ -1,15 +1,16 @@
-"""The Python types that an input can be loaded as, by its annotation.
+"""The Python types that inputs are loaded as, and that assets return, each by its handler.
 
-Types are told apart by the name of their package, so that no package is imported which the asset
-itself does not use.
+Types of other packages are compared by name, so that no package is imported which the asset itself
+does not use.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_origin
 
 from dagster_delta.errors import InvalidArgument
 
@@ -22,14 +23,18 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = [
-    "LOAD_TYPES",
-    "LoadType",
+    "TABLE_TYPES",
     "TableInput",
-    "load_input",
-    "load_type_by_name",
-    "load_type_of",
+    "TypeHandler",
+    "annotation_of",
+    "rows_to_write",
     "takes_none",
+    "type_handler_of",
+    "with_table_types",
+    "without_none",
 ]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,112 +42,192 @@ class TableInput:
     """What an input reads, opened but not yet read."""
 
     table: DeltaTable | None
-    """None where changes are read."""
+    """The whole table; None where changes are read."""
     scan: Scan | UpstreamChanges
-    """The columns and partitions that the input asked for."""
+    """The columns, rows and partitions that the input asked for."""
     spark: Callable[[], SparkSession]
     """Starts or gets the Spark session; called only for inputs that are Spark's."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadType:
-    """One type that an input can be loaded as."""
+class TypeHandler(ABC, Generic[T]):
+    """How values of a Python type are loaded from Delta tables, and written to them.
 
-    name: str
-    """What `default_load_type` calls it."""
-    package: str
-    class_name: str
-    load: Callable[[TableInput], Any]
+    A subclass of the DeltaIOManager adds handlers in `type_handlers`. They come before those of
+    this package, so that a type of theirs can be loaded in another way.
+
+    Examples:
+        @dataclass
+        class Plane:
+            tailnum: str
+            seats: int
+
+        class Planes(TypeHandler[list[Plane]]):
+            supported_types = (list[Plane],)
+
+            def load(self, table_input: TableInput) -> list[Plane]:
+                return [Plane(**row) for row in table_input.scan.to_arrow().to_pylist()]
+
+            def to_arrow(self, value: list[Plane]) -> pa.Table:
+                return pa.Table.from_pylist([asdict(plane) for plane in value], SCHEMA)
+
+        class LakeIOManager(DeltaIOManager):
+            @staticmethod
+            def type_handlers() -> Sequence[TypeHandler]:
+                return [Planes()]
+    """
+
+    name: str | None = None
+    """What `default_load_type` calls it; None if it is chosen by annotations alone."""
 
     @property
-    def annotation(self) -> str:
-        """How it is written as an annotation."""
-        return f"{self.package}.{self.class_name}"
+    @abstractmethod
+    def supported_types(self) -> Sequence[object]:
+        """The annotations of inputs and outputs that it handles: a class, a generic type such as
+        `list[Plane]`, or the name of a class as `package.ClassName`, which imports nothing.
+
+        Values of outputs without annotation are found by their class.
+        """
+
+    @abstractmethod
+    def load(self, table_input: TableInput) -> T:
+        """The value of an input.
+
+        Args:
+            table_input: what to read; `table_input.scan` has the columns, the filter and the
+                partitions of the input, and reads when one of its methods is called.
+        """
+
+    def to_arrow(self, value: T) -> object:
+        """The rows of a value, as anything that `DeltaTable.append` takes: a `pa.Table`, or for
+        bounded memory a `pa.RecordBatchReader`. By default the value itself.
+
+        Args:
+            value: what an asset returned.
+        """
+        return value
+
+
+class _TableType(TypeHandler[Any]):
+    """A type that tables are loaded as by one call. What is written takes them as they are."""
+
+    supported_types: tuple[str, ...] = ()
+
+    def __init__(self, name: str, supported_type: str, load: Callable[[TableInput], Any]) -> None:
+        self.name = name
+        self.supported_types = (supported_type,)
+        self._load = load
+
+    def load(self, table_input: TableInput) -> Any:
+        package = self.supported_types[0].partition(".")[0]
+        try:
+            return self._load(table_input)
+        except ModuleNotFoundError as error:
+            if error.name != package:
+                raise
+            raise InvalidArgument(
+                f"loading an input as {self.supported_types[0]} needs the package {package}, "
+                f"which is not installed: pip install {package}"
+            ) from error
 
 
 def _snapshot(table_input: TableInput) -> Snapshot:
     return table_input.scan.snapshot
 
 
-LOAD_TYPES: tuple[LoadType, ...] = (
-    LoadType("pyspark", "pyspark", "DataFrame", lambda i: i.scan.to_spark(i.spark())),
-    LoadType("pyarrow", "pyarrow", "Table", lambda i: i.scan.to_arrow()),
-    LoadType("pyarrow_reader", "pyarrow", "RecordBatchReader", lambda i: i.scan.to_batches()),
-    LoadType("pandas", "pandas", "DataFrame", lambda i: i.scan.to_pandas()),
-    LoadType("polars", "polars", "DataFrame", lambda i: i.scan.to_polars()),
-    LoadType("polars_lazy", "polars", "LazyFrame", lambda i: i.scan.to_polars().lazy()),
-    LoadType("delta_table", "dagster_delta", "DeltaTable", lambda i: i.table),
-    LoadType("snapshot", "dagster_delta", "Snapshot", _snapshot),
-    LoadType("scan", "dagster_delta", "Scan", lambda i: i.scan),
+TABLE_TYPES: tuple[TypeHandler[Any], ...] = (
+    _TableType("pyspark", "pyspark.DataFrame", lambda i: i.scan.to_spark(i.spark())),
+    _TableType("pyarrow", "pyarrow.Table", lambda i: i.scan.to_arrow()),
+    _TableType("pyarrow_reader", "pyarrow.RecordBatchReader", lambda i: i.scan.to_batches()),
+    _TableType("pandas", "pandas.DataFrame", lambda i: i.scan.to_pandas()),
+    _TableType("polars", "polars.DataFrame", lambda i: i.scan.to_polars()),
+    _TableType("polars_lazy", "polars.LazyFrame", lambda i: i.scan.to_polars().lazy()),
+    _TableType("delta_table", "dagster_delta.DeltaTable", lambda i: i.table),
+    _TableType("snapshot", "dagster_delta.Snapshot", _snapshot),
+    _TableType("scan", "dagster_delta.Scan", lambda i: i.scan),
 )
-"""Everything an input can be. A `DeltaTable` or a `Snapshot` is the whole table, whatever partition
+"""What every input can be. A `DeltaTable` or a `Snapshot` is the whole table, whatever partition
 is being read; a `Scan` is just what the input asked for, read when its own methods are called."""
 
 
-def load_type_of(annotation: Any, default: str | None, *, name: str) -> LoadType:
-    """The type to load an input as.
+def type_handler_of(
+    annotation: Any,
+    default: str | None,
+    *,
+    name: str,
+    handlers: Sequence[TypeHandler[Any]] = TABLE_TYPES,
+) -> TypeHandler[Any]:
+    """The handler that loads an input.
 
     Args:
         annotation: type of the input; `Any` where it has none.
         default: the `default_load_type` for inputs without annotation.
         name: of the input, for error messages.
+        handlers: all there are; the first that supports the annotation loads it.
 
     Raises:
-        InvalidArgument: the type is none of ours, or there is neither annotation nor default.
+        InvalidArgument: no handler supports the type, or there is neither annotation nor default.
     """
     if annotation is Any or annotation is None:
         if default is None:
             raise InvalidArgument(
                 f"the input {name!r} has no type annotation: annotate it with one of "
-                f"{_annotations()}, or set default_load_type on the DeltaIOManager to one of "
-                f"{', '.join(each.name for each in LOAD_TYPES)}"
+                f"{_annotations(handlers)}, or set default_load_type on the DeltaIOManager to one "
+                f"of {', '.join(_names(handlers))}"
             )
-        return load_type_by_name(default)
-    wanted = _without_none(annotation)
-    package = getattr(wanted, "__module__", "").partition(".")[0]
-    class_name = getattr(wanted, "__name__", "")
-    for each in LOAD_TYPES:
-        if (package, class_name) == (each.package, each.class_name):
-            return each
+        return _handler_named(default, handlers)
+    wanted = without_none(annotation)
+    for handler in handlers:
+        if any(_is_type(wanted, supported) for supported in handler.supported_types):
+            return handler
     raise InvalidArgument(
         f"the input {name!r} is annotated with {wanted}, and a Delta table can be loaded as "
-        f"one of {_annotations()}"
+        f"one of {_annotations(handlers)}; a TypeHandler in type_handlers of the IO manager adds "
+        "a type"
     )
 
 
-def load_type_by_name(name: str) -> LoadType:
-    """The type that `default_load_type` calls by this name.
+def with_table_types(handlers: Sequence[object]) -> Sequence[TypeHandler[Any]]:
+    """The handlers of an IO manager, then those of this package.
 
     Raises:
-        InvalidArgument: there is none.
+        InvalidArgument: one is no handler.
     """
-    for each in LOAD_TYPES:
-        if each.name == name:
-            return each
-    raise InvalidArgument(
-        f"default_load_type is one of {', '.join(each.name for each in LOAD_TYPES)}, not {name!r}"
-    )
+    found: list[TypeHandler[Any]] = []
+    for handler in handlers:
+        if not isinstance(handler, TypeHandler):
+            called = f": call it, {handler.__name__}()" if isinstance(handler, type) else ""
+            raise InvalidArgument(
+                f"type_handlers of the IO manager returns {handler!r}, which is not an instance of "
+                f"TypeHandler{called}"
+            )
+        found.append(handler)
+    return (*found, *TABLE_TYPES)
 
 
-def load_input(load_type: LoadType, table_input: TableInput) -> Any:
-    """The input, as that type.
+def rows_to_write(value: Any, annotation: Any, handlers: Sequence[TypeHandler[Any]]) -> Any:
+    """The rows that an asset returned, in a form that tables are written from.
 
-    Raises:
-        InvalidArgument: the package of the type is not installed.
+    Args:
+        value: what the asset returned; None remains None.
+        annotation: type of the output; `Any` where it has none.
+        handlers: all there are; the first that supports the annotation, or else the class of the
+            value, is asked for the rows.
     """
-    try:
-        return load_type.load(table_input)
-    except ModuleNotFoundError as error:
-        if error.name != load_type.package:
-            raise
-        raise InvalidArgument(
-            f"loading an input as {load_type.annotation} needs the package {load_type.package}, "
-            f"which is not installed: pip install {load_type.package}"
-        ) from error
+    if value is None:
+        return None
+    wanted = without_none(annotation)
+    for handler in handlers:
+        if any(_is_type(wanted, supported) for supported in handler.supported_types):
+            return handler.to_arrow(value)
+    for handler in handlers:
+        if any(_is_instance(value, supported) for supported in handler.supported_types):
+            return handler.to_arrow(value)
+    return value
 
 
-def _annotations() -> str:
-    return ", ".join(each.annotation for each in LOAD_TYPES)
+def annotation_of(handler: TypeHandler[Any]) -> str:
+    """The first type of a handler, as an annotation spells it."""
+    return _spelled(handler.supported_types[0])
 
 
 def takes_none(annotation: Any) -> bool:
@@ -156,10 +241,63 @@ def takes_none(annotation: Any) -> bool:
     return type(None) in get_args(annotation)
 
 
-def _without_none(annotation: Any) -> Any:
-    """`T` of `T | None`."""
+def without_none(annotation: Any) -> Any:
+    """`T` of `T | None`; any other annotation as it is."""
     if get_origin(annotation) in {Union, types.UnionType}:
-        rest = [each for each in get_args(annotation) if each is not type(None)]
+        rest = [part for part in get_args(annotation) if part is not type(None)]
         if len(rest) == 1:
             return rest[0]
     return annotation
+
+
+def _handler_named(name: str, handlers: Sequence[TypeHandler[Any]]) -> TypeHandler[Any]:
+    for handler in handlers:
+        if handler.name == name:
+            return handler
+    raise InvalidArgument(
+        f"default_load_type is one of {', '.join(_names(handlers))}, not {name!r}"
+    )
+
+
+def _names(handlers: Sequence[TypeHandler[Any]]) -> list[str]:
+    return [handler.name for handler in handlers if handler.name is not None]
+
+
+def _annotations(handlers: Sequence[TypeHandler[Any]]) -> str:
+    return ", ".join(_spelled(each) for handler in handlers for each in handler.supported_types)
+
+
+def _spelled(supported: object) -> str:
+    if isinstance(supported, type) and get_origin(supported) is None:
+        return f"{supported.__module__.partition('.')[0]}.{supported.__qualname__}"
+    return str(supported)
+
+
+def _is_type(annotation: Any, supported: object) -> bool:
+    """Whether an annotation is a supported type. Dagster gives `typing.List[T]` for `list[T]`."""
+    if isinstance(supported, str):
+        return _qualified(annotation) == supported
+    if get_origin(supported) is None or get_origin(annotation) is None:
+        return bool(annotation == supported)
+    arguments, wanted = get_args(annotation), get_args(supported)
+    return (
+        get_origin(annotation) == get_origin(supported)
+        and len(arguments) == len(wanted)
+        and all(map(_is_type, arguments, wanted))
+    )
+
+
+def _is_instance(value: object, supported: object) -> bool:
+    if isinstance(supported, str):
+        return any(_qualified(parent) == supported for parent in type(value).__mro__)
+    return (
+        isinstance(supported, type)
+        and get_origin(supported) is None
+        and isinstance(value, supported)
+    )
+
+
+def _qualified(annotation: Any) -> str:
+    """`package.ClassName`: classes are defined in submodules that their users never name."""
+    package = getattr(annotation, "__module__", "").partition(".")[0]
+    return f"{package}.{getattr(annotation, '__name__', '')}"
