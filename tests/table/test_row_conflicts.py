@@ -119,7 +119,7 @@ APART = {"same row": (4, 4), "same file": (4, 6), "apart": (4, 16)}
 
 @pytest.mark.parametrize("properties", [{}, VECTORS], ids=["rewritten", "vectors"])
 @pytest.mark.parametrize("distance", APART)
-@pytest.mark.parametrize(("mine", "theirs"), itertools.product(STATEMENTS, STATEMENTS))
+@pytest.mark.parametrize(("mine", "theirs"), list(itertools.product(STATEMENTS, STATEMENTS)))
 def test_statements_of_two_writers_both_succeed_in_the_order_of_their_versions(
     mine: Statement, theirs: Statement, distance: str, properties: dict[str, str]
 ) -> None:
@@ -134,7 +134,7 @@ def test_statements_of_two_writers_both_succeed_in_the_order_of_their_versions(
     assert referenced(store) == files(store)  # nothing is left of the first attempt
 
 
-@pytest.mark.parametrize(("mine", "theirs"), itertools.product(STATEMENTS, STATEMENTS))
+@pytest.mark.parametrize(("mine", "theirs"), list(itertools.product(STATEMENTS, STATEMENTS)))
 def test_changes_of_different_rows_of_one_file_need_no_second_attempt(
     mine: Statement, theirs: Statement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
