@@ -19,6 +19,7 @@ from dagster_delta.errors import (
     SchemaMismatch,
 )
 from dagster_delta.storage.memory_store import MemoryStore
+from dagster_delta.testing.faulty_store import FaultyStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,3 +153,36 @@ def test_a_merge_numbers_the_rows_it_inserts_on_spark(tmp_path: Path) -> None:
     assert len(set(numbers.values())) == 4
     assert all(each <= 10 and each % 5 == 0 for each in numbers.values())
     assert max(numbers["c"], numbers["d"]) < min(numbers["a"], numbers["b"])
+
+
+@pytest.mark.parametrize("mine", ["delete", "update", "merge", "overwrite"])
+def test_changes_of_different_rows_of_one_file_are_both_committed(
+    table: DeltaTable, mine: str
+) -> None:
+    waiting = [5, 6]
+
+    def rival(operation: str, path: str) -> None:
+        if operation == "put_if_absent" and path.endswith(".json") and waiting:
+            row = waiting.pop()
+            DeltaTable(table.uri).update({"v": "'theirs'"}, f"id IN ({row}, {row - 2})")
+
+    before = texts(table)
+    racing = DeltaTable(table.uri, store=FaultyStore(table.store, before_call=rival))
+    match mine:
+        case "delete":
+            racing.delete("id = 7", engine="spark", on_conflict="fail")
+        case "update":
+            racing.update({"v": "'mine'"}, "id = 7", engine="spark", on_conflict="fail")
+        case "merge":
+            source = pa.table({"id": [7], "v": ["mine"], "p": [1]})
+            merge = racing.merge(source, "t.id = s.id", engine="spark", on_conflict="fail")
+            merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        case "overwrite":
+            new = pa.table({"id": [7], "v": ["mine"], "p": [1]})
+            racing.overwrite(new, where="id = 7", engine="spark", on_conflict="fail")
+    assert racing.version() == 3
+    theirs = dict.fromkeys((3, 4, 5, 6), "theirs")
+    expected = {**before, **theirs, 7: "mine"}
+    if mine == "delete":
+        del expected[7]
+    assert texts(DeltaTable(table.uri)) == expected
