@@ -63,8 +63,18 @@ def data(*found: Row) -> pa.Table:
     )
 
 
-def numbered(*ids: int) -> pa.Table:
-    return data(*((each, f"v{each}", each % 2) for each in ids))
+def numbered(*ids: int, text: str = "v") -> pa.Table:
+    return data(*((each, f"{text}{each}", each % 2) for each in ids))
+
+
+def numbered_with_nulls(*ids: int) -> pa.Table:
+    """As `numbered`, without `p` in every seventh row."""
+    return data(*((each, f"v{each}", each % 2 if each % 7 else None) for each in ids))
+
+
+def of_day(*ids: int, day: str = "2026-01-01") -> pa.Table:
+    """Rows of one value of `day`, a text."""
+    return pa.table({"id": list(ids), "day": [day] * len(ids)})
 
 
 def noon(day: int) -> dt.datetime:

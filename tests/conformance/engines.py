@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +19,7 @@ from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arr
 from dagster_delta.table.read.change_data_feed import ChangeDataFeed
 from dagster_delta.table.read.scan import Scan
 from tests.golden.answers import rows_of
+from tests.table_rows import Row, row_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,8 +29,6 @@ ENGINES = [
     pytest.param("spark", marks=pytest.mark.spark),
     pytest.param("connect", marks=pytest.mark.spark),
 ]
-
-Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -97,17 +94,12 @@ class Engine:
         """The rows of a table in an order that does not depend on its files."""
         scan = table.snapshot(version=version).scan(list(columns) or None, where)
         found = self.read(scan).to_pylist(maps_as_pydicts="strict")
-        return sorted((tuple(row.values()) for row in found), key=_order)
+        return sorted((tuple(row.values()) for row in found), key=row_order)
 
     def changes(self, table: DeltaTable, start: int, *columns: str) -> list[Row]:
         """The type of each change since a version, and the values of these columns, sorted."""
         rows = self.read(table.changes(start)).select(["_change_type", *columns]).to_pylist()
-        return sorted((tuple(row.values()) for row in rows), key=_order)
-
-
-def _order(row: Row) -> list[tuple[bool, Any]]:
-    plain = (int, float, str, dt.date, Decimal)
-    return [(each is None, each if isinstance(each, plain) else repr(each)) for each in row]
+        return sorted((tuple(row.values()) for row in rows), key=row_order)
 
 
 def files_of(table: DeltaTable) -> set[Path]:

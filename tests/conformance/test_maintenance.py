@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 
 from dagster_delta import DeltaTable
 from tests.conformance.engines import Engine
+from tests.sample_tables import numbered_with_nulls
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 SHAPES = {
@@ -15,16 +15,6 @@ SHAPES = {
     "mapped": (("p",), VECTORS | {"delta.columnMapping.mode": "id"}),
     "tracked": ((), VECTORS | {"delta.enableRowTracking": "true"}),
 }
-
-
-def rows(*ids: int) -> pa.Table:
-    return pa.table(
-        {
-            "id": pa.array(ids, pa.int64()),
-            "v": pa.array([f"v{each}" for each in ids], pa.string()),
-            "p": pa.array([each % 2 if each % 7 else None for each in ids], pa.int32()),
-        }
-    )
 
 
 @pytest.mark.parametrize("zorder_by", [[], ["v", "id"]], ids=["packed", "zorder"])
@@ -36,7 +26,9 @@ def test_small_files_become_one_and_no_row_changes(
     for part in range(4):
         ids = range(10 * part, 10 * part + 10)
         feed = {"delta.enableChangeDataFeed": "true"}
-        table.append(rows(*ids), partition_by=partition_by, properties=properties | feed)
+        table.append(
+            numbered_with_nulls(*ids), partition_by=partition_by, properties=properties | feed
+        )
     table.delete("id % 10 = 4", engine=engine.name)
     before, version = engine.counted(table), table.version()
     assert sum(before.values()) == 36
@@ -62,7 +54,7 @@ def test_only_files_that_may_hold_matching_rows_are_looked_at(
     engine: Engine, table: DeltaTable
 ) -> None:
     for part in range(4):
-        table.append(rows(*range(10 * part, 10 * part + 10)))
+        table.append(numbered_with_nulls(*range(10 * part, 10 * part + 10)))
     untouched = set(table.snapshot().scan(where="id >= 20").files()["path"].to_pylist())
     result = table.optimize("id < 20", engine=engine.name)
     assert result.metrics["numRemovedFiles"] == 2
@@ -74,17 +66,17 @@ def test_a_clustered_table_is_laid_out_and_keeps_its_rows(
     engine: Engine, table: DeltaTable
 ) -> None:
     created = DeltaTable.create(
-        table.uri, rows().schema, cluster_by=["v", "id"], properties=VECTORS
+        table.uri, numbered_with_nulls().schema, cluster_by=["v", "id"], properties=VECTORS
     )
     for part in range(3):
-        created.append(engine.rows(rows(*range(10 * part, 10 * part + 10))))
+        created.append(engine.rows(numbered_with_nulls(*range(10 * part, 10 * part + 10))))
     created.delete("id % 10 = 4", engine=engine.name)
     before = engine.counted(created)
     assert not created.optimize(engine=engine.name).skipped
     files = created.snapshot().files()
     assert files["has_deletion_vector"].to_pylist() == [False]
     assert engine.counted(created) == before
-    created.append(engine.rows(rows(100)))
+    created.append(engine.rows(numbered_with_nulls(100)))
     created.optimize(engine=engine.name, full=True)
     assert created.snapshot().num_files == 1
     assert engine.tuples(created, "id", where="v = 'v3' OR v = 'v100'") == [(3,), (100,)]
@@ -92,13 +84,13 @@ def test_a_clustered_table_is_laid_out_and_keeps_its_rows(
 
 
 def test_a_table_is_restored_cloned_and_read(engine: Engine, table: DeltaTable) -> None:
-    table.append(engine.rows(rows(1, 2, 3)), properties=VECTORS)
+    table.append(engine.rows(numbered_with_nulls(1, 2, 3)), properties=VECTORS)
     table.delete("id = 2", engine=engine.name)
     table.restore(version=0)
     table.update({"v": "'new'"}, "id = 3", engine=engine.name)
     table.clone(f"{table.uri}-clone")
     clone = DeltaTable(f"{table.uri}-clone")
-    clone.append(engine.rows(rows(4)))
+    clone.append(engine.rows(numbered_with_nulls(4)))
     clone.delete("id = 1", engine=engine.name)
     assert engine.tuples(clone, "id", "v") == [(2, "v2"), (3, "new"), (4, "v4")]
     assert engine.tuples(table, "id", "v") == [(1, "v1"), (2, "v2"), (3, "new")]

@@ -11,8 +11,9 @@ import pytest
 
 from dagster_delta import DeltaTable
 from dagster_delta.errors import UnsupportedFeature
-from tests.conformance.engines import Engine, Row, files_of, refusal
+from tests.conformance.engines import Engine, files_of, refusal
 from tests.sample_tables import FEED, VECTORS, numbered
+from tests.table_rows import Row
 
 both_ways = pytest.mark.parametrize("properties", [{}, VECTORS], ids=["rewrite", "vectors"])
 

@@ -13,6 +13,7 @@ import pytest
 from dagster_delta.errors import DeltaError
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.table.delta_table import DeltaTable
+from tests.table_rows import stored_rows
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -62,8 +63,7 @@ class Lake:
 
     def rows(self, name: str = "events", schema: str = "public") -> list[dict[str, Any]]:
         """All rows of a table, in an order that does not depend on its files."""
-        rows = self.table(name, schema).snapshot().scan().to_arrow().to_pylist()
-        return sorted(rows, key=repr)
+        return stored_rows(self.table(name, schema))
 
     def column(self, column: str, name: str = "events") -> list[Any]:
         """The sorted values of one column."""

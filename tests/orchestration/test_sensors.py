@@ -35,6 +35,7 @@ from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.watch import LogCursor
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
 from tests.orchestration.conftest import plain
+from tests.sample_tables import of_day
 from tests.table.logs import add_file, commit, metadata
 
 
@@ -47,13 +48,9 @@ def report(config: DeltaCommitRange) -> str:
 def summary() -> None: ...
 
 
-def rows(*ids: int, day: str = "2026-01-01") -> pa.Table:
-    return pa.table({"id": list(ids), "day": [day] * len(ids)})
-
-
 def append(uri: str, *ids: int, day: str = "2026-01-01") -> None:
     """A commit by another program, to a table partitioned by day."""
-    deltalake.write_deltalake(uri, rows(*ids, day=day), mode="append", partition_by=["day"])
+    deltalake.write_deltalake(uri, of_day(*ids, day=day), mode="append", partition_by=["day"])
 
 
 class Daemon:
@@ -243,7 +240,7 @@ def test_only_changes_of_the_columns_that_were_asked_for_count(daemon, tmp_path)
 def test_a_filter_by_a_column_that_the_table_lacks_fails_the_tick(daemon, tmp_path) -> None:
     location = str(tmp_path / "wide")
     table = DeltaTable(location, must_exist=False)
-    table.append(rows(1), properties={"delta.enableChangeDataFeed": "true"})
+    table.append(of_day(1), properties={"delta.enableChangeDataFeed": "true"})
     watch = daemon(location, columns=["nothing"])
     watch.tick()
     table.update({"day": "'2026-01-02'"})
@@ -458,7 +455,7 @@ def test_observations_may_be_reported_instead_per_partition(daemon, uri) -> None
 def test_row_changes_come_with_their_change_data_files(instance, tmp_path) -> None:
     uri = str(tmp_path / "feed")
     feed = {"delta.enableChangeDataFeed": "true"}
-    deltalake.write_deltalake(uri, rows(1, 2), configuration=feed)
+    deltalake.write_deltalake(uri, of_day(1, 2), configuration=feed)
     seen: list[TableChanges] = []
 
     def config(changes: TableChanges) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 from dagster_delta.errors import ConditionalPutUnsupported
 from dagster_delta.storage.s3_store import S3Store
 from dagster_delta.table.delta_table import DeltaTable
+from tests.table_rows import stored_tuples
 
 ROWS = pa.table({"part": ["a b", "c%20/d", "é"], "id": [1, 2, 3]})
 
@@ -20,11 +21,6 @@ def uri(s3_bucket: str) -> str:
     return f"s3://{s3_bucket}/some/table"
 
 
-def _rows(table: DeltaTable) -> list[tuple[str, int]]:
-    rows = table.refresh().scan().to_arrow()
-    return sorted(zip(rows["part"].to_pylist(), rows["id"].to_pylist(), strict=True))
-
-
 def test_what_is_written_is_read_by_another_handle(uri: str, s3_options: dict[str, str]) -> None:
     table = DeltaTable.create(uri, ROWS.schema, partition_by=["part"], storage_options=s3_options)
     assert table.append(ROWS).version == 1
@@ -32,7 +28,7 @@ def test_what_is_written_is_read_by_another_handle(uri: str, s3_options: dict[st
     table.checkpoint()
     again = DeltaTable(uri, storage_options=s3_options)
     assert again.version() == 2
-    assert _rows(again) == [("a b", 1), ("c%20/d", 2), ("é", 3)]
+    assert stored_tuples(again, "part", "id") == [("a b", 1), ("c%20/d", 2), ("é", 3)]
     assert DeltaTable.is_delta_table(uri, storage_options=s3_options)
     assert not DeltaTable.is_delta_table(f"{uri}/nowhere", storage_options=s3_options)
 
@@ -50,7 +46,7 @@ def test_writers_that_race_lose_nothing(uri: str, s3_options: dict[str, str]) ->
         list(pool.map(append, range(4)))
     table = DeltaTable(uri, storage_options=s3_options)
     assert table.version() == 12
-    assert [row[1] for row in _rows(table)] == sorted(
+    assert [row[1] for row in stored_tuples(table, "part", "id")] == sorted(
         writer * 10 + number for writer in range(4) for number in range(3)
     )
 
@@ -82,14 +78,18 @@ def test_a_clone_on_s3_refers_to_files_there_or_copies_them(
     table.append(ROWS)
     table.append(ROWS)
     table.delete("id = 2")
-    expected = _rows(table)
+    expected = stored_tuples(table, "part", "id")
     for deep in (False, True):
         target = f"s3://{s3_bucket}/clones/{deep}"
         assert table.clone(target, deep=deep).version == 0
         assert table.clone(target, deep=deep, replace=True).skipped
         made = DeltaTable(target, storage_options=s3_options)
-        assert _rows(made) == expected
+        assert stored_tuples(made, "part", "id") == expected
         made.update({"id": "id + 10"}, "id = 1")
-        assert [row[1] for row in _rows(made)] == [11, 11, 3, 3]
+        assert [row[1] for row in stored_tuples(made, "part", "id")] == [11, 11, 3, 3]
     assert table.clone(tmp_path, deep=True, storage_options={}).version == 0
-    assert _rows(DeltaTable(tmp_path)) == _rows(table) == expected
+    assert (
+        stored_tuples(DeltaTable(tmp_path), "part", "id")
+        == stored_tuples(table, "part", "id")
+        == expected
+    )

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
+from tests.table_rows import sorted_rows
 
-__all__ = ["READS", "WRITES", "Rows", "frame", "sorted_rows", "table_objects"]
+__all__ = ["READS", "WRITES", "Rows", "frame", "table_objects"]
 
 Rows = list[tuple[Any, ...]]
 
@@ -72,10 +73,6 @@ WRITES: dict[str, Callable[[DeltaTable], object]] = {
     "drop feature": lambda table: table.drop_feature("deletionVectors"),
     "change column": lambda table: table.change_column("number", "INT", enable_features=True),
 }
-
-
-def sorted_rows(rows: Any) -> Rows:
-    return sorted((tuple(row.values()) for row in rows.to_pylist()), key=repr)
 
 
 @cache

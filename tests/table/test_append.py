@@ -24,22 +24,13 @@ from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import FaultyStore
+from tests.table_rows import stored_rows
 
 ROWS = pa.table({"id": [1, 2], "p": ["a", "b"]})
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 def new(store: Any) -> DeltaTable:
     return DeltaTable("", store=store, must_exist=False)
-
-
-def rows(store: Any) -> list[dict[str, Any]]:
-    table = DeltaTable("", store=store).snapshot().scan().to_arrow()
-    return sorted(table.to_pylist(), key=repr)
 
 
 def data_files(store: Any) -> list[str]:
@@ -56,7 +47,7 @@ def test_appending_to_nothing_creates_the_table_in_the_same_commit(store: Memory
     assert result.version == 0
     assert actions(store, 0) == ["commitInfo", "protocol", "metaData", "add", "add"]
     assert result.snapshot.metadata.configuration == {"delta.appendOnly": "true"}
-    assert rows(store) == ROWS.to_pylist()
+    assert stored_rows(store) == ROWS.to_pylist()
 
 
 def test_a_result_says_what_the_commit_did(store: MemoryStore) -> None:
@@ -91,7 +82,7 @@ def test_rows_come_as_readers_and_frames_too(store: MemoryStore) -> None:
     table.append(ROWS.to_reader())
     table.append(pd.DataFrame({"id": [3], "p": ["c"]}))
     table.append(pl.DataFrame({"id": [4], "p": ["d"]}).lazy())
-    assert [row["id"] for row in rows(store)] == [1, 2, 3, 4]
+    assert [row["id"] for row in stored_rows(store)] == [1, 2, 3, 4]
 
 
 def test_strict_refuses_new_columns_and_names_the_way_out(store: MemoryStore) -> None:
@@ -109,7 +100,7 @@ def test_merge_adds_columns_at_every_depth(store: MemoryStore) -> None:
     table.append(pa.table({"s": [{"x": 1}]}))
     table.append(pa.table({"s": [{"x": 2, "y": "n"}], "t": [3]}), schema_mode="merge")
     assert str(table.schema()) == "struct<s:struct<x:long,y:string>,t:long>"
-    assert rows(store) == [
+    assert stored_rows(store) == [
         {"s": {"x": 1, "y": None}, "t": None},
         {"s": {"x": 2, "y": "n"}, "t": 3},
     ]
@@ -130,8 +121,8 @@ def test_merge_under_column_mapping_gives_new_columns_ids(store: MemoryStore) ->
     table.append(ROWS.append_column("x y", pa.array([1, 2])), schema_mode="merge")
     assert table.metadata().configuration["delta.columnMapping.maxColumnId"] == "3"
     assert table.schema().field("x y").metadata["delta.columnMapping.id"] == 3
-    assert {"id": 1, "p": "a", "x y": 1} in rows(store)
-    assert {"id": 1, "p": "a", "x y": None} in rows(store)
+    assert {"id": 1, "p": "a", "x y": 1} in stored_rows(store)
+    assert {"id": 1, "p": "a", "x y": None} in stored_rows(store)
 
 
 def test_merge_brings_the_feature_that_a_new_type_needs(store: MemoryStore) -> None:
@@ -143,7 +134,7 @@ def test_merge_brings_the_feature_that_a_new_type_needs(store: MemoryStore) -> N
     protocol = table.protocol()
     assert protocol.reader_features == ("timestampNtz",)
     assert set(protocol.writer_features or ()) == {"appendOnly", "invariants", "timestampNtz"}
-    assert len(rows(store)) == 4
+    assert len(stored_rows(store)) == 4
 
 
 def test_merge_refuses_a_new_column_without_a_type(store: MemoryStore) -> None:
@@ -191,7 +182,7 @@ def test_widening_on_write_changes_the_type_and_old_files_read_as_the_new_one(
     )
     (change,) = type_changes(table.schema().field("i"))
     assert str(change.from_type) == "integer"
-    assert [(r["i"], r["f"], float(r["d"]), r["s"]["x"]) for r in rows(store)] == [
+    assert [(r["i"], r["f"], float(r["d"]), r["s"]["x"]) for r in stored_rows(store)] == [
         (1, 1.5, 2.0, [3]),
         (2**40, 0.1, 7.0, [70_000]),
     ]
@@ -273,7 +264,7 @@ def test_two_creators_with_one_schema_both_land(store: MemoryStore) -> None:
 
     racing = FaultyStore(store, before_call=rival)
     assert new(racing).append(ROWS, partition_by=["p"]).version == 1
-    assert len(rows(store)) == 4
+    assert len(stored_rows(store)) == 4
     assert actions(store, 1) == ["commitInfo", "add", "add"]
 
 
@@ -288,7 +279,7 @@ def test_a_creator_that_lost_finds_its_own_call_in_a_later_commit(store: MemoryS
 
     result = new(FaultyStore(store, before_call=rival)).append(ROWS, idempotency=("app", 1))
     assert result.skipped
-    assert len(rows(store)) == 4
+    assert len(stored_rows(store)) == 4
     assert len(data_files(store)) == 2
 
 
@@ -363,7 +354,7 @@ def test_invariants_and_checks_are_enforced(store: MemoryStore) -> None:
         table.append(pa.table({"id": [4], "v": [10]}))
     with pytest.raises(ConstraintViolation, match="CHECK small"):
         table.append(pa.table({"id": [4], "v": pa.array([None], pa.int64())}))
-    assert len(rows(store)) == 1
+    assert len(stored_rows(store)) == 1
 
 
 def test_a_check_of_the_caller_refuses_rows_outside_it(store: MemoryStore) -> None:
@@ -371,7 +362,7 @@ def test_a_check_of_the_caller_refuses_rows_outside_it(store: MemoryStore) -> No
     table.append(ROWS, check="p IN ('a', 'b')")
     with pytest.raises(PartitionMismatch):
         table.append(ROWS, check="p = 'a'")
-    assert len(rows(store)) == 2
+    assert len(stored_rows(store)) == 2
 
 
 def test_a_table_with_a_feature_we_do_not_write_is_refused_before_a_byte(
@@ -418,7 +409,7 @@ def test_widen_takes_the_wider_types_and_no_new_columns(store: MemoryStore) -> N
     table.append(NARROW, properties={"delta.enableTypeWidening": "true"})
     table.append(WIDE, schema_mode="widen")
     assert str(table.schema()) == "struct<id:long,x:double>"
-    assert rows(store) == [{"id": 1, "x": 0.5}, {"id": 2**40, "x": 1e300}]
+    assert stored_rows(store) == [{"id": 1, "x": 0.5}, {"id": 2**40, "x": 1e300}]
     with pytest.raises(SchemaMismatch, match='schema_mode="merge"'):
         table.append(WIDE.append_column("new", pa.array([1])), schema_mode="widen")
 

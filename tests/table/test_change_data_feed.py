@@ -32,6 +32,7 @@ from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.change_data_feed import ChangeDataFeed
+from tests.sample_tables import numbered
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 VECTORS = {"delta.enableDeletionVectors": "true"}
@@ -51,21 +52,13 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 Change = tuple[int, str, Any, str]
 
 
-def rows(*ids: int, text: str = "v") -> pa.Table:
-    return pa.table(
-        {
-            "id": pa.array(ids, pa.int64()),
-            "v": pa.array([f"{text}{each}" for each in ids], pa.string()),
-            "p": pa.array([each % 2 for each in ids], pa.int32()),
-        }
-    )
-
-
 def make(kind: str = "rewrite", *, first: int = 10, store: MemoryStore | None = None) -> DeltaTable:
     """A table that records changes, with ids 0 to `first` - 1 at version 0."""
     properties, partition_by = KINDS[kind]
     table = DeltaTable("", store=store or MemoryStore(), must_exist=False)
-    table.append(rows(*range(first)), partition_by=partition_by, properties={**FEED, **properties})
+    table.append(
+        numbered(*range(first)), partition_by=partition_by, properties={**FEED, **properties}
+    )
     return table
 
 
@@ -105,7 +98,7 @@ def configure(
 @every_kind
 def test_appends_are_inserts(kind: str) -> None:
     table = make(kind, first=2)
-    table.append(rows(2, 3))
+    table.append(numbered(2, 3))
     assert changed(table) == [
         (0, "insert", 0, "v0"),
         (0, "insert", 1, "v1"),
@@ -240,7 +233,7 @@ def test_the_columns_of_the_feed_stand_behind_those_of_the_table() -> None:
 
 def test_an_overwrite_takes_the_old_rows_and_brings_the_new() -> None:
     table = make("partitioned", first=2)
-    table.overwrite(rows(7))
+    table.overwrite(numbered(7))
     assert changed(table, 1) == [
         (1, "delete", 0, "v0"),
         (1, "delete", 1, "v1"),
@@ -250,8 +243,8 @@ def test_an_overwrite_takes_the_old_rows_and_brings_the_new() -> None:
 
 def test_commit_times_are_those_of_the_files(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t", must_exist=False)
-    table.append(rows(1), properties=FEED)
-    table.append(rows(2))
+    table.append(numbered(1), properties=FEED)
+    table.append(numbered(2))
     log = tmp_path / "t" / "_delta_log"
     # The second file is the older one: times are straightened.
     for version, seconds in ((0, 1_700_000_000), (1, 1_600_000_000)):
@@ -266,7 +259,7 @@ def test_commit_times_are_those_of_the_files(tmp_path: Path) -> None:
 
 def test_in_commit_timestamps_count_where_a_commit_has_one() -> None:
     table = DeltaTable("", store=MemoryStore(), must_exist=False)
-    table.append(rows(1), properties={**FEED, "delta.enableInCommitTimestamps": "true"})
+    table.append(numbered(1), properties={**FEED, "delta.enableInCommitTimestamps": "true"})
     stamp = table.snapshot().timestamp_ms
     found = table.changes(0).to_arrow()["_commit_timestamp"].cast(pa.int64()).to_pylist()
     assert found == [stamp * 1000]
@@ -306,7 +299,7 @@ def test_files_that_cannot_match_are_not_read(where: str, left: list[int]) -> No
     table = make("partitioned", first=2)
     for add in last_adds(table):
         table.store.delete([add["path"]])
-    table.append(rows(2, 3))
+    table.append(numbered(2, 3))
     assert sorted(table.changes(0, where=where).to_arrow()["id"].to_pylist()) == left
     with pytest.raises(DataFileMissing):
         table.changes(0).to_arrow()
@@ -336,7 +329,7 @@ def test_a_column_named_like_one_of_the_feed_is_refused() -> None:
 def test_ranges_by_time_take_the_commits_within(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t", must_exist=False)
     for each in range(4):
-        table.append(rows(each), properties=FEED if each == 0 else None)
+        table.append(numbered(each), properties=FEED if each == 0 else None)
     for version in range(4):
         seconds = 1_700_000_000 + 100 * version
         os.utime(tmp_path / "t" / commit_path(version), (seconds, seconds))
@@ -368,7 +361,7 @@ def test_in_commit_timestamps_decide_where_a_range_starts() -> None:
     stamps = []
     for each in range(4):
         ict = {"delta.enableInCommitTimestamps": "true"}
-        table.append(rows(each), properties={**FEED, **ict} if each == 0 else None)
+        table.append(numbered(each), properties={**FEED, **ict} if each == 0 else None)
         stamps.append(table.snapshot().timestamp_ms)
     for version, stamp in enumerate(stamps):
         feed = table.changes(starting_timestamp=stamp)
@@ -390,7 +383,7 @@ def test_in_commit_timestamps_decide_where_a_range_starts() -> None:
 )
 def test_a_range_that_makes_no_sense_is_refused(bounds: dict[str, Any], reason: str) -> None:
     table = make()
-    table.append(rows(20))
+    table.append(numbered(20))
     with pytest.raises(InvalidArgument, match=reason):
         table.changes(**bounds)
 
@@ -412,7 +405,7 @@ def test_an_end_beyond_the_latest_version_reads_up_to_it() -> None:
 def test_a_handle_finds_the_commits_of_others_when_they_are_asked_for() -> None:
     store = MemoryStore()
     table = make(store=store)
-    DeltaTable("", store=store).append(rows(20))
+    DeltaTable("", store=store).append(numbered(20))
     assert table.changes(0).ending_version == 0
     assert table.changes(1).to_arrow()["id"].to_pylist() == [20]
     assert table.changes(0, 1).ending_version == 1
@@ -420,7 +413,7 @@ def test_a_handle_finds_the_commits_of_others_when_they_are_asked_for() -> None:
 
 def test_a_handle_at_a_version_reads_the_changes_up_to_it() -> None:
     store = MemoryStore()
-    make(store=store).append(rows(20))
+    make(store=store).append(numbered(20))
     assert DeltaTable("", store=store, version=0).changes(0).ending_version == 0
 
 
@@ -430,7 +423,7 @@ def test_a_handle_at_a_version_reads_the_changes_up_to_it() -> None:
 def test_a_cleaned_log_is_refused_with_the_version_to_go_on_from() -> None:
     table = make()
     for each in range(20, 24):
-        table.append(rows(each))
+        table.append(numbered(each))
     table.checkpoint()
     table.store.delete([commit_path(0), commit_path(1)])
     with pytest.raises(VersionNotFound, match=r"versions 0 to 1.*from version 2 on") as caught:
@@ -441,7 +434,7 @@ def test_a_cleaned_log_is_refused_with_the_version_to_go_on_from() -> None:
 
 def test_a_log_cleaned_beyond_the_end_of_the_range_is_refused() -> None:
     table = make()
-    table.append(rows(20))
+    table.append(numbered(20))
     table.checkpoint()
     table.store.delete([commit_path(0), commit_path(1)])
     with pytest.raises(VersionNotFound, match="wait for changes"):
@@ -451,7 +444,7 @@ def test_a_log_cleaned_beyond_the_end_of_the_range_is_refused() -> None:
 def test_a_missing_commit_inside_the_range_is_a_gap() -> None:
     table = make()
     for each in range(20, 25):
-        table.append(rows(each))
+        table.append(numbered(each))
     table.checkpoint()
     table.store.delete([commit_path(2), commit_path(4)])
     with pytest.raises(LogGap, match="versions 2, 4") as caught:
@@ -461,7 +454,7 @@ def test_a_missing_commit_inside_the_range_is_a_gap() -> None:
 
 def test_a_vacuumed_file_is_named_with_the_version_of_its_changes() -> None:
     table = make()
-    table.append(rows(20))
+    table.append(numbered(20))
     (gone,) = last_adds(table)
     table.store.delete([gone["path"]])
     with pytest.raises(DataFileMissing, match="of version 1 ") as caught:
@@ -472,13 +465,13 @@ def test_a_vacuumed_file_is_named_with_the_version_of_its_changes() -> None:
 
 def test_a_range_is_refused_where_the_feed_was_off() -> None:
     table = DeltaTable("", store=MemoryStore(), must_exist=False)
-    table.append(rows(1), properties={"delta.feature.changeDataFeed": "supported"})
+    table.append(numbered(1), properties={"delta.feature.changeDataFeed": "supported"})
     configure(table, FEED)
-    table.append(rows(2))
+    table.append(numbered(2))
     configure(table, drop=tuple(FEED))
-    table.append(rows(3))
+    table.append(numbered(3))
     configure(table, FEED)
-    table.append(rows(4))
+    table.append(numbered(4))
     for start, end, off_at in ((0, 0, 0), (0, 2, 0), (2, 3, 3), (2, 6, 3), (4, 6, 4)):
         with pytest.raises(ChangeDataNotRecorded) as caught:
             changed(table, start, end)
@@ -508,7 +501,7 @@ def test_a_removed_file_without_metadata_is_read_where_nothing_is_partitioned() 
 
 def test_columns_that_came_later_are_null_in_older_rows() -> None:
     table = make(first=1)
-    table.append(rows(1).append_column("w", pa.array([7])), schema_mode="merge")
+    table.append(numbered(1).append_column("w", pa.array([7])), schema_mode="merge")
     found = table.changes(0).to_arrow().select(["id", "w", "_commit_version"]).to_pylist()
     assert found == [
         {"id": 0, "w": None, "_commit_version": 0},
@@ -562,9 +555,9 @@ def test_the_feed_applied_to_the_rows_at_the_start_gives_the_rows_at_the_end(
     for number, (name, argument) in enumerate(steps):
         match name:
             case "append":
-                table.append(rows(*argument, text=f"s{number}-"))
+                table.append(numbered(*argument, text=f"s{number}-"))
             case "overwrite":
-                table.overwrite(rows(*argument, text=f"s{number}-"))
+                table.overwrite(numbered(*argument, text=f"s{number}-"))
             case "delete":
                 table.delete(f"id BETWEEN {argument[0]} AND {argument[1]}")
             case _:
@@ -589,8 +582,8 @@ def multiset(table: DeltaTable, version: int) -> Counter[tuple[Any, ...]]:
 
 def test_versions_without_feed_are_read_where_they_only_add_rows() -> None:
     table = DeltaTable("", store=MemoryStore(), must_exist=False)
-    table.append(rows(1))
-    table.append(rows(2))
+    table.append(numbered(1))
+    table.append(numbered(2))
     feed = ChangeDataFeed(table.snapshot(), 1, ["id", "_change_type"], appends_suffice=True)
     assert not feed.is_empty
     assert feed.to_arrow().to_pylist() == [{"id": 2, "_change_type": "insert"}]
@@ -603,7 +596,7 @@ def test_versions_without_feed_are_read_where_they_only_add_rows() -> None:
 def test_a_column_that_became_not_null_is_null_in_older_rows(tmp_path: Path) -> None:
     table = make()
     needed = pa.field("new", pa.struct([pa.field("n", pa.int64(), nullable=False)]), nullable=False)
-    data = rows(1).append_column(needed, pa.array([{"n": 2}], needed.type))
+    data = numbered(1).append_column(needed, pa.array([{"n": 2}], needed.type))
     table.overwrite(data, schema_mode="overwrite")
     column = table.schema().get("new")
     assert column is not None

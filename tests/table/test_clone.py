@@ -21,7 +21,8 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
-from tests.table.test_optimize import VECTORS, actions, content, make, rows
+from tests.sample_tables import numbered_with_nulls
+from tests.table.test_optimize import VECTORS, actions, content, make
 from tests.table.test_vacuum import data_files, old, vacuum
 
 TRACKED = {
@@ -69,7 +70,7 @@ def test_a_clone_has_the_rows_their_ids_and_the_promises_of_the_source(deep: boo
         >= {**TRACKED, "theirs": "2", "delta.constraints.few": "id < 1000"}.items()
     )
     # Numbers go on where the source stood, so no id is given out twice.
-    made.append(rows(500))
+    made.append(numbered_with_nulls(500))
     assert ids(made)[500][0] > max(row_id for row_id, _ in ids(table).values())
     assert ids(made).keys() - ids(table).keys() == {500}
 
@@ -115,7 +116,7 @@ def test_what_is_written_to_one_is_not_seen_in_the_other(deep: bool) -> None:
     made = clone(table, deep=deep)
     made.delete("id < 10")
     made.merge(
-        rows(20, 900), on="t.id = s.id"
+        numbered_with_nulls(20, 900), on="t.id = s.id"
     ).when_matched_delete().when_not_matched_insert_all().execute()
     made.optimize(max_deleted_share=0)
     table.refresh()
@@ -171,9 +172,9 @@ def test_cloning_again_brings_what_changed_and_nothing_else(deep: bool) -> None:
     with pytest.raises(TableAlreadyExists, match="replace=True"):
         table.clone("", store=store, deep=deep)
     assert table.clone("", store=store, deep=deep, replace=True).skipped
-    table.append(rows(100, 101))
+    table.append(numbered_with_nulls(100, 101))
     table.delete("p = 0")
-    made.append(rows(7000))
+    made.append(numbered_with_nulls(7000))
     result = table.clone("", store=store, deep=deep, replace=True)
     assert result.version == made.version() + 1
     made.refresh()
@@ -227,7 +228,7 @@ def test_vacuum_of_a_clone_leaves_the_files_of_the_source_alone(tmp_path: Path) 
     store = MemoryStore("memory://lake-of-clones/source")
     table = source(store)
     made = clone(table, MemoryStore("memory://lake-of-clones/clone"))
-    made.append(rows(800))
+    made.append(numbered_with_nulls(800))
     made.delete("id >= 0")
     old(table)
     before = data_files(table)
@@ -277,7 +278,7 @@ def test_a_shallow_clone_in_another_kind_of_storage_is_refused(tmp_path: Path) -
 
 def test_what_belongs_to_the_log_of_the_source_stays_there() -> None:
     table = source()
-    table.append(rows(1), idempotency=("app", 3))
+    table.append(numbered_with_nulls(1), idempotency=("app", 3))
     transaction = table.transaction()
     transaction.set_domain_metadata("mine", "{}")
     transaction.commit("TEST")

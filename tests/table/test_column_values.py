@@ -20,6 +20,7 @@ from dagster_delta.errors import (
 )
 from dagster_delta.storage.memory_store import MemoryStore
 from tests.sample_tables import ORDERS, noon
+from tests.table_rows import stored_tuples
 
 
 def moments(*days: int, **columns: list[Any]) -> pa.Table:
@@ -42,11 +43,6 @@ def orders(**properties: str) -> DeltaTable:
     return table
 
 
-def rows(table: DeltaTable, *columns: str) -> list[tuple[Any, ...]]:
-    found = table.snapshot().scan(list(columns) or None).to_arrow().to_pylist()
-    return sorted((tuple(each.values()) for each in found), key=lambda row: (row[0] is None, row))
-
-
 def mark(table: DeltaTable, column: str = "id") -> object:
     return table.schema().field(column).metadata.get("delta.identity.highWaterMark")
 
@@ -54,10 +50,10 @@ def mark(table: DeltaTable, column: str = "id") -> object:
 def test_an_append_fills_every_column_that_the_data_lack() -> None:
     table = orders()
     first, second = dt.date(2024, 1, 1), dt.date(2024, 1, 2)
-    assert rows(table) == [(10, noon(1), first, "new", 3), (20, noon(2), second, "new", 3)]
+    assert stored_tuples(table) == [(10, noon(1), first, "new", 3), (20, noon(2), second, "new", 3)]
     assert mark(table) == 20
     table.append(moments(3, state=["paid"], size=[4]))
-    assert rows(table)[-1] == (30, noon(3), dt.date(2024, 1, 3), "paid", 4)
+    assert stored_tuples(table)[-1] == (30, noon(3), dt.date(2024, 1, 3), "paid", 4)
     assert [dict(each) for each in table.snapshot().files()["partition_values"].to_pylist()] == [
         {"day": "2024-01-01"},
         {"day": "2024-01-02"},
@@ -75,7 +71,7 @@ def test_a_generated_column_that_the_data_bring_is_verified() -> None:
     with pytest.raises(ConstraintViolation, match="GENERATED day"):
         table.append(moments(3, day=pa.nulls(1, pa.date32())))
     table.append(pa.table({"at": pa.nulls(1, pa.timestamp("us", "UTC")), "day": pa.nulls(1)}))
-    assert len(rows(table, "state")) == 4
+    assert len(stored_tuples(table, "state")) == 4
     assert mark(table) == 40
 
 
@@ -93,7 +89,7 @@ def test_a_generated_column_that_the_data_bring_is_verified() -> None:
 def test_a_default_is_cast_to_its_column(data_type: str, sql: str, value: str) -> None:
     table = create(Column("a", "INT"), Column("c", data_type, default=sql))
     table.append(pa.table({"a": [1, 2]}))
-    assert [str(each) for (each,) in rows(table, "c")] == [value, value]
+    assert [str(each) for (each,) in stored_tuples(table, "c")] == [value, value]
 
 
 def test_the_time_of_a_default_is_that_of_the_write() -> None:
@@ -121,7 +117,7 @@ def test_new_columns_leave_the_computed_ones_alone() -> None:
     table = orders(**{"delta.enableTypeWidening": "true"})
     table.append(moments(3, size=pa.array([3], pa.int64()), extra=[1]), schema_mode="merge")
     assert str(table.schema().field("size").data_type) == "integer"
-    assert rows(table, "id", "size", "extra")[-1] == (30, 3, 1)
+    assert stored_tuples(table, "id", "size", "extra")[-1] == (30, 3, 1)
 
 
 def test_values_for_an_identity_column_are_refused_unless_it_takes_them() -> None:
@@ -133,7 +129,7 @@ def test_values_for_an_identity_column_are_refused_unless_it_takes_them() -> Non
     table.append(pa.table({"id": [7], "a": [0]}))
     assert mark(table) is None
     table.append(pa.table({"a": [1, 2]}))
-    assert rows(table) == [(1, 1), (2, 2), (7, 0)]
+    assert stored_tuples(table) == [(1, 1), (2, 2), (7, 0)]
 
 
 def test_a_write_without_rows_gives_out_nothing() -> None:
@@ -141,7 +137,7 @@ def test_a_write_without_rows_gives_out_nothing() -> None:
     table.append(moments())
     assert mark(table) == 20
     table.append(moments(3))
-    assert rows(table, "id")[-1] == (30,)
+    assert stored_tuples(table, "id")[-1] == (30,)
 
 
 def test_a_sequence_that_has_come_to_its_end_is_refused() -> None:
@@ -150,7 +146,7 @@ def test_a_sequence_that_has_come_to_its_end_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="64-bit"):
         table.append(pa.table({"a": [3, 4]}))
     assert mark(table) == 2**63 - 2
-    assert len(rows(table)) == 2
+    assert len(stored_tuples(table)) == 2
 
 
 def test_two_that_number_rows_at_once_never_give_out_one_value_twice() -> None:
@@ -164,9 +160,9 @@ def test_two_that_number_rows_at_once_never_give_out_one_value_twice() -> None:
     schema = moments(3).schema
     with pytest.raises(MetadataChanged, match="identity"):
         one.append(pa.RecordBatchReader.from_batches(schema, meanwhile()))
-    assert rows(other, "id") == [(10,), (20,), (30,)]
+    assert stored_tuples(other, "id") == [(10,), (20,), (30,)]
     one.append(moments(5))
-    assert rows(one, "id") == [(10,), (20,), (30,), (40,)]
+    assert stored_tuples(one, "id") == [(10,), (20,), (30,), (40,)]
 
 
 def test_who_numbers_nothing_lands_after_who_does() -> None:
@@ -181,7 +177,7 @@ def test_who_numbers_nothing_lands_after_who_does() -> None:
 
     schema = pa.schema([("id", pa.int64()), ("a", pa.int32())])
     table.append(pa.RecordBatchReader.from_batches(schema, meanwhile()))
-    assert rows(table) == [(1, 1), (100, 0)]
+    assert stored_tuples(table) == [(1, 1), (100, 0)]
     assert mark(table) == 1
 
 
@@ -189,7 +185,7 @@ def test_who_numbers_nothing_lands_after_who_does() -> None:
 def test_an_update_computes_generated_columns_anew(vectors: str) -> None:
     table = orders(**{"delta.enableDeletionVectors": vectors, "delta.enableChangeDataFeed": "true"})
     table.update({"at": "TIMESTAMP '2024-03-01 00:00:00Z'"}, "id = 20")
-    assert rows(table, "id", "day", "size") == [
+    assert stored_tuples(table, "id", "day", "size") == [
         (10, dt.date(2024, 1, 1), 3),
         (20, dt.date(2024, 3, 1), 3),
     ]
@@ -199,7 +195,7 @@ def test_an_update_computes_generated_columns_anew(vectors: str) -> None:
         ("update_postimage", 3),
     }
     table.update({"state": "'paid'"})
-    assert rows(table, "state", "size") == [("paid", 4), ("paid", 4)]
+    assert stored_tuples(table, "state", "size") == [("paid", 4), ("paid", 4)]
 
 
 def test_an_update_may_set_a_generated_column_to_what_it_is() -> None:
@@ -209,7 +205,7 @@ def test_an_update_may_set_a_generated_column_to_what_it_is() -> None:
         table.update({"size": "5"}, "id = 10")
     with pytest.raises(InvalidArgument, match="identity column"):
         table.update({"id": "id + 1"})
-    assert rows(table, "size") == [(3,), (4,)]
+    assert stored_tuples(table, "size") == [(3,), (4,)]
 
 
 def test_an_update_that_touches_no_base_column_needs_no_expression() -> None:
@@ -251,8 +247,8 @@ def test_mapped_columns_are_computed_by_their_logical_names(mode: str) -> None:
     table.append(pa.table({"s": [{"x": 1}, None, {"x": None}]}))
     table.update({"s.x": "7"}, "id = 1")
     table.append(pa.table({"s": [{"x": 2}], "n": pa.array([4], pa.int64())}))
-    assert rows(table, "id", "odd name", "n") == [(i, "it's", 4) for i in (1, 2, 3, 4)]
-    assert rows(table, "id", "p") == [(1, 8), (2, None), (3, None), (4, 3)]
+    assert stored_tuples(table, "id", "odd name", "n") == [(i, "it's", 4) for i in (1, 2, 3, 4)]
+    assert stored_tuples(table, "id", "p") == [(1, 8), (2, None), (3, None), (4, 3)]
 
 
 def test_the_sequence_of_a_real_table_goes_on(golden_tables: Path, tmp_path: Path) -> None:
@@ -261,7 +257,7 @@ def test_the_sequence_of_a_real_table_goes_on(golden_tables: Path, tmp_path: Pat
     last = mark(table)
     table.append(pa.table({"name": ["one", "two"]}))
     assert last == 44
-    assert rows(table, "id")[-3:] == [(44,), (45,), (46,)]
+    assert stored_tuples(table, "id")[-3:] == [(44,), (45,), (46,)]
 
 
 def test_a_real_table_computed_from_the_clock_is_for_spark(
@@ -287,7 +283,7 @@ def test_a_merge_fills_the_rows_it_inserts_and_follows_up_on_those_it_updates(
         .when_not_matched_insert_all()
         .execute()
     )
-    found = rows(table)
+    found = stored_tuples(table)
     assert found[:2] == [
         (10, noon(1), dt.date(2024, 1, 1), "new", 3),
         (20, noon(2), dt.date(2024, 1, 2), "paid", 4),
@@ -310,7 +306,7 @@ def test_a_merge_verifies_what_it_is_given() -> None:
         table.merge(numbered, "t.at = s.at").when_matched_update_all().execute()
     with pytest.raises(SchemaMismatch, match="GENERATED ALWAYS"):
         table.merge(numbered, "t.at = s.at").when_not_matched_insert_all().execute()
-    assert rows(table, "id") == [(10,), (20,)]
+    assert stored_tuples(table, "id") == [(10,), (20,)]
 
 
 def test_default_is_a_keyword_where_it_stands_alone() -> None:

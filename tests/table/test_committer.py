@@ -32,10 +32,10 @@ ROWS = pa.table({"id": [1, 2]})
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    created = MemoryStore()
-    DeltaTable.create("", ROWS.schema, store=created)
-    return created
+def store(store: MemoryStore) -> MemoryStore:
+    """A store with an empty table in it."""
+    DeltaTable.create("", ROWS.schema, store=store)
+    return store
 
 
 def open_table(store: Any) -> DeltaTable:

@@ -20,7 +20,7 @@ from tests.table.test_malformed_tables import (
     column,
     metadata_of,
     nested,
-    rows,
+    row_count,
     schema_of,
     table_of,
 )
@@ -80,4 +80,4 @@ def test_a_table_with_a_deeper_column_is_read_and_altered_and_not_written(tmp_pa
         table.append(pa.table({"id": [4]}))
     table.alter("ALTER TABLE t ADD COLUMN x INT")
     table.checkpoint()
-    assert rows(uri) == 3
+    assert row_count(uri) == 3

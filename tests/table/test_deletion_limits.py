@@ -23,7 +23,7 @@ from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.log_upkeep.cleanup import clean_log
 from dagster_delta.table.maintenance.vacuum import VacuumOptions, vacuum_table
 from dagster_delta.table.read.snapshot import Snapshot
-from tests.table.test_optimize import rows
+from tests.sample_tables import numbered_with_nulls
 
 HOUR = 60 * 60
 DAY_MS = 24 * HOUR * 1000
@@ -68,8 +68,8 @@ def test_a_file_that_the_log_names_by_way_of_a_parent_directory_stays(
 ) -> None:
     root = tmp_path / "table"
     table = DeltaTable(root, must_exist=False)
-    table.append(rows(1))
-    table.append(rows(2))
+    table.append(numbered_with_nulls(1))
+    table.append(numbered_with_nulls(2))
     name = table.snapshot().files()["path"].to_pylist()[0]
     size = (root / name).stat().st_size
     odd = spelled.format(table="table", name=name)
@@ -83,7 +83,7 @@ def test_removed_paths_outside_of_the_table_are_not_deleted(tmp_path: Path) -> N
     outside.write_bytes(b"precious")
     aged([outside], 1000)
     root = tmp_path / "table"
-    DeltaTable(root, must_exist=False).append(rows(1))
+    DeltaTable(root, must_exist=False).append(numbered_with_nulls(1))
     spellings = ["../precious.parquet", str(outside), f"file://{outside}", f"file:{outside}"]
     (root / commit_path(1)).write_text("".join(map(remove_action, spellings)))
     assert vacuumed(root) == set()
@@ -96,7 +96,7 @@ def test_a_link_out_of_the_table_is_not_deleted_through(tmp_path: Path) -> None:
     for path in ("precious.parquet", "inner/precious.parquet"):
         (outside / path).write_bytes(b"precious")
     root = tmp_path / "table"
-    DeltaTable(root, must_exist=False).append(rows(1))
+    DeltaTable(root, must_exist=False).append(numbered_with_nulls(1))
     (root / "link").symlink_to(outside)
     store = LocalStore(root)
     for path in ("link/precious.parquet", "link/inner/precious.parquet"):
@@ -114,7 +114,7 @@ def test_a_linked_sidecar_directory_keeps_its_files(tmp_path: Path) -> None:
     table = DeltaTable(root, must_exist=False)
     for number in range(3):
         properties = {"delta.feature.v2Checkpoint": "supported"} if number == 0 else {}
-        table.append(rows(number), properties=properties)
+        table.append(numbered_with_nulls(number), properties=properties)
     table.checkpoint()
     (root / "_delta_log" / "_sidecars").symlink_to(outside)
     store = LocalStore(root)
@@ -126,7 +126,7 @@ def test_a_linked_sidecar_directory_keeps_its_files(tmp_path: Path) -> None:
 
 def test_a_table_that_is_itself_reached_by_a_link_is_vacuumed(tmp_path: Path) -> None:
     real = tmp_path / "real"
-    DeltaTable(real, must_exist=False).append(rows(1))
+    DeltaTable(real, must_exist=False).append(numbered_with_nulls(1))
     (real / "sub").mkdir()
     (real / "sub" / "garbage.parquet").write_bytes(b"x")
     (tmp_path / "link").symlink_to(real)
@@ -175,9 +175,9 @@ def retained_table(root: Path) -> DeltaTable:
         "delta.logRetentionDuration": "interval 1 hours",
     }
     for number in range(3):
-        table.append(rows(number), properties=keep)
+        table.append(numbered_with_nulls(number), properties=keep)
     table.optimize()
-    table.append(rows(10, 11))
+    table.append(numbered_with_nulls(10, 11))
     table.delete("id = 10")
     log = root / "_delta_log"
     aged((path for path in root.iterdir() if path.is_file()), 72)

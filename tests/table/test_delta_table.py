@@ -24,11 +24,6 @@ SCHEMA = pa.schema({"id": pa.int64(), "p": pa.string()})
 ROWS = pa.table({"id": [1, 2], "p": ["a", "b"]})
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 def create(store: MemoryStore, schema: Any = SCHEMA, **arguments: Any) -> DeltaTable:
     return DeltaTable.create("", schema, store=store, **arguments)
 

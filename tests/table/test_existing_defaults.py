@@ -33,6 +33,7 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.schema.rewrite_journal import RewriteJournal
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
+from tests.table_rows import stored_rows
 
 FEATURES = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
 MAPPINGS: list[dict[str, str]] = [{}, {"delta.columnMapping.mode": "name"}]
@@ -46,21 +47,11 @@ NESTED = pa.table(
 )
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 def table_of(store: Any, *appends: pa.Table, **options: Any) -> DeltaTable:
     table = DeltaTable.create("", appends[0].schema, store=store, **options)
     for each in appends:
         table.append(each)
     return table
-
-
-def rows(table: DeltaTable, **scan: Any) -> list[dict[str, Any]]:
-    found = DeltaTable("", store=table.store).snapshot().scan(**scan).to_arrow()
-    return sorted(found.to_pylist(), key=repr)
 
 
 def paths(table: DeltaTable) -> set[str]:
@@ -84,7 +75,7 @@ def test_existing_rows_read_the_default_and_no_file_is_written(
     result = table.add_column("c", "INT", nullable=False, default="7", existing_rows="lazy")
     assert paths(table) == before
     assert not result.plan.rewrites_data
-    assert rows(table) == [{"id": 1, "c": 7}, {"id": 2, "c": 7}]
+    assert stored_rows(table) == [{"id": 1, "c": 7}, {"id": 2, "c": 7}]
     assert EXISTING_DEFAULTS_FEATURE in (table.protocol().reader_features or ())
     assert EXISTING_DEFAULTS_FEATURE in (table.protocol().writer_features or ())
 
@@ -105,20 +96,20 @@ def test_rows_to_come_hold_what_they_bring_nulls_included(store: MemoryStore) ->
     table.add_column("c", "INT", default="7", existing_rows="lazy")
     table.append(MORE)
     table.append(pa.table({"id": pa.array([4], pa.int32()), "c": pa.array([None], pa.int32())}))
-    assert rows(table) == [{"id": n, "c": c} for n, c in [(1, 7), (2, 7), (3, 7), (4, None)]]
-    assert rows(table, where="c IS NULL") == [{"id": 4, "c": None}]
+    assert stored_rows(table) == [{"id": n, "c": c} for n, c in [(1, 7), (2, 7), (3, 7), (4, None)]]
+    assert stored_rows(table, where="c IS NULL") == [{"id": 4, "c": None}]
 
 
 def test_the_default_is_the_one_of_the_moment_the_column_came(store: MemoryStore) -> None:
     table = table_of(store, IDS)
     lazily(table, "ADD COLUMN at TIMESTAMP DEFAULT current_timestamp(), ADD COLUMN c INT DEFAULT 1")
-    first = rows(table)
+    first = stored_rows(table)
     table.set_default("c", "2")
     table.set_default("at", None)
-    assert rows(table) == first
+    assert stored_rows(table) == first
     assert len({row["at"] for row in first}) == 1
     table.append(MORE)
-    assert rows(table, where="id = 3") == [{"id": 3, "at": None, "c": 2}]
+    assert stored_rows(table, where="id = 3") == [{"id": 3, "at": None, "c": 2}]
 
 
 @pytest.mark.parametrize(
@@ -144,9 +135,9 @@ def test_every_atomic_type_has_its_default(
 ) -> None:
     table = table_of(store, IDS)
     table.add_column("c", sql_type, default=default, existing_rows="lazy")
-    assert [row["c"] for row in rows(table)] == [expected, expected]
+    assert [row["c"] for row in stored_rows(table)] == [expected, expected]
     table.materialize_defaults()
-    assert [row["c"] for row in rows(table)] == [expected, expected]
+    assert [row["c"] for row in stored_rows(table)] == [expected, expected]
 
 
 @pytest.mark.parametrize(
@@ -167,10 +158,10 @@ def test_a_widened_column_reads_its_default_in_the_new_type(
     table.add_column("c", narrow, default=default, existing_rows="lazy")
     table.append(MORE)
     table.widen_column("c", wide, enable_features=True)
-    assert [row["c"] for row in rows(table)] == [expected] * 3
+    assert [row["c"] for row in stored_rows(table)] == [expected] * 3
     table.rename_column("c", "d")
-    assert [row["d"] for row in rows(table)] == [expected] * 3
-    assert len(rows(table, where="d IS NOT NULL")) == 3
+    assert [row["d"] for row in stored_rows(table)] == [expected] * 3
+    assert len(stored_rows(table, where="d IS NOT NULL")) == 3
 
 
 @pytest.mark.parametrize("properties", MAPPINGS)
@@ -180,16 +171,16 @@ def test_a_field_of_a_struct_has_its_default_where_the_struct_is(
     table = table_of(store, NESTED, properties=properties)
     lazily(table, "ADD COLUMN s.x INT DEFAULT 5")
     table.append(NESTED)
-    assert [row["s"] for row in rows(table, where="s IS NOT NULL")] == [
+    assert [row["s"] for row in stored_rows(table, where="s IS NOT NULL")] == [
         {"a": 1, "x": 5},
         {"a": 1, "x": None},
     ]
-    assert rows(table, where="s.x = 5") == [{"id": 1, "s": {"a": 1, "x": 5}}]
-    assert rows(table, where="s.x = 6") == []
-    assert len(rows(table, where="s.x IS NULL")) == 3
-    before = rows(table)
+    assert stored_rows(table, where="s.x = 5") == [{"id": 1, "s": {"a": 1, "x": 5}}]
+    assert stored_rows(table, where="s.x = 6") == []
+    assert len(stored_rows(table, where="s.x IS NULL")) == 3
+    before = stored_rows(table)
     table.materialize_defaults()
-    assert rows(table) == before
+    assert stored_rows(table) == before
 
 
 def test_a_field_is_given_a_default_for_existing_rows_alone(store: MemoryStore) -> None:
@@ -225,7 +216,7 @@ def test_no_filter_skips_a_file_wrongly(
         table.alter("ADD COLUMN c INT DEFAULT 7", existing_rows=existing)
         for value in (7, 9, None):
             table.append(pa.table({"id": [10], "c": pa.array([value], pa.int32())}))
-        found.append(rows(table, where=where))
+        found.append(stored_rows(table, where=where))
     assert found[0] == found[1]
 
 
@@ -256,7 +247,7 @@ def test_an_empty_table_needs_no_feature(store: MemoryStore) -> None:
     table.add_column("c", "INT", nullable=False, default="7", existing_rows="lazy")
     assert table.protocol().reader_features is None
     table.append(IDS)
-    assert [row["c"] for row in rows(table)] == [7, 7]
+    assert [row["c"] for row in stored_rows(table)] == [7, 7]
 
 
 def test_a_constraint_sees_the_default(store: MemoryStore) -> None:
@@ -267,7 +258,7 @@ def test_a_constraint_sees_the_default(store: MemoryStore) -> None:
     table.set_nullable("c", False)
     with pytest.raises(ConstraintViolation):
         table.add_constraint("big", "c > 7")
-    assert rows(table) == [{"id": 1, "c": 7}, {"id": 2, "c": 7}]
+    assert stored_rows(table) == [{"id": 1, "c": 7}, {"id": 2, "c": 7}]
 
 
 @pytest.mark.parametrize("properties", MAPPINGS)
@@ -279,26 +270,26 @@ def test_rows_that_change_take_the_default_into_their_new_files(
         table = table_of(MemoryStore(), IDS, MORE, properties=options)
         table.add_column("c", "INT", default="7", existing_rows="lazy")
         table.update(set={"c": "c + 1"}, where="id = 1")
-        assert rows(table) == [{"id": n, "c": c} for n, c in [(1, 8), (2, 7), (3, 7)]]
+        assert stored_rows(table) == [{"id": n, "c": c} for n, c in [(1, 8), (2, 7), (3, 7)]]
         table.delete("c = 7 AND id = 2")
         source = pa.table({"id": pa.array([3, 4], pa.int32()), "d": [1, 2]})
         merge = table.merge(source, on="t.id = s.id")
         merge.when_matched_update({"c": "t.c + s.d"}).when_not_matched_insert(
             {"id": "s.id"}
         ).execute()
-        assert rows(table) == [{"id": n, "c": c} for n, c in [(1, 8), (3, 8), (4, 7)]]
+        assert stored_rows(table) == [{"id": n, "c": c} for n, c in [(1, 8), (3, 8), (4, 7)]]
 
 
 def test_compaction_takes_the_default_along(store: MemoryStore) -> None:
     table = table_of(store, IDS, MORE, properties=FEATURES)
     table.add_column("c", "INT", default="7", existing_rows="lazy")
     table.append(pa.table({"id": [4], "c": [9]}))
-    before = rows(table)
+    before = stored_rows(table)
     table.optimize()
-    assert rows(table) == before
+    assert stored_rows(table) == before
     assert table.snapshot().num_files == 1
     table.optimize(zorder_by=["c"])
-    assert rows(table, where="c = 9") == [{"id": 4, "c": 9}]
+    assert stored_rows(table, where="c = 9") == [{"id": 4, "c": 9}]
     plan = table.materialize_defaults(dry_run=True).plan
     assert not plan.rewrites_data
 
@@ -307,10 +298,10 @@ def test_a_partitioned_table_keeps_its_partitions(store: MemoryStore) -> None:
     data = pa.table({"id": pa.array([1, 2], pa.int32()), "p": ["a", None]})
     table = table_of(store, data, partition_by=["p"])
     table.add_column("c", "STRING", default="'x'", existing_rows="lazy")
-    assert rows(table, where="p = 'a' AND c = 'x'") == [{"id": 1, "p": "a", "c": "x"}]
-    before = rows(table)
+    assert stored_rows(table, where="p = 'a' AND c = 'x'") == [{"id": 1, "p": "a", "c": "x"}]
+    before = stored_rows(table)
     table.materialize_defaults()
-    assert rows(table) == before
+    assert stored_rows(table) == before
 
 
 @pytest.mark.parametrize("properties", MAPPINGS)
@@ -327,7 +318,7 @@ def test_a_column_that_comes_again_has_its_new_default(
         table.restore(version=1)
         expected = [1, 2]
     table.add_column("c", "INT", default="2", existing_rows="lazy")
-    assert rows(table) == [{"id": n, "c": 2} for n in expected]
+    assert stored_rows(table) == [{"id": n, "c": 2} for n in expected]
 
 
 def test_a_file_with_an_unknown_column_of_that_name_is_told_of(tmp_path: Path) -> None:
@@ -364,11 +355,11 @@ def test_time_travel_and_restore_see_each_version_as_it_was(store: MemoryStore) 
     assert table.snapshot(version=1).scan().to_arrow().to_pylist() == IDS.to_pylist()
     assert defaults_of(table) == []
     table.restore(version=lazy)
-    assert rows(table) == old
+    assert stored_rows(table) == old
     assert defaults_of(table) == ["c"]
     assert EXISTING_DEFAULTS_FEATURE in (table.protocol().reader_features or ())
     table.materialize_defaults()
-    assert rows(table) == old
+    assert stored_rows(table) == old
 
 
 def test_the_change_feed_shows_the_default_across_all_of_it(store: MemoryStore) -> None:
@@ -407,7 +398,7 @@ def test_a_column_change_converts_the_default(store: MemoryStore) -> None:
     table.add_column("c", "INT", default="7", existing_rows="lazy")
     table.append(MORE)
     table.change_column("c", "STRING", enable_features=True)
-    assert [row["c"] for row in rows(table)] == ["7", "7", "7"]
+    assert [row["c"] for row in stored_rows(table)] == ["7", "7", "7"]
     assert defaults_of(table) == []
     assert not table.materialize_defaults(dry_run=True).plan.rewrites_data
 
@@ -416,10 +407,10 @@ def test_other_rewrites_see_the_default(store: MemoryStore) -> None:
     table = table_of(store, IDS, properties=FEATURES)
     table.add_column("c", "INT", default="7", existing_rows="lazy")
     table.add_column("d", "INT", default="8")
-    assert rows(table) == [{"id": n, "c": 7, "d": 8} for n in (1, 2)]
+    assert stored_rows(table) == [{"id": n, "c": 7, "d": 8} for n in (1, 2)]
     assert not table.materialize_defaults(dry_run=True).plan.rewrites_data
     table.drop_feature("columnMapping")
-    assert rows(table) == [{"id": n, "c": 7, "d": 8} for n in (1, 2)]
+    assert stored_rows(table) == [{"id": n, "c": 7, "d": 8} for n in (1, 2)]
 
 
 def test_another_table_of_the_schema_takes_no_default_along(store: MemoryStore) -> None:
@@ -478,7 +469,7 @@ def test_the_feature_is_dropped_by_sql(store: MemoryStore) -> None:
     table = table_of(store, IDS)
     table.add_column("c", "INT", default="7", existing_rows="lazy")
     table.alter(f"ALTER TABLE t DROP FEATURE '{EXISTING_DEFAULTS_FEATURE}'")
-    assert rows(table) == [{"id": 1, "c": 7}, {"id": 2, "c": 7}]
+    assert stored_rows(table) == [{"id": 1, "c": 7}, {"id": 2, "c": 7}]
     assert not table.snapshot().configuration.supports(EXISTING_DEFAULTS_FEATURE)
 
 
@@ -513,12 +504,12 @@ def test_a_crash_costs_no_file_that_was_written(
         patched.setattr(RewriteJournal, "record", crash_at_third)
         with pytest.raises(SimulatedCrash):
             table.materialize_defaults()
-    assert [row["c"] for row in rows(table)] == [7] * 8
+    assert [row["c"] for row in stored_rows(table)] == [7] * 8
     table = DeltaTable("", store=store)
     table.append(MORE)
     table.materialize_defaults()
     assert set(written) <= paths(table)
-    assert [row["c"] for row in rows(table)] == [7] * 9
+    assert [row["c"] for row in stored_rows(table)] == [7] * 9
 
 
 @pytest.mark.usefixtures("one_file_a_batch")
@@ -529,18 +520,18 @@ def test_whatever_happens_rows_stay_and_a_second_call_finishes(
 ) -> None:
     table = table_of(store, IDS, MORE)
     table.add_column("c", "INT", default="7", existing_rows="lazy")
-    expected = rows(table)
+    expected = stored_rows(table)
     for occurrence in range(1, 12):
         faulty = FaultyStore(store, [Fault(kind, operation, occurrence=occurrence)])
         try:
             DeltaTable("", store=faulty).materialize_defaults()
         except (StorageFailure, CommitStateUnknown, SimulatedCrash):
-            assert rows(table) == expected
+            assert stored_rows(table) == expected
             continue
         break
     table = DeltaTable("", store=store)
     table.materialize_defaults()
-    assert rows(table) == expected
+    assert stored_rows(table) == expected
     assert not table.snapshot().configuration.supports(EXISTING_DEFAULTS_FEATURE)
 
 
@@ -595,5 +586,5 @@ def test_a_lazy_default_is_what_a_rewrite_would_have_written(
         for table in tables:
             OPERATIONS[name](table)
         for where in (None, "c = 7", "c <> 7", "c IS NULL"):
-            lazy, written = (rows(table, where=where) for table in tables)
+            lazy, written = (stored_rows(table, where=where) for table in tables)
             assert lazy == written

@@ -23,6 +23,7 @@ from dagster_delta.table import schema_change_methods
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.schema.rewrite_journal import JournalEntry, RewriteJournal
 from dagster_delta.testing.faulty_store import FaultyStore, SimulatedCrash
+from tests.table_rows import stored_rows
 
 PROPERTIES = {
     "delta.columnMapping.mode": "name",
@@ -51,11 +52,6 @@ def made() -> MemoryStore:
     for first in (0, 10):
         table.append(ids(*range(first, first + 4)))
     return store
-
-
-def rows(store: Any) -> Rows:
-    found = DeltaTable("", store=store).snapshot().scan().to_arrow().to_pylist()
-    return sorted(found, key=repr)
 
 
 BEFORE = [{"id": n, "day": n % 2} for first in (0, 10) for n in range(first, first + 4)]
@@ -119,7 +115,7 @@ RUNS = [
 
 def check(store: Any, run: Run) -> None:
     """The table is whole, whichever runs succeeded."""
-    assert rows(store) in [sorted(each, key=repr) for each in (*run.expected, BEFORE)]
+    assert stored_rows(store) in [sorted(each, key=repr) for each in (*run.expected, BEFORE)]
     table = DeltaTable("", store=store)
     for path in table.snapshot().files()["path"].to_pylist():
         assert store.head(path) is not None, path
@@ -173,7 +169,7 @@ def test_a_run_that_dies_at_any_moment_leaves_the_table_to_the_next_one(run: Run
             else:
                 try_again(run, table)
         check(store, run)
-        assert rows(store) != BEFORE
+        assert stored_rows(store) != BEFORE
 
 
 def try_again(run: Run, table: DeltaTable) -> None:
@@ -219,7 +215,7 @@ def test_files_that_two_dead_runs_wrote_for_the_same_rows_are_taken_once(
         adds = tuple(copied(store, add, f"copy-{add.path}") for add in entry.adds)
         RewriteJournal(store, change).record(msgspec.structs.replace(entry, adds=adds))
     DeltaTable("", store=store).alter(DEFAULT)
-    assert rows(store) == sorted(with_state(BEFORE), key=repr)
+    assert stored_rows(store) == sorted(with_state(BEFORE), key=repr)
 
 
 def test_files_with_the_default_of_another_time_are_not_taken(
@@ -248,7 +244,7 @@ def test_files_that_a_vacuum_may_be_about_to_delete_are_not_taken(
     table = DeltaTable("", store=store)
     table.alter(DEFAULT)
     assert not written & set(table.snapshot().files()["path"].to_pylist())
-    assert rows(store) == sorted(with_state(BEFORE), key=repr)
+    assert stored_rows(store) == sorted(with_state(BEFORE), key=repr)
 
 
 DELETES = {

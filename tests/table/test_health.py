@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dagster_delta.table.delta_table import DeltaTable
-from tests.table.test_optimize import VECTORS, make, rows
+from tests.sample_tables import numbered_with_nulls
+from tests.table.test_optimize import VECTORS, make
 
 
 def test_small_files_count_where_they_have_company() -> None:
@@ -36,7 +37,7 @@ def test_commits_are_counted_from_the_last_checkpoint() -> None:
     assert table.health().commits_since_checkpoint == 3
     assert table.health().checkpoint_version is None
     table.checkpoint()
-    table.append(rows(1))
+    table.append(numbered_with_nulls(1))
     refreshed = DeltaTable("", store=table.store).health()
     assert refreshed.checkpoint_version == 2
     assert refreshed.commits_since_checkpoint == 1

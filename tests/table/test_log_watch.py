@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import deltalake
-import pyarrow as pa
 import pytest
 
 from dagster_delta.errors import InvalidArgument, StorageFailure, TableNotFound, VersionNotFound
@@ -23,11 +22,8 @@ from dagster_delta.table.read.watch import (
 )
 from dagster_delta.table.table_discovery import find_tables
 from dagster_delta.testing.faulty_store import Fault, FaultyStore
+from tests.sample_tables import of_day
 from tests.table.logs import add_file, checkpoint, commit, metadata, new_table, remove_file
-
-
-def rows(*ids: int, day: str = "a") -> pa.Table:
-    return pa.table({"id": list(ids), "day": [day] * len(ids)})
 
 
 def test_an_idle_table_takes_two_requests_however_long_its_log_is() -> None:
@@ -133,13 +129,13 @@ def test_a_table_that_appears_is_read_from_its_first_commit() -> None:
 def test_commits_of_deltalake_are_told_apart(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     feed = {"delta.enableChangeDataFeed": "true"}
-    deltalake.write_deltalake(uri, rows(1, 2), partition_by=["day"], configuration=feed)
+    deltalake.write_deltalake(uri, of_day(1, 2), partition_by=["day"], configuration=feed)
     store = open_store(uri)
     cursor = start_cursor(store)
-    deltalake.write_deltalake(uri, rows(3, day="b"), mode="append")
+    deltalake.write_deltalake(uri, of_day(3, day="b"), mode="append")
     deltalake.DeltaTable(uri).update(updates={"id": "id + 10"}, predicate="day = 'a' and id = 2")
     deltalake.DeltaTable(uri).delete("day = 'b'")
-    deltalake.write_deltalake(uri, rows(4), mode="append")
+    deltalake.write_deltalake(uri, of_day(4), mode="append")
     deltalake.DeltaTable(uri).optimize.compact()
     _, commits = read_new_commits(store, cursor)
     assert [(each.operation, each.changes_data, each.rows) for each in commits] == [
@@ -221,12 +217,12 @@ def test_rows_come_from_statistics_where_there_are_no_metrics() -> None:
 
 def test_a_copied_log_is_known_again(tmp_path: Path) -> None:
     uri = tmp_path / "t"
-    DeltaTable(str(uri), must_exist=False).append(rows(1))
+    DeltaTable(str(uri), must_exist=False).append(of_day(1))
     cursor = start_cursor(open_store(str(uri)))
     shutil.copytree(uri, tmp_path / "copy")
     for file in (tmp_path / "copy" / "_delta_log").iterdir():
         file.touch()
-    DeltaTable(str(tmp_path / "copy")).append(rows(2))
+    DeltaTable(str(tmp_path / "copy")).append(of_day(2))
     _, commits = read_new_commits(open_store(str(tmp_path / "copy")), cursor)
     assert [each.version for each in commits] == [1]
 
@@ -235,11 +231,11 @@ def test_a_copied_log_is_known_again(tmp_path: Path) -> None:
 def test_another_table_in_the_place_is_an_error(tmp_path: Path, commits: int) -> None:
     uri = tmp_path / "t"
     for number in range(3):
-        DeltaTable(str(uri), must_exist=False).append(rows(number))
+        DeltaTable(str(uri), must_exist=False).append(of_day(number))
     cursor = start_cursor(open_store(str(uri)))
     shutil.rmtree(uri)
     for number in range(commits):
-        DeltaTable(str(uri), must_exist=False).append(rows(number))
+        DeltaTable(str(uri), must_exist=False).append(of_day(number))
     with pytest.raises(VersionNotFound, match=r"Another table is here now.*reset the cursor"):
         read_new_commits(open_store(str(uri)), cursor)
 
@@ -248,22 +244,22 @@ def test_another_table_in_the_place_is_an_error(tmp_path: Path, commits: int) ->
 def test_a_log_that_was_set_back_is_an_error(tmp_path: Path, commits_after: int) -> None:
     uri = tmp_path / "t"
     table = DeltaTable(str(uri), must_exist=False)
-    table.append(rows(0))
+    table.append(of_day(0))
     shutil.copytree(uri, tmp_path / "backup")
-    table.append(rows(1))
+    table.append(of_day(1))
     cursor = start_cursor(open_store(str(uri)))
     shutil.rmtree(uri)
     shutil.copytree(tmp_path / "backup", uri)
     for number in range(commits_after):
-        DeltaTable(str(uri)).append(rows(number + 100))
+        DeltaTable(str(uri)).append(of_day(number + 100))
     with pytest.raises(VersionNotFound, match=r"set back.*reset the cursor"):
         read_new_commits(open_store(str(uri)), cursor)
 
 
 def test_a_restore_is_a_commit_like_any_other(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
-    deltalake.write_deltalake(uri, rows(1))
-    deltalake.write_deltalake(uri, rows(2), mode="append")
+    deltalake.write_deltalake(uri, of_day(1))
+    deltalake.write_deltalake(uri, of_day(2), mode="append")
     cursor = start_cursor(open_store(uri))
     deltalake.DeltaTable(uri).restore(0)
     _, (one,) = read_new_commits(open_store(uri), cursor)
@@ -337,7 +333,7 @@ def test_the_last_data_change_lies_behind_maintenance() -> None:
 
 def test_tables_are_found_at_any_depth_and_not_inside_tables(tmp_path: Path) -> None:
     for name in ("raw/a", "raw/b", "c"):
-        DeltaTable(str(tmp_path / name), must_exist=False).append(rows(1))
+        DeltaTable(str(tmp_path / name), must_exist=False).append(of_day(1))
     (tmp_path / "raw" / "a" / "nested" / "_delta_log").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
     found = find_tables(str(tmp_path))
@@ -348,7 +344,7 @@ def test_tables_are_found_at_any_depth_and_not_inside_tables(tmp_path: Path) -> 
 
 def test_tables_are_found_where_there_are_no_directories() -> None:
     for name in ("raw/a", "c"):
-        DeltaTable(f"memory://discovery/{name}", must_exist=False).append(rows(1))
+        DeltaTable(f"memory://discovery/{name}", must_exist=False).append(of_day(1))
     assert find_tables("memory://discovery") == [
         "memory://discovery/c",
         "memory://discovery/raw/a",

@@ -81,7 +81,7 @@ def table_of(root: Path, *actions: Action | bytes) -> str:
     return str(root)
 
 
-def rows(uri: str) -> int:
+def row_count(uri: str) -> int:
     return int(DeltaTable(uri).snapshot().scan().to_arrow().num_rows)
 
 
@@ -112,7 +112,7 @@ def add_with(**fields: Any) -> Action:
 @pytest.mark.parametrize(
     "use",
     [
-        rows,
+        row_count,
         lambda uri: DeltaTable(uri).snapshot().num_records,
         lambda uri: DeltaTable(uri).snapshot().live_files(),
         lambda uri: DeltaTable(uri).snapshot().tombstones(now_ms=0),
@@ -162,7 +162,7 @@ def test_a_commit_beyond_the_bounds_of_the_protocol_is_corrupt(
 def test_a_text_that_is_no_schema_is_refused(tmp_path: Path, schema: str) -> None:
     uri = table_of(tmp_path / "t", PROTOCOL, metadata_of(schema), ADD)
     with pytest.raises(DeltaError) as caught:
-        rows(uri)
+        row_count(uri)
     assert caught.value.table == uri
 
 
@@ -181,7 +181,7 @@ def test_a_table_partitioned_by_a_nested_column_is_refused(tmp_path: Path, data_
     schema = schema_of(column("long"), column(data_type, "p"))
     uri = table_of(tmp_path / "t", PROTOCOL, metadata_of(schema, ("p",)), ADD)
     with pytest.raises(DeltaError) as caught:
-        rows(uri)
+        row_count(uri)
     assert caught.value.table == uri
 
 
@@ -300,7 +300,7 @@ def test_a_checkpoint_without_the_sizes_of_files_is_corrupt(tmp_path: Path) -> N
 def test_a_damaged_version_checksum_reads_as_absence(tmp_path: Path, checksum: bytes) -> None:
     uri = table_of(tmp_path / "t", PROTOCOL, METADATA, ADD)
     (tmp_path / "t" / checksum_path(0)).write_bytes(checksum)
-    assert rows(uri) == 3
+    assert row_count(uri) == 3
 
 
 # Deletion vectors
@@ -335,7 +335,7 @@ def test_a_vector_that_removes_rows_beyond_its_file_is_corrupt(tmp_path: Path, k
     root = tmp_path / "t"
     uri = vector_table(root, stored_vector(root, [0, 3], kind))
     with pytest.raises(CorruptDeletionVector, match="row 3, counted from 0") as caught:
-        rows(uri)
+        row_count(uri)
     assert caught.value.table == uri
     assert caught.value.file == "a.parquet"
 
@@ -349,7 +349,7 @@ def test_a_cardinality_that_is_not_that_of_the_vector_is_corrupt(
     vector = {**stored_vector(root, [0, 2], kind), "cardinality": cardinality}
     uri = vector_table(root, vector, stats='{"numRecords":3}')
     with pytest.raises(CorruptDeletionVector, match=f"the log says {cardinality}") as caught:
-        rows(uri)
+        row_count(uri)
     assert caught.value.table == uri
     assert caught.value.file is not None
 
@@ -393,7 +393,7 @@ def test_a_vector_with_impossible_numbers_is_corrupt(tmp_path: Path, wrong: Acti
     root = tmp_path / "t"
     uri = vector_table(root, {**stored_vector(root, [0], "u"), **wrong})
     with pytest.raises(CorruptLog, match="deletionVector") as caught:
-        rows(uri)
+        row_count(uri)
     assert caught.value.file == commit_path(0)
 
 
@@ -422,7 +422,7 @@ def test_a_named_pipe_is_not_read(tmp_path: Path, place: str) -> None:
         files["checkpoint"].unlink()
     fifo(files[place])
     with pytest.raises(StorageFailure, match="no regular file") as caught:
-        rows(uri)
+        row_count(uri)
     assert caught.value.table == uri
     assert caught.value.file == str(files[place].relative_to(root))
 
@@ -430,21 +430,21 @@ def test_a_named_pipe_is_not_read(tmp_path: Path, place: str) -> None:
 def test_a_checkpoint_that_is_a_named_pipe_is_passed_over_as_an_empty_one(tmp_path: Path) -> None:
     uri = table_of(tmp_path / "t", PROTOCOL, METADATA, ADD)
     fifo(tmp_path / "t" / checkpoint_path(0))
-    assert rows(uri) == 3
+    assert row_count(uri) == 3
 
 
 @pytest.mark.parametrize("path", ["/a%00b", "file:///a%00b", "a%00b", "/" + "a" * 5000])
 def test_a_path_that_no_file_system_takes_is_refused(tmp_path: Path, path: str) -> None:
     uri = table_of(tmp_path / "t", PROTOCOL, METADATA, add_with(path=path))
     with pytest.raises(DeltaError) as caught:
-        rows(uri)
+        row_count(uri)
     assert caught.value.table == uri
 
 
 def test_a_device_is_not_cloned(tmp_path: Path) -> None:
     uri = table_of(tmp_path / "t", PROTOCOL, METADATA, add_with(path="/dev/zero"))
     with pytest.raises(StorageFailure, match="no regular file"):
-        rows(uri)
+        row_count(uri)
     with pytest.raises(StorageFailure, match="no regular file"):
         DeltaTable(uri).clone(str(tmp_path / "c"), deep=True)
 

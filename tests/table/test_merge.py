@@ -32,6 +32,7 @@ from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from tests.sample_tables import FEED, SHAPES, VECTORS, Row, data, numbered
+from tests.table_rows import row_order, stored_tuples
 
 every_shape = pytest.mark.parametrize("shape", SHAPES)
 both_ways = pytest.mark.parametrize("shape", ["rewrite", "vectors"])
@@ -54,11 +55,6 @@ def make(
 def values(table: DeltaTable) -> dict[int, str]:
     found = table.snapshot().scan().to_arrow()
     return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
-
-
-def rows(table: DeltaTable) -> list[Row]:
-    found = table.snapshot().scan().to_arrow().select(["id", "v", "p"]).to_pylist()
-    return sorted((tuple(each.values()) for each in found), key=repr)
 
 
 def actions(table: DeltaTable) -> dict[str, list[dict[str, Any]]]:
@@ -125,11 +121,11 @@ def test_rows_that_are_read_out_of_order_are_never_written(monkeypatch: pytest.M
     where = "dagster_delta.engines.arrow.merge_writing.read_ahead"
     monkeypatch.setattr(where, reversed_rows)
     table = make("rewrite", numbered(*range(8)))
-    before, files = rows(table), stored(table)
+    before, files = stored_tuples(table, "id", "v", "p"), stored(table)
     merge = table.merge(numbered(*range(2, 5)), "t.id = s.id")
     with pytest.raises(InvalidTable, match="not read in their order"):
         merge.when_matched_update({"v": "upper(t.v)"}).execute()
-    assert rows(table) == before
+    assert stored_tuples(table, "id", "v", "p") == before
     assert stored(table) == files
 
 
@@ -206,7 +202,7 @@ def test_a_condition_without_keys_pairs_all_rows() -> None:
     )
     assert {key for key, value in values(table).items() if value.startswith("x")} == {14, 16, 18}
     table.merge(data((1, "x", 0)), "true").when_matched_delete().execute()
-    assert rows(table) == []
+    assert stored_tuples(table, "id", "v", "p") == []
 
 
 def test_keys_of_different_types_compare_as_in_spark() -> None:
@@ -486,7 +482,7 @@ def test_a_merge_does_what_a_loop_over_all_rows_would(
         .execute()
     )
     expected = _merged(first + second, source, threshold)
-    assert rows(table) == sorted(expected, key=repr)
+    assert stored_tuples(table, "id", "v", "p") == sorted(expected, key=row_order)
     assert table.snapshot().num_records == len(expected)
 
 

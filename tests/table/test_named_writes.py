@@ -11,6 +11,7 @@ import pytest
 
 from dagster_delta import Column, DeltaTable, Identity, register_delta_log
 from dagster_delta.errors import CommitStateUnknown, TableNotFound
+from tests.table_rows import stored_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,11 +26,6 @@ def registered(spark: SparkSession) -> SparkSession:
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     return str(tmp_path / "t")
-
-
-def rows(uri: str) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = DeltaTable(uri).snapshot().scan().to_arrow().to_pylist()
-    return sorted(found, key=str)
 
 
 def data_files(uri: str) -> set[str]:
@@ -61,11 +57,11 @@ def test_an_overwrite_replaces_all_rows_or_those_it_is_told(
         sql("SELECT * FROM VALUES (1, 'a'), (2, 'b'), (3, 'b') AS t(id, p)"), uri, partitionBy="p"
     )
     write(sql("SELECT 3 id, 'c' p"), uri, "overwrite", replaceWhere="id = 3")
-    assert [(row["id"], row["p"]) for row in rows(uri)] == [(1, "a"), (2, "b"), (3, "c")]
+    assert [(row["id"], row["p"]) for row in stored_rows(uri)] == [(1, "a"), (2, "b"), (3, "c")]
     write(sql("SELECT 4 id, 'b' p"), uri, "overwrite", replaceWhere="p = 'b'")
-    assert [(row["id"], row["p"]) for row in rows(uri)] == [(1, "a"), (3, "c"), (4, "b")]
+    assert [(row["id"], row["p"]) for row in stored_rows(uri)] == [(1, "a"), (3, "c"), (4, "b")]
     write(sql("SELECT 5 id, 'd' p"), uri, "overwrite")
-    assert rows(uri) == [{"id": 5, "p": "d"}]
+    assert stored_rows(uri) == [{"id": 5, "p": "d"}]
 
 
 def test_a_new_row_outside_of_what_is_replaced_is_refused(
@@ -74,9 +70,9 @@ def test_a_new_row_outside_of_what_is_replaced_is_refused(
     write(registered.sql("SELECT 1 id"), uri)
     with pytest.raises(Exception, match="predicate of the overwrite"):
         write(registered.sql("SELECT 2 id"), uri, "overwrite", replaceWhere="id = 1")
-    assert rows(uri) == [{"id": 1}]
+    assert stored_rows(uri) == [{"id": 1}]
     write(registered.sql("SELECT 2 id"), uri, "overwrite")
-    assert rows(uri) == [{"id": 2}]
+    assert stored_rows(uri) == [{"id": 2}]
 
 
 def test_a_dynamic_overwrite_replaces_the_partitions_it_has_rows_for(
@@ -85,14 +81,14 @@ def test_a_dynamic_overwrite_replaces_the_partitions_it_has_rows_for(
     sql = registered.sql
     write(sql("SELECT * FROM VALUES (1, 'a'), (2, 'b') AS t(id, p)"), uri, partitionBy="p")
     write(sql("SELECT 3 id, 'b' p"), uri, "overwrite", partitionOverwriteMode="dynamic")
-    assert rows(uri) == [{"id": 1, "p": "a"}, {"id": 3, "p": "b"}]
+    assert stored_rows(uri) == [{"id": 1, "p": "a"}, {"id": 3, "p": "b"}]
 
 
 def test_a_table_can_be_overwritten_by_its_own_rows(uri: str, registered: SparkSession) -> None:
     write(registered.range(5), uri)
     own = registered.read.format("delta_log").load(uri)
     write(own.selectExpr("id + 1 AS id"), uri, "overwrite")
-    assert [row["id"] for row in rows(uri)] == [1, 2, 3, 4, 5]
+    assert [row["id"] for row in stored_rows(uri)] == [1, 2, 3, 4, 5]
 
 
 def test_columns_are_added_where_the_write_says_so(uri: str, registered: SparkSession) -> None:
@@ -101,9 +97,9 @@ def test_columns_are_added_where_the_write_says_so(uri: str, registered: SparkSe
     with pytest.raises(Exception, match="columns that the table lacks"):
         write(wider, uri)
     write(wider, uri, mergeSchema="true")
-    assert rows(uri) == [{"id": 1, "s": None}, {"id": 2, "s": "x"}]
+    assert stored_rows(uri) == [{"id": 1, "s": None}, {"id": 2, "s": "x"}]
     write(registered.sql("SELECT true ok"), uri, "overwrite", overwriteSchema="true")
-    assert rows(uri) == [{"ok": True}]
+    assert stored_rows(uri) == [{"ok": True}]
 
 
 def test_a_view_is_selected_from_and_inserted_into(uri: str, registered: SparkSession) -> None:
@@ -112,9 +108,9 @@ def test_a_view_is_selected_from_and_inserted_into(uri: str, registered: SparkSe
     registered.sql(view)
     registered.sql("INSERT INTO named VALUES (2, 'b')")
     registered.sql("INSERT INTO named (id) SELECT max(id) + 1 FROM named")
-    assert rows(uri) == [{"id": 1, "s": "a"}, {"id": 2, "s": "b"}, {"id": 3, "s": None}]
+    assert stored_rows(uri) == [{"id": 1, "s": "a"}, {"id": 2, "s": "b"}, {"id": 3, "s": None}]
     registered.sql("INSERT OVERWRITE named VALUES (4, 'd')")
-    assert rows(uri) == [{"id": 4, "s": "d"}]
+    assert stored_rows(uri) == [{"id": 4, "s": "d"}]
     registered.catalog.dropTempView("named")
 
 
@@ -129,7 +125,7 @@ def test_a_row_that_breaks_a_constraint_leaves_no_commit_and_no_file(
     assert DeltaTable(uri).version() == before
     assert data_files(uri) == files
     write(registered.range(3, 5), uri)
-    assert [row["id"] for row in rows(uri)] == [0, 1, 2, 3, 4]
+    assert [row["id"] for row in stored_rows(uri)] == [0, 1, 2, 3, 4]
 
 
 def test_a_query_that_fails_leaves_nothing(uri: str, registered: SparkSession) -> None:
@@ -166,7 +162,7 @@ def test_constraints_are_not_evaluated_in_the_wrong_time_zone(
             write(registered.sql("SELECT TIMESTAMP '2026-01-31 23:30:00Z' at"), uri)
     finally:
         registered.conf.set("spark.sql.session.timeZone", str(zone))
-    assert len(rows(uri)) == 1
+    assert len(stored_rows(uri)) == 1
 
 
 def test_uses_of_a_frame_with_other_filters_have_all_their_rows(
@@ -197,7 +193,7 @@ def test_columns_that_the_table_lacks_are_refused_with_the_option_that_adds_them
     with pytest.raises(Exception, match=r'or pass option\("mergeSchema", "true"\)'):
         write(wider, uri)
     write(wider, uri, mergeSchema="true")
-    assert rows(uri) == [{"id": 0, "n": None}, {"id": 1, "n": 2}]
+    assert stored_rows(uri) == [{"id": 0, "n": None}, {"id": 1, "n": 2}]
 
 
 def test_only_a_query_that_never_came_to_its_commit_deletes_its_files(
@@ -228,4 +224,4 @@ def test_only_a_query_that_never_came_to_its_commit_deletes_its_files(
         writer.commit(messages)
     # As Spark does, in a process of its own.
     pickle.loads(pickle.dumps(writer)).abort(messages)
-    assert [row["id"] for row in rows(uri)] == [1, 2]
+    assert [row["id"] for row in stored_rows(uri)] == [1, 2]

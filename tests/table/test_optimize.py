@@ -25,19 +25,10 @@ from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.maintenance.optimize import OptimizeProgress
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
+from tests.sample_tables import numbered_with_nulls
 from tests.table.logs import edited
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
-
-
-def rows(*ids: int) -> pa.Table:
-    return pa.table(
-        {
-            "id": pa.array(ids, pa.int64()),
-            "v": pa.array([f"v{each}" for each in ids], pa.string()),
-            "p": pa.array([each % 2 if each % 7 else None for each in ids], pa.int32()),
-        }
-    )
 
 
 def make(
@@ -51,7 +42,7 @@ def make(
     table = DeltaTable("", store=store or MemoryStore(), must_exist=False)
     for part in range(num_files):
         ids = range(10 * part, 10 * part + 10)
-        table.append(rows(*ids), partition_by=partition_by, properties=properties)
+        table.append(numbered_with_nulls(*ids), partition_by=partition_by, properties=properties)
     return table
 
 
@@ -138,7 +129,7 @@ class Rival:
 def test_a_concurrent_append_stays_and_disturbs_nothing() -> None:
     store = MemoryStore()
     make(store=store)
-    rival = Rival(store, lambda table: table.append(rows(1000)))
+    rival = Rival(store, lambda table: table.append(numbered_with_nulls(1000)))
     table = DeltaTable("", store=FaultyStore(store, before_call=rival))
     result = table.optimize()
     assert result.versions == (7,)

@@ -42,11 +42,6 @@ def some(*pairs: tuple[int, int]) -> pa.Table:
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
 def partitioned(store: MemoryStore) -> DeltaTable:
     table = DeltaTable("", store=store, must_exist=False)
     table.append(ROWS, partition_by=["day"])

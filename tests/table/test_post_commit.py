@@ -22,11 +22,6 @@ from dagster_delta.table.read.snapshot import Snapshot
 ROWS = pa.table({"id": [1, 2, 3], "p": ["a", "b", None], "s": [{"x": 1.5}, None, {"x": None}]})
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 def table_of(store: MemoryStore, **properties: str) -> DeltaTable:
     keys = {f"delta.{key.replace('__', '.')}": value for key, value in properties.items()}
     table = DeltaTable("", store=store, must_exist=False)

@@ -25,7 +25,8 @@ from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.maintenance.restore import restored_configuration
 from dagster_delta.testing.faulty_store import FaultyStore
-from tests.table.test_optimize import VECTORS, actions, content, make, rows
+from tests.sample_tables import numbered_with_nulls
+from tests.table.test_optimize import VECTORS, actions, content, make
 
 
 def test_rows_deleted_rows_and_vectors_come_back() -> None:
@@ -33,7 +34,7 @@ def test_rows_deleted_rows_and_vectors_come_back() -> None:
     table.delete("id < 3")
     then = content(table)
     table.delete("id < 5")
-    table.append(rows(77))
+    table.append(numbered_with_nulls(77))
     table.optimize()
     result = table.restore(2)
     assert content(table) == then
@@ -104,7 +105,7 @@ def test_a_missing_file_is_found_before_anything_is_changed() -> None:
 
 def test_a_missing_deletion_vector_is_found_too() -> None:
     table = DeltaTable("", store=MemoryStore(), must_exist=False)
-    table.append(rows(*range(20_000)), properties=VECTORS)
+    table.append(numbered_with_nulls(*range(20_000)), properties=VECTORS)
     table.delete("id % 7 = 3")
     table.optimize(max_deleted_share=0)
     (vector,) = (e.path for e in table.store.list_recursive() if e.path.endswith(".bin"))
@@ -129,7 +130,7 @@ def rival(store: MemoryStore, version: int, act: Callable[[DeltaTable], object])
 def test_a_concurrent_append_counts_as_later() -> None:
     store = MemoryStore()
     make(3, store=store)
-    faulty = rival(store, 3, lambda other: other.append(rows(99)))
+    faulty = rival(store, 3, lambda other: other.append(numbered_with_nulls(99)))
     table = DeltaTable("", store=faulty)
     table.restore(0)
     assert sorted(table.snapshot().scan(["id"]).to_arrow()["id"].to_pylist()) == [*range(10), 99]
@@ -147,7 +148,7 @@ def test_a_concurrent_delete_is_a_conflict() -> None:
 def test_an_append_under_another_schema_is_a_conflict() -> None:
     store = MemoryStore()
     make(1, store=store).append(pa.table({"id": [1], "new": [2]}), schema_mode="merge")
-    faulty = rival(store, 2, lambda other: other.append(rows(5)))
+    faulty = rival(store, 2, lambda other: other.append(numbered_with_nulls(5)))
     with pytest.raises(ConcurrentAppend):
         DeltaTable("", store=faulty).restore(0)
 

@@ -31,6 +31,7 @@ from dagster_delta.table.schema import existing_rows, schema_change_operation
 from dagster_delta.table.schema.rewrite_journal import RewriteJournal
 from dagster_delta.table.write.transaction import Transaction
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation, SimulatedCrash
+from tests.table_rows import stored_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,21 +39,11 @@ if TYPE_CHECKING:
 FEATURES = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 def table_of(store: Any, *appends: pa.Table, **options: Any) -> DeltaTable:
     table = DeltaTable.create("", appends[0].schema, store=store, **options)
     for each in appends:
         table.append(each)
     return table
-
-
-def rows(table: DeltaTable, **scan: Any) -> list[dict[str, Any]]:
-    found = DeltaTable("", store=table.store).snapshot().scan(**scan).to_arrow()
-    return sorted(found.to_pylist(), key=repr)
 
 
 def files_beside_the_log(store: Any) -> list[str]:
@@ -77,16 +68,16 @@ def test_every_statement_of_the_ducklake_page_runs_as_written(store: MemoryStore
     table = table_of(store, DUCKLAKE, properties=FEATURES)
     before: dict[str, Any] = DUCKLAKE.to_pylist()[0]
     table.alter("ALTER TABLE tbl ADD COLUMN new_column INTEGER;")
-    assert rows(table) == [{**before, "new_column": None}]
+    assert stored_rows(table) == [{**before, "new_column": None}]
     table.alter("ALTER TABLE tbl DROP COLUMN new_column;")
-    assert rows(table) == [before]
+    assert stored_rows(table) == [before]
     table.alter("ALTER TABLE tbl ADD COLUMN new_column VARCHAR DEFAULT 'my_default';")
-    assert rows(table) == [{**before, "new_column": "my_default"}]
+    assert stored_rows(table) == [{**before, "new_column": "my_default"}]
     table.alter("ALTER TABLE tbl ADD COLUMN nested_column.new_field INTEGER;")
     nested = {"x": 2, "new_field": None}
-    assert rows(table)[0]["nested_column"] == nested
+    assert stored_rows(table)[0]["nested_column"] == nested
     table.alter("ALTER TABLE tbl RENAME new_column TO new_name;")
-    assert rows(table) == [{"col1": 1, "nested_column": nested, "new_name": "my_default"}]
+    assert stored_rows(table) == [{"col1": 1, "nested_column": nested, "new_name": "my_default"}]
     table.alter("ALTER TABLE tbl ALTER col1 SET TYPE BIGINT;")
     table.alter("ALTER TABLE tbl ALTER nested_column.new_field SET TYPE BIGINT;")
     assert str(table.schema()) == (
@@ -94,11 +85,11 @@ def test_every_statement_of_the_ducklake_page_runs_as_written(store: MemoryStore
     )
     table.alter("ALTER TABLE tbl RENAME nested_column.new_field TO new_name;")
     table.append(pa.table({"col1": [2**40], "nested_column": [{"x": 1, "new_name": 2**41}]}))
-    assert rows(table, where="col1 > 4000000000") == [
+    assert stored_rows(table, where="col1 > 4000000000") == [
         {"col1": 2**40, "nested_column": {"x": 1, "new_name": 2**41}, "new_name": "my_default"}
     ]
     table.alter("ALTER TABLE tbl DROP COLUMN nested_column.new_name;")
-    assert [row["nested_column"] for row in rows(table)] == [{"x": 2}, {"x": 1}]
+    assert [row["nested_column"] for row in stored_rows(table)] == [{"x": 2}, {"x": 1}]
 
 
 def test_unsigned_integers_land_in_signed_types_that_take_part_in_promotions(
@@ -119,10 +110,10 @@ def test_unsigned_integers_land_in_signed_types_that_take_part_in_promotions(
     table.append(
         pa.table({"a": [largest], "b": pa.array([1], pa.uint32()), "c": [largest], "d": [largest]})
     )
-    assert rows(table, where="b > 1")[0] == {
+    assert stored_rows(table, where="b > 1")[0] == {
         "a": Decimal(2**8 - 1), "b": 2**16 - 1, "c": Decimal(2**32 - 1), "d": largest,
     }  # fmt: skip
-    assert rows(table, where="a > 1000")[0]["b"] == 1
+    assert stored_rows(table, where="a > 1000")[0]["b"] == 1
 
 
 # Field ids
@@ -154,8 +145,8 @@ def test_a_table_that_maps_columns_late_reads_all_of_its_files(store: MemoryStor
     table.rename_column("id", "ident", enable_features=True)
     table.append(pa.table({"ident": pa.array([3], pa.int32())}))
     table.add_column("id", "INT")
-    assert sorted(row["ident"] for row in rows(table)) == [1, 2, 3]
-    assert {row["id"] for row in rows(table)} == {None}
+    assert sorted(row["ident"] for row in stored_rows(table)) == [1, 2, 3]
+    assert {row["id"] for row in stored_rows(table)} == {None}
 
 
 # Defaults for rows that are there
@@ -170,10 +161,10 @@ def test_a_default_is_in_every_row_of_every_file(store: MemoryStore) -> None:
     assert result.metrics["numRemovedFiles"] == 2
     assert result.metrics["numOutputRows"] == 2
     assert result.plan.affected_files == 2
-    assert rows(table) == [{"id": 1, "c": "x", "d": 2}, {"id": 3, "c": "x", "d": 2}]
+    assert stored_rows(table) == [{"id": 1, "c": "x", "d": 2}, {"id": 3, "c": "x", "d": 2}]
     table.append(pa.table({"id": pa.array([4], pa.int32())}))
-    assert rows(table)[2] == {"id": 4, "c": "x", "d": 2}
-    assert rows(table, where="c <> 'x'") == []
+    assert stored_rows(table)[2] == {"id": 4, "c": "x", "d": 2}
+    assert stored_rows(table, where="c <> 'x'") == []
 
 
 def test_rows_that_get_a_default_are_no_change_of_data(store: MemoryStore) -> None:
@@ -189,7 +180,7 @@ def test_row_ids_outlive_the_default_of_a_new_column(store: MemoryStore) -> None
     table = table_of(store, IDS, MORE, properties={"delta.enableRowTracking": "true"})
 
     def tracked() -> list[dict[str, Any]]:
-        return rows(table, columns=["id"], row_ids=True)
+        return stored_rows(table, columns=["id"], row_ids=True)
 
     before = tracked()
     table.add_column("c", "INT", default="1")
@@ -201,7 +192,7 @@ def test_existing_rows_may_stay_null(store: MemoryStore) -> None:
     result = table.add_column("c", "INT", default="7", existing_rows="null")
     assert "numRemovedFiles" not in result.metrics
     table.append(MORE)
-    assert [row["c"] for row in rows(table)] == [None, None, 7]
+    assert [row["c"] for row in stored_rows(table)] == [None, None, 7]
 
 
 def test_a_table_without_files_has_nothing_to_write_again(store: MemoryStore) -> None:
@@ -210,7 +201,7 @@ def test_a_table_without_files_has_nothing_to_write_again(store: MemoryStore) ->
     assert not result.plan.rewrites_data
     assert "Rewrites data" not in result.to_markdown()
     table.append(IDS)
-    assert [row["c"] for row in rows(table)] == [7, 7]
+    assert [row["c"] for row in stored_rows(table)] == [7, 7]
 
 
 def test_a_not_null_column_needs_a_default_where_there_are_rows(store: MemoryStore) -> None:
@@ -275,7 +266,7 @@ def test_a_crash_costs_no_file_that_was_written(
     table.add_column("c", "STRING", default="'x'")
     assert len(written) == 6
     assert set(written) == {path.as_py() for path in table.snapshot().files()["path"]}
-    assert rows(table) == [{"id": n, "c": "x"} for n in [1] * 5 + [2] * 5 + [3]]
+    assert stored_rows(table) == [{"id": n, "c": "x"} for n in [1] * 5 + [2] * 5 + [3]]
     assert not [path for path in files_beside_the_log(store) if "rewrites" in path]
 
 
@@ -292,12 +283,12 @@ def test_whatever_happens_the_table_is_the_old_one_or_the_new_one_and_a_second_c
             DeltaTable("", store=faulty).add_column("c", "STRING", default="'x'")
             break
         except (StorageFailure, CommitStateUnknown, SimulatedCrash):
-            assert rows(table_at(store)) in ([{"id": n} for n in (1, 2, 3)], FILLED)
-            if rows(table_at(store)) == FILLED:
+            assert stored_rows(table_at(store)) in ([{"id": n} for n in (1, 2, 3)], FILLED)
+            if stored_rows(table_at(store)) == FILLED:
                 return
     else:
         pytest.fail("there is no end to the calls")
-    assert rows(table_at(store)) == FILLED
+    assert stored_rows(table_at(store)) == FILLED
     live = set(table_at(store).snapshot().files()["path"].to_pylist())
     assert live <= set(files_beside_the_log(store))
 
@@ -337,7 +328,7 @@ def test_a_rewrite_catches_up_with_writers_that_were_faster(
 
     monkeypatch.setattr(existing_rows.ExistingFiles, "stage", stage_and_lose)
     table.add_column("c", "INT", default="5")
-    assert rows(table) == [{"id": n, "c": 5} for n in left]
+    assert stored_rows(table) == [{"id": n, "c": 5} for n in left]
 
 
 def test_files_of_a_commit_that_may_have_landed_are_kept(
@@ -354,14 +345,14 @@ def test_files_of_a_commit_that_may_have_landed_are_kept(
         patched.setattr(Transaction, "try_commit", land_without_a_word)
         with pytest.raises(CommitStateUnknown):
             table.add_column("c", "INT", default="1")
-    assert rows(table) == [{"id": 1, "c": 1}, {"id": 2, "c": 1}]
+    assert stored_rows(table) == [{"id": 1, "c": 1}, {"id": 2, "c": 1}]
 
 
 @pytest.mark.usefixtures("one_file_a_batch")
 def test_a_default_that_asks_for_the_time_is_the_same_in_every_row(store: MemoryStore) -> None:
     table = table_of(store, *[IDS] * 3)
     table.add_column("at", "TIMESTAMP", default="current_timestamp()")
-    assert len({row["at"] for row in rows(table)}) == 1
+    assert len({row["at"] for row in stored_rows(table)}) == 1
 
 
 # Validation
@@ -566,14 +557,14 @@ def test_files_of_the_old_type_are_read_and_skipped_as_the_new_one(
     kind = table.snapshot().arrow_schema.field("c").type
     table.append(pa.table({"c": pa.array([wider], kind), "n": [3]}))
     as_new = pa.array([value], old).cast(kind)[0].as_py()
-    found = {row["n"]: row["c"] for row in rows(table)}
+    found = {row["n"]: row["c"] for row in stored_rows(table)}
     assert found == {1: as_new, 2: None, 3: wider}
     high = max(as_new, wider)
     sql = f"c = {literal(high)}"
     scan = table.snapshot().scan(where=sql)
     assert [row["c"] for row in scan.to_arrow().to_pylist()] == [high]
     assert scan.files().num_rows == 1
-    assert rows(table, where="c IS NULL") == [{"c": None, "n": 2}]
+    assert stored_rows(table, where="c IS NULL") == [{"c": None, "n": 2}]
 
 
 def test_merged_and_rewritten_files_have_the_new_type(store: MemoryStore) -> None:
@@ -614,7 +605,7 @@ def test_dropping_a_feature_is_a_statement_too(store: MemoryStore) -> None:
     table.alter("ALTER TABLE t DROP FEATURE typeWidening")
     assert not table.snapshot().configuration.supports("typeWidening")
     assert "delta.typeChanges" not in table.metadata().schema_string
-    assert rows(table) == [{"id": 1}, {"id": 2}]
+    assert stored_rows(table) == [{"id": 1}, {"id": 2}]
 
 
 # Spark
@@ -646,7 +637,7 @@ def test_a_frame_widens_the_table(spark: SparkSession, tmp_path: Path) -> None:
         table.append(spark.sql(f"SELECT {2**40} AS id"))
     table.append(spark.sql(f"SELECT {2**40} AS id"), schema_mode="widen")
     assert str(table.schema()) == "struct<id:long>"
-    assert sorted(row["id"] for row in rows(table)) == [1, 2, 2**40]
+    assert sorted(row["id"] for row in stored_rows(table)) == [1, 2, 2**40]
 
 
 def test_a_refused_change_names_its_error(store: MemoryStore) -> None:

@@ -24,8 +24,9 @@ from dagster_delta.table.maintenance.vacuum import VacuumOptions, VacuumResult, 
 from dagster_delta.table.maintenance.vacuum_plan import is_vacuumed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.testing.faulty_store import Fault, FaultyStore, SimulatedCrash
+from tests.sample_tables import numbered_with_nulls
 from tests.table.logs import edited
-from tests.table.test_optimize import VECTORS, actions, content, make, rows
+from tests.table.test_optimize import VECTORS, actions, content, make
 
 HOUR = 60 * 60 * 1000
 DAY = 24 * HOUR
@@ -123,7 +124,7 @@ def test_a_longer_retention_keeps_what_checkpoints_have_forgotten() -> None:
     old(table)
     table.optimize()
     for each in range(12):
-        table.append(rows(each))
+        table.append(numbered_with_nulls(each))
     assert vacuum(table, days=2).num_files == 3
     assert vacuum(table, days=2, retention_hours=24 * 3).num_files == 0
 
@@ -146,7 +147,7 @@ def test_young_files_stay_for_whoever_is_about_to_commit_them() -> None:
 
 def test_deletion_vectors_in_use_stay_and_others_go() -> None:
     table = DeltaTable("", store=MemoryStore(), must_exist=False)
-    table.append(rows(*range(20_000)), properties=VECTORS)
+    table.append(numbered_with_nulls(*range(20_000)), properties=VECTORS)
     table.delete("id % 7 = 3")
     (first,) = (each for each in data_files(table) if each.endswith(".bin"))
     table.delete("id % 7 = 4")
@@ -228,7 +229,7 @@ def readd(table: DeltaTable, old_path: str, new_path: str) -> None:
 )
 def test_a_file_stays_however_the_log_spells_its_path(tmp_path: Path, spell: Any) -> None:
     table = DeltaTable(tmp_path, must_exist=False)
-    table.append(rows(1, 2))
+    table.append(numbered_with_nulls(1, 2))
     path = actions(table)["add"][0]["path"]
     readd(table, path, spell(str(tmp_path), path))
     assert vacuum(DeltaTable(tmp_path), days=8).num_files == 0
@@ -257,7 +258,7 @@ def test_nothing_outside_of_the_root_is_touched(tmp_path: Path) -> None:
         (outside / name).write_bytes(b"precious")
     root = tmp_path / "table"
     table = DeltaTable(root, must_exist=False)
-    table.append(rows(1))
+    table.append(numbered_with_nulls(1))
     (root / "directory").symlink_to(outside)
     (root / "link.parquet").symlink_to(outside / "linked.parquet")
     (root / "dangling.parquet").symlink_to(outside / "nothing")
@@ -272,7 +273,7 @@ def test_nothing_outside_of_the_root_is_touched(tmp_path: Path) -> None:
 
 def test_hadoop_checksums_go_with_their_files(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path, must_exist=False)
-    table.append(rows(1))
+    table.append(numbered_with_nulls(1))
     for name in ("gone.parquet", ".gone.parquet.crc", ".other.crc"):
         (tmp_path / name).write_bytes(b"x")
     vacuum(table, days=8, dry_run=False)
@@ -281,7 +282,7 @@ def test_hadoop_checksums_go_with_their_files(tmp_path: Path) -> None:
 
 def test_modification_times_are_what_counts(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path, must_exist=False)
-    table.append(rows(1))
+    table.append(numbered_with_nulls(1))
     for name, age_days in (("young.parquet", 6.9), ("old.parquet", 7.1)):
         (tmp_path / name).write_bytes(b"x")
         then = time.time() - age_days * 24 * 3600
