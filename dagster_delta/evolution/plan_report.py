@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from dagster_delta.evolution.missing_switch import MissingSwitch
+from dagster_delta.evolution.properties.required_protocol import new_features
 from dagster_delta.protocol.actions import Protocol
+from dagster_delta.protocol.features.registry import find_feature
 
 if TYPE_CHECKING:
     from dagster_delta.protocol.features.table_configuration import TableConfiguration
 
-__all__ = ["code_span", "configuration_lines", "table_cell"]
+__all__ = ["code_span", "configuration_lines", "missing_switch_lines", "table_cell"]
 
 
 def configuration_lines(before: TableConfiguration, after: TableConfiguration) -> Iterator[str]:
     """What becomes of the protocol and the properties, as items of a list. Raises nothing."""
     yield from _protocol(before.protocol, after.protocol)
+    if names := new_features(before, after):
+        yield (
+            f"- needs {', '.join(map(_feature, names))}, which the table does not have yet; other "
+            "clients have to support what they use"
+        )
     yield from _properties(before.metadata.configuration, after.metadata.configuration)
 
 
@@ -33,6 +41,18 @@ def _protocol(before: Protocol, after: Protocol) -> Iterator[str]:
         f"{before.min_writer_version} → {after.min_writer_version}"
         + (f"; lists {', '.join(new)}" if new else "")
     )
+
+
+def _feature(name: str) -> str:
+    row = find_feature(name)
+    users = "readers and writers" if row is None or row.is_reader_feature else "writers"
+    return f"table feature {code_span(name)} ({users})"
+
+
+def missing_switch_lines(switches: Iterable[MissingSwitch]) -> Iterator[str]:
+    """What keeps a planned change from being made, as items of a list. Raises nothing."""
+    for each in switches:
+        yield f"- **off now**: {code_span(each.name)}, without which this is refused; {each.remedy}"
 
 
 def _properties(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dagster_delta.clock import now_ms
-from dagster_delta.errors import SchemaChangeRefused
-from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_SWITCH
 from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.transaction import CommitResult
 
@@ -37,18 +35,25 @@ class ColumnChangeMethods(TableHandle):
         nullable: bool | None = None,
         position: str | None = None,
         enable_features: bool = False,
+        batch_bytes: int | None = None,
     ) -> ColumnChangePlan:
-        """The plan of `change_column`; nothing is written. Takes its arguments and raises its
-        errors.
+        """The plan of `change_column` and its cost; nothing is written. Takes its arguments and
+        raises its errors, but tells switches that are off as `missing_switches` of the plan.
         """
         from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
         from dagster_delta.table.schema.column_change import plan_for
 
-        self._check_switch(column)
         request = ColumnChangeRequest(
-            column, new_type, cast, on_error, nullable, position, enable_features
+            column,
+            new_type,
+            cast,
+            on_error,
+            nullable,
+            position,
+            enable_features,
+            self._allow_column_changes,
         )
-        return plan_for(self._existing(), request)
+        return plan_for(self._existing(), request, batch_bytes=batch_bytes, dry_run=True)
 
     def change_column(
         self,
@@ -111,9 +116,15 @@ class ColumnChangeMethods(TableHandle):
         from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
         from dagster_delta.table.schema.column_change import begin_column_change
 
-        self._check_switch(column)
         request = ColumnChangeRequest(
-            column, new_type, cast, on_error, nullable, position, enable_features
+            column,
+            new_type,
+            cast,
+            on_error,
+            nullable,
+            position,
+            enable_features,
+            self._allow_column_changes,
         )
         # Made first, so that arguments without sense are refused before anything is committed.
         job = self._job(engine, batch_bytes, None, commit_info, on_progress)
@@ -163,16 +174,6 @@ class ColumnChangeMethods(TableHandle):
         """
         job = self._job(engine, batch_bytes, worker, commit_info, on_progress)
         return self._adopt(job.run(self._existing()))
-
-    def _check_switch(self, column: str | Sequence[str]) -> None:
-        if not self._allow_column_changes:
-            raise SchemaChangeRefused(
-                "columns do not change their type online in this deployment; set "
-                "enable_column_change to true on the resource that opens the table, and see that "
-                f"the property {COLUMN_CHANGE_SWITCH} of the table is true as well",
-                table=self._store.location.uri,
-                column=column if isinstance(column, str) else ".".join(column),
-            )
 
     def _job(
         self,

@@ -67,7 +67,8 @@ class SchemaChangeMethods(TableHandle):
         Args:
             statement: `ALTER TABLE t ADD COLUMN c INT DEFAULT 0`; `ALTER TABLE t` may be left out,
                 and the name is not looked at.
-            dry_run: True to plan the change and commit nothing: the result has the plan.
+            dry_run: True to plan the change and commit nothing: the result has the plan, which
+                names the table features that it needs and what has to be turned on first.
             enable_features: whether column mapping, which dropping and renaming columns takes, and
                 type widening may be turned on for the whole table, which older clients cannot read
                 then.

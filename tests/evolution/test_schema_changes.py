@@ -578,3 +578,36 @@ def test_unknown_metadata_survives() -> None:
     ).after
     assert after.schema.field("q").metadata["unknown"] == {"a": 1}
     assert after.metadata.configuration["mine"] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("sql", "features", "switches"),
+    [
+        ("RENAME d TO day", ("columnMapping",), ("columnMapping",)),
+        ("DROP d", ("columnMapping",), ("columnMapping",)),
+        ("ALTER id TYPE BIGINT", ("typeWidening",), ("typeWidening",)),
+        (
+            "RENAME d TO day, ALTER id TYPE BIGINT, DROP p",
+            ("columnMapping", "typeWidening"),
+            ("columnMapping", "typeWidening"),
+        ),
+        ("ALTER id SET DEFAULT 1", ("allowColumnDefaults",), ()),
+        ("ADD COLUMN n TIMESTAMP_NTZ", ("timestampNtz",), ()),
+        ("ADD CONSTRAINT c CHECK (id > 0)", ("checkConstraints",), ()),
+        ("CLUSTER BY (id)", ("clustering", "domainMetadata"), ()),
+        ("SET TBLPROPERTIES (delta.columnMapping.mode = 'name')", ("columnMapping",), ()),
+    ],
+)
+def test_a_dry_run_names_every_feature_and_what_has_to_be_turned_on(
+    sql: str, features: tuple[str, ...], switches: tuple[str, ...]
+) -> None:
+    dry = plan(table(), sql, dry_run=True)
+    assert dry.new_features == features
+    assert tuple(each.name for each in dry.missing_switches) == switches
+    text = dry.to_markdown()
+    assert all(f"table feature `{each}`" in text for each in features)
+    assert text.count("pass enable_features=True") == len(switches)
+    # With leave to do so, the same plan is carried out.
+    made = plan(table(), sql, enable_features=True)
+    assert (made.after, made.new_features) == (dry.after, features)
+    assert made.missing_switches == ()

@@ -109,6 +109,23 @@ def test_by_default_a_change_is_only_planned_with_those_who_read_the_column(fill
     assert observed(filled) == []
 
 
+def test_a_dry_run_without_leave_plans_and_names_what_is_off_in_the_words_of_the_launchpad(
+    filled: Lake,
+) -> None:
+    statement = "RENAME COLUMN price TO cost, ALTER id SET DEFAULT 7"
+    planned = told(run(filled, {"statement": statement}))["delta/schema_change"]
+    assert "rename column price to cost" in planned
+    assert "table feature `allowColumnDefaults` (writers)" in planned
+    assert "table feature `columnMapping` (readers and writers)" in planned
+    assert "**off now**: `columnMapping`" in planned
+    assert "delta.columnMapping.mode = name first" in planned
+    assert "set enable_features: true" in planned
+    assert "=True" not in planned
+    refused = refusal(filled, {"statement": statement, "dry_run": False})
+    assert "set enable_features: true" in refused
+    assert "=True" not in refused
+
+
 def test_a_statement_is_carried_out_and_the_asset_shows_its_new_columns(
     filled: Lake, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,18 +228,27 @@ def test_the_switch_of_the_resource_is_off_by_default_and_ahead_of_the_tables(
     table = table_of(filled)
     table.set_properties({"dagsterDelta.enableColumnChange": True})
     config = {**CHANGE, "dry_run": dry_run}
-    assert "set enable_column_change to true on the resource" in refusal(
-        filled, config, switch=False
+    told_to = (
+        told(run(filled, config, switch=False))["delta/schema_change"]
+        if dry_run
+        else refusal(filled, config, switch=False)
     )
+    assert "set enable_column_change to true on the resource" in told_to
     assert DeltaIOManager(root_uri=str(filled.root)).enable_column_change is False
     assert table_of(filled).version() == table.version()
 
 
 def test_a_table_that_was_there_before_the_switch_has_its_own_say(filled: Lake) -> None:
     alone = {**CHANGE, "enable_features": False}
-    assert "enable_features=True" in refusal(filled, alone)
+    planned = told(run(filled, alone))["delta/schema_change"]
+    for feature in ("dagsterDelta.enableColumnChange", "columnMapping", "domainMetadata"):
+        assert f"**off now**: `{feature}`" in planned
+    assert "or set enable_features: true" in planned
+    assert "2 rows in 1 files" in planned
+    assert "or set enable_features: true" in refusal(filled, {**alone, "dry_run": False})
     table_of(filled).set_properties({"dagsterDelta.enableColumnChange": False})
-    assert "explicitly set to false" in refusal(filled, CHANGE)
+    assert "explicitly set to false" in told(run(filled, CHANGE))["delta/schema_change"]
+    assert "explicitly set to false" in refusal(filled, {**CHANGE, "dry_run": False})
     assert table_of(filled).protocol().min_reader_version == 1
 
 

@@ -551,6 +551,9 @@ def test_a_plan_tells_what_the_table_is_given_for_it() -> None:
     table.append(texts(1))
     plan = table.plan_column_change("v", "INT", enable_features=True).to_markdown()
     assert "- protocol: reader 1 → 3, writer 2 → 7; lists " in plan
+    assert (
+        "- needs table feature `columnMapping` (readers and writers), table feature `domain" in plan
+    )
     assert "`delta.columnMapping.mode = name`" in plan
     assert "protocol" not in make().plan_column_change("v", "INT").to_markdown()
 

@@ -1,76 +1,26 @@
-"""Changing a column to any type while the table is in use: the request, checked and planned.
-
-Spec: none of the protocol's own; the states are in `column_change_states`.
-"""
+"""An online change of a column: what is asked for, and what it would do and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-import msgspec
-
-from dagster_delta.engines.rows.shadow_column import ShadowColumn
-from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
-from dagster_delta.evolution.alter.type_spelling import parse_type
-from dagster_delta.evolution.column_change.states import (
-    OWN_KEYS,
-    check_changed_default,
-    dependent_conditions,
-    published_configuration,
+from dagster_delta.evolution.column_paths import dotted
+from dagster_delta.evolution.missing_switch import MissingSwitch
+from dagster_delta.evolution.plan_report import (
+    code_span,
+    configuration_lines,
+    missing_switch_lines,
 )
-from dagster_delta.evolution.column_paths import (
-    ColumnPath,
-    Place,
-    change_field,
-    dotted,
-    find_place,
-    not_null_sql,
-    quote_path,
-    to_path,
-)
-from dagster_delta.evolution.dependants import is_identity, is_mentioned
-from dagster_delta.evolution.plan_report import configuration_lines
-from dagster_delta.evolution.properties.changes import set_properties
+from dagster_delta.evolution.properties.required_protocol import new_features
 from dagster_delta.evolution.schema_history import compare_schemas
-from dagster_delta.protocol.features.column_change import (
-    COLUMN_CHANGE_KEY,
-    COLUMN_CHANGE_SWITCH,
-    ColumnChange,
-    OnError,
-    Position,
-    published_schema,
-)
-from dagster_delta.protocol.features.column_mapping import (
-    NESTED_IDS_KEY,
-    assign_column_mapping,
-    field_id,
-)
-from dagster_delta.protocol.features.column_values import GENERATION_KEY
+from dagster_delta.protocol.features.column_change import ColumnChange, OnError
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
-from dagster_delta.protocol.schema import (
-    ArrayType,
-    DataType,
-    MapType,
-    PrimitiveType,
-    StructField,
-    StructType,
-    walk_fields,
-)
+from dagster_delta.protocol.schema import DataType
 from dagster_delta.sql.casts import cast_depends_on_time_zone
-from dagster_delta.sql.expressions import parse_expression
-from dagster_delta.sql.types import is_primitive, sql_type_name
+from dagster_delta.sql.types import sql_type_name
 
-__all__ = [
-    "ColumnChangePlan",
-    "ColumnChangeRequest",
-    "plan_column_change",
-]
-
-_MAPPING_MODE = "delta.columnMapping.mode"
-_MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
-_FIRST = "FIRST"
-_VOID = PrimitiveType("void")
+__all__ = ["BackfillCost", "ColumnChangePlan", "ColumnChangeRequest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +40,25 @@ class ColumnChangeRequest:
     """`FIRST`, or the name of the column to stand behind; None: where it is."""
     enable_features: bool = False
     """Whether the table may be given what it lacks for this."""
+    is_allowed: bool = True
+    """Whether whoever opened the table lets columns be changed online."""
+    new_name: str | None = None
+    """Name of the column, or struct field, once it is changed; None: as now."""
+    field_metadata: tuple[tuple[str, str | None], ...] = ()
+    """Field metadata that it gets with the change; None removes a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillCost:
+    """What is rewritten to convert the rows that are there."""
+
+    num_files: int
+    size_bytes: int
+    """Size of those files."""
+    num_rows: int | None
+    """None if the statistics of a file do not tell."""
+    num_batches: int
+    """Commits in which the files are rewritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +74,30 @@ class ColumnChangePlan:
     """Protocol and metadata that begin it."""
     published: TableConfiguration
     """Protocol and metadata that end it."""
+    missing_switches: tuple[MissingSwitch, ...] = ()
+    """What has to be turned on before the change begins."""
+    cost: BackfillCost | None = None
+    """None as long as the files are not known."""
+
+    @property
+    def new_features(self) -> tuple[str, ...]:
+        """Names of the table features that the change needs and the table does not have yet."""
+        return new_features(self.before, self.published)
 
     def __str__(self) -> str:
         return self.to_markdown()
 
+    @property
+    def summary(self) -> str:
+        """The change as a clause: `change column v from string to int online`."""
+        change = self.change
+        old, new = sql_type_name(self.from_type), sql_type_name(self.to_type)
+        renamed = f", renamed to {dotted((change.new_name,))}" if change.new_name else ""
+        return f"change column {dotted(change.path)} from {old} to {new} online{renamed}"
+
     def to_markdown(self) -> str:
         """The plan for people: what is done, what has to hold, what the table is given for it, the
-        schema diff. Raises nothing.
+        commits and their cost, the schema diff. Raises nothing.
         """
         change = self.change
         old, new = sql_type_name(self.from_type), sql_type_name(self.to_type)
@@ -122,7 +108,10 @@ class ColumnChangePlan:
             "",
             f"- values are converted by {how}; those that cannot be {failing}",
             *self._zone(),
+            *self._redefinition(),
             *(f"- every row has to satisfy {name}: `{sql}`" for name, sql in change.checks),
+            *self._commits(),
+            *missing_switch_lines(self.missing_switches),
             *configuration_lines(self.before, self.published),
             "",
             "```diff",
@@ -136,320 +125,26 @@ class ColumnChangePlan:
             return ["- times without a zone are those of UTC, whatever the zone of a session is"]
         return []
 
+    def _redefinition(self) -> Iterator[str]:
+        if self.change.new_name is not None:
+            yield f"- its name becomes {code_span(self.change.new_name)}"
+        for key, value in self.change.field_metadata:
+            what = "comment" if key == "comment" else "default"
+            yield f"- its {what} goes" if value is None else f"- its {what}: {code_span(value)}"
 
-def plan_column_change(
-    configuration: TableConfiguration,
-    request: ColumnChangeRequest,
-    *,
-    change_id: str,
-    new_name: Callable[[], str],
-) -> ColumnChangePlan:
-    """The change, checked against everything that depends on the column.
-
-    Args:
-        configuration: protocol and metadata in force.
-        request: what to change.
-        change_id: unique among all changes.
-        new_name: makes physical column names that no other column ever had.
-
-    Raises:
-        SchemaChangeRefused: something depends on the column in a way that cannot be carried along,
-            or the table lacks what the change needs.
-        SchemaMismatch, InvalidArgument: the request makes no sense on this schema.
-        UnsupportedExpression: values cannot be converted exactly as Spark converts them.
-    """
-    _refuse_second_change(configuration)
-    path = to_path(request.column)
-    place = find_place(configuration.schema, path)
-    target = parse_type(request.new_type) if isinstance(request.new_type, str) else request.new_type
-    _check_types(place.path, place.data_type, target, request.cast)
-    _check_request(request, place, configuration.schema)
-    _refuse_bound_column(configuration, place.path)
-    enabled = _enabled(configuration, request, new_name)
-    shadow, highest = _shadow(enabled, place.path, target, request.nullable, new_name)
-    source = enabled.schema.field(place.path[0])
-    source_id = field_id(source)
-    assert source_id is not None  # noqa: S101  every column of a mapped table has one
-    change = ColumnChange(
-        id=change_id,
-        path=place.path,
-        source_id=source_id,
-        shadow_schema=StructType((shadow,)).to_json(),
-        cast=request.cast,
-        on_error=request.on_error,
-        position=_position(request.position),
-    )
-    change = msgspec.structs.replace(change, checks=tuple(_checks(enabled, change)))
-    prepared = _with_mark(enabled, change, highest)
-    # Making it parses the cast and every check, so that what no writer could fill is found now.
-    ShadowColumn(change, enabled.schema, source)
-    return ColumnChangePlan(
-        change,
-        place.data_type,
-        target,
-        configuration,
-        prepared,
-        published_configuration(prepared, change),
-    )
-
-
-def _refuse_second_change(configuration: TableConfiguration) -> None:
-    running = ColumnChange.of(configuration)
-    if running is not None:
-        raise SchemaChangeRefused(
-            f"column {dotted(running.path)} is being changed to "
-            f"{sql_type_name(running.target_type())} already; resume that change, or cancel it "
-            "first",
-            column=dotted(running.path),
+    def _commits(self) -> Iterator[str]:
+        cost = self.cost
+        if cost is None:
+            return
+        batches = f"{cost.num_batches} commit{'s' if cost.num_batches != 1 else ''}"
+        rows = "" if cost.num_rows is None else f"{cost.num_rows:,} rows in "
+        yield (
+            f"- cost: {rows}{cost.num_files:,} files, {cost.size_bytes:,} bytes are rewritten in "
+            f"{batches} of batches, while others read and write"
         )
-
-
-def _check_types(path: ColumnPath, source: DataType, target: DataType, value: str | None) -> None:
-    if not is_primitive(source) or not is_primitive(target) or _VOID in (source, target):
-        raise SchemaChangeRefused(
-            f"column {dotted(path)} cannot be changed from {sql_type_name(source)} to "
-            f"{sql_type_name(target)}: both have to be atomic types; change what is in a struct, "
-            "array or map by its own path",
-            column=dotted(path),
+        yield (
+            "- steps: `prepared`, from which writers fill the new column too; `reorganising`, "
+            f"{batches} that rewrite{'s' if cost.num_batches == 1 else ''} the files there are; "
+            "`public`, one commit by which readers see the new column and all else that changes "
+            "of it"
         )
-    if source == target and value is None:
-        raise InvalidArgument(
-            f"column {dotted(path)} is of type {sql_type_name(target)} already; say in `cast` how "
-            "its values change, or use alter where they do not",
-            column=dotted(path),
-        )
-
-
-def _check_request(request: ColumnChangeRequest, place: Place, schema: StructType) -> None:
-    column = dotted(place.path)
-    if request.on_error not in ("abort", "null"):
-        raise InvalidArgument(f"on_error is 'abort' or 'null', not {request.on_error!r}")
-    if "key" in place.path[1:] and _leads_into_key(schema, place.path):
-        raise SchemaChangeRefused(
-            f"{column} is the key of a map, and two keys could become one; change the whole map by "
-            "rewriting it",
-            column=column,
-        )
-    if len(place.path) > 1 and (request.cast is not None or request.position is not None):
-        raise InvalidArgument(
-            f"cast and position apply to top-level columns, and {column} is nested",
-            column=column,
-        )
-    if request.position is not None and request.position.upper() != _FIRST:
-        neighbour = schema.field(request.position)
-        if neighbour.name == place.path[0]:
-            raise InvalidArgument(f"column {column} cannot be placed after itself", column=column)
-    keeps_not_null = request.nullable is None and not _takes_null(schema, place.path)
-    if request.on_error == "null" and (request.nullable is False or keeps_not_null):
-        raise InvalidArgument(
-            f"column {column} is NOT NULL, so a value that cannot be converted cannot become null; "
-            "pass nullable=True as well",
-            column=column,
-        )
-
-
-def _refuse_bound_column(configuration: TableConfiguration, path: ColumnPath) -> None:
-    """Refuse what a shadow cannot be made of."""
-    column = dotted(path)
-    reason = None
-    if path[0] in configuration.partition_columns:
-        reason = (
-            "the table is partitioned by it: add a column with the new type, fill it by an "
-            "update, and rewrite the table partitioned by that"
-        )
-    elif is_identity(configuration, path):
-        reason = "it numbers rows (an identity column), which only BIGINT columns do"
-    elif GENERATION_KEY in configuration.schema.field(path[0]).metadata:
-        reason = "it is computed from other columns: drop it and add it with another expression"
-    if reason is not None:
-        raise SchemaChangeRefused(
-            f"the type of column {column} cannot be changed: {reason}", column=column
-        )
-
-
-def _enabled(
-    configuration: TableConfiguration,
-    request: ColumnChangeRequest,
-    new_name: Callable[[], str],
-) -> TableConfiguration:
-    """The configuration with all that an online change builds on."""
-    switch = configuration.properties.enable_column_change
-    lacks = []
-    if not switch:
-        lacks.append(f"the property {COLUMN_CHANGE_SWITCH} = true")
-    if configuration.column_mapping_mode == "none":
-        lacks.append("column mapping")
-    if not configuration.supports("domainMetadata"):
-        lacks.append("metadata domains")
-    if not lacks:
-        return configuration
-    if switch is False or not request.enable_features:
-        needed = ", ".join(lacks)
-        how = (
-            f"set {COLUMN_CHANGE_SWITCH} to true first; it is explicitly set to false"
-            if switch is False
-            else "pass enable_features=True to enable it with the change, after which clients "
-            "without these features can no longer read or write the table"
-        )
-        raise SchemaChangeRefused(
-            f"changing a column online needs {needed}; {how}",
-            column=dotted(to_path(request.column)),
-        )
-    wanted: dict[str, object] = {
-        COLUMN_CHANGE_SWITCH: "true",
-        "delta.feature.domainMetadata": "supported",
-    }
-    if configuration.column_mapping_mode == "none":
-        wanted[_MAPPING_MODE] = "name"
-    return set_properties(configuration, wanted, new_name=new_name)
-
-
-def _shadow(
-    configuration: TableConfiguration,
-    path: ColumnPath,
-    target: DataType,
-    nullable: bool | None,
-    new_name: Callable[[], str],
-) -> tuple[StructField, int]:
-    """The top-level column as it will be, physically new at every depth, and the highest id."""
-    source = configuration.schema.field(path[0])
-    if any(NESTED_IDS_KEY in each.metadata for _, each in walk_fields(StructType((source,)))):
-        raise SchemaChangeRefused(
-            f"column {path[0]} holds arrays or maps with ids for Iceberg, which cannot be given "
-            "twice; drop icebergCompat first",
-            column=path[0],
-        )
-    retyped = _retyped(StructType((source,)), path, target, nullable)
-    assert isinstance(retyped, StructType)  # noqa: S101  a struct stays one
-    highest = configuration.properties.column_mapping_max_column_id
-    mapped, highest = assign_column_mapping(
-        _stripped(retyped),
-        configuration.column_mapping_mode,
-        max_column_id=highest,
-        new_name=new_name,
-    )
-    return mapped.fields[0], highest
-
-
-def _retyped(node: DataType, path: ColumnPath, target: DataType, nullable: bool | None) -> DataType:
-    """The type with the one at a path replaced."""
-    if not path:
-        return target
-    step, rest = path[0], path[1:]
-    is_last = nullable is not None and not rest
-    match node:
-        case StructType(fields):
-            return StructType(
-                tuple(
-                    replace(
-                        each,
-                        data_type=_retyped(each.data_type, rest, target, nullable),
-                        nullable=bool(nullable) if is_last else each.nullable,
-                    )
-                    if each.name == step
-                    else each
-                    for each in fields
-                )
-            )
-        case ArrayType(element_type, contains_null):
-            element = _retyped(element_type, rest, target, nullable)
-            return ArrayType(element, bool(nullable) if is_last else contains_null)
-        case MapType(key_type, value_type, contains_null):
-            value = _retyped(value_type, rest, target, nullable)
-            return MapType(key_type, value, bool(nullable) if is_last else contains_null)
-        case _:
-            raise KeyError(step)
-
-
-def _stripped(schema: StructType) -> StructType:
-    stripped = schema
-    for path, _ in list(walk_fields(schema)):
-        stripped = change_field(stripped, path, _strip)
-    return stripped
-
-
-def _strip(field: StructField) -> StructField:
-    kept = {key: each for key, each in field.metadata.items() if key not in OWN_KEYS}
-    return replace(field, metadata=kept)
-
-
-def _takes_null(schema: StructType, path: ColumnPath) -> bool:
-    parent = find_place(schema, path[:-1]).data_type if len(path) > 1 else schema
-    match parent:
-        case StructType():
-            return parent.field(path[-1]).nullable
-        case ArrayType(_, contains_null) | MapType(_, _, contains_null):
-            return contains_null
-        case _:
-            return True
-
-
-def _leads_into_key(schema: StructType, path: ColumnPath) -> bool:
-    return any(
-        step == "key" and isinstance(find_place(schema, path[:index]).data_type, MapType)
-        for index, step in enumerate(path)
-        if index
-    )
-
-
-def _position(text: str | None) -> Position | None:
-    if text is None:
-        return None
-    return Position() if text.upper() == _FIRST else Position(text)
-
-
-def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator[tuple[str, str]]:
-    """What changed rows have to satisfy, by the expressions that look at the column.
-
-    Raises:
-        SchemaChangeRefused: one does not fit the new type.
-    """
-    old = configuration.schema
-    new = published_schema(old, change, moves=False)
-    if "element" not in change.path and "value" not in change.path:
-        field = find_place(new, change.path).field
-        if not field.nullable:
-            yield f"NOT NULL {dotted(change.path)}", not_null_sql(change.path)
-    for name, sql in dependent_conditions(configuration, change.path):
-        _check_fits(name, sql, new)
-        yield name, sql
-    for column in old:
-        generation = column.metadata.get(GENERATION_KEY)
-        if isinstance(generation, str) and is_mentioned(change.path, generation, old):
-            name = f"the generated column {column.name}"
-            found = _check_fits(name, generation, new)
-            if found != column.data_type:
-                why = f"it gives {found} then, not {column.data_type}"
-                raise _does_not_fit(name, generation, why)
-            yield name, f"{quote_path((column.name,))} <=> ({generation})"
-    check_changed_default(old, change)
-
-
-def _check_fits(name: str, sql: str, schema: StructType) -> DataType | None:
-    try:
-        expression = parse_expression(sql, schema)
-        expression.check_embeddable()
-    except DeltaError as error:
-        # Every writer checks it meanwhile, whatever its engine.
-        why = error.message.removesuffix(": use the Spark engine")
-        raise _does_not_fit(name, sql, why) from error
-    return expression.data_type
-
-
-def _does_not_fit(name: str, sql: str, why: str) -> SchemaChangeRefused:
-    return SchemaChangeRefused(
-        f"{name} ({sql}) is not compatible with the new type: {why}; drop it first and add it "
-        "again after the change"
-    )
-
-
-def _with_mark(
-    configuration: TableConfiguration, change: ColumnChange, highest: int
-) -> TableConfiguration:
-    properties = {
-        **configuration.metadata.configuration,
-        _MAX_COLUMN_ID: str(highest),
-        COLUMN_CHANGE_KEY: change.to_json(),
-    }
-    metadata = msgspec.structs.replace(configuration.metadata, configuration=properties)
-    return TableConfiguration(configuration.protocol, metadata)

@@ -16,9 +16,10 @@ from dataclasses import replace
 import msgspec
 
 from dagster_delta.errors import DeltaError, InvalidArgument, SchemaChangeRefused
-from dagster_delta.evolution.column_paths import ColumnPath, dotted
+from dagster_delta.evolution.column_paths import ColumnPath, change_field, dotted, find_place
 from dagster_delta.evolution.default_values import check_default_values
 from dagster_delta.evolution.dependants import CLUSTERING_DOMAIN, is_mentioned
+from dagster_delta.evolution.statistics_columns import follow_column
 from dagster_delta.protocol.actions import AddFile, Metadata
 from dagster_delta.protocol.features.column_change import (
     COLUMN_CHANGE_KEY,
@@ -92,11 +93,36 @@ def published_configuration(
     said = {key: each for key, each in source.metadata.items() if key not in OWN_KEYS}
     own = {key: each for key, each in change.shadow.metadata.items() if key in OWN_KEYS}
     final = replace(change.shadow, name=source.name, metadata={**said, **own})
+    final = _redefined(final, change)
     fields = tuple(final if each == change.shadow else each for each in schema)
-    metadata = msgspec.structs.replace(
-        without_mark(configuration.metadata), schema_string=StructType(fields).to_json()
-    )
+    metadata = without_mark(configuration.metadata)
+    if change.new_name is not None:
+        new_path = (*change.path[:-1], change.new_name)
+        properties = follow_column(
+            TableConfiguration(configuration.protocol, metadata), change.path, new_path
+        )
+        metadata = msgspec.structs.replace(metadata, configuration=dict(properties))
+    metadata = msgspec.structs.replace(metadata, schema_string=StructType(fields).to_json())
     return TableConfiguration(configuration.protocol, metadata)
+
+
+def _redefined(column: StructField, change: ColumnChange) -> StructField:
+    """The top-level column with the name and metadata that the change gives."""
+    if change.new_name is None and not change.field_metadata:
+        return column
+    return change_field(
+        StructType((column,)),
+        change.path,
+        lambda field: replace(
+            field,
+            name=change.new_name or field.name,
+            metadata={
+                key: value
+                for key, value in {**field.metadata, **dict(change.field_metadata)}.items()
+                if value is not None
+            },
+        ),
+    ).fields[0]
 
 
 def cancelled_configuration(configuration: TableConfiguration) -> TableConfiguration:
@@ -168,7 +194,9 @@ def check_changed_default(schema: StructType, change: ColumnChange) -> None:
         SchemaChangeRefused: it is not.
     """
     source = change.source(schema)
+    given = dict(change.field_metadata)
     default = None if source is None else source.metadata.get(DEFAULT_KEY)
+    default = given.get(DEFAULT_KEY, default)
     if source is None or not isinstance(default, str):
         return
     after = StructField(source.name, change.shadow.data_type, metadata={DEFAULT_KEY: default})
@@ -191,6 +219,8 @@ def _alteration(configuration: TableConfiguration, change: ColumnChange) -> str 
         return f"was renamed to {source.name}"
     if not _same_but_for(source.data_type, change.shadow.data_type, change.path[1:]):
         return "was altered"
+    if _name_is_taken(configuration.schema, change):
+        return f"lost its new name, {change.new_name}, to another column"
     if change.cast is not None:
         try:
             _ = parse_expression(change.cast, configuration.schema).typed
@@ -201,6 +231,14 @@ def _alteration(configuration: TableConfiguration, change: ColumnChange) -> str 
         name for name, _ in dependent_conditions(configuration, change.path) if name not in known
     ]
     return f"got {', '.join(added)}" if added else None
+
+
+def _name_is_taken(schema: StructType, change: ColumnChange) -> bool:
+    """Whether a sibling has the name that the column gets; the column itself may have it."""
+    if change.new_name is None or change.new_name.casefold() == change.path[-1].casefold():
+        return False
+    parent = find_place(schema, change.path[:-1]).data_type if change.path[1:] else schema
+    return isinstance(parent, StructType) and parent.get(change.new_name) is not None
 
 
 def _same_but_for(source: DataType, shadow: DataType, path: ColumnPath | None) -> bool:

@@ -21,6 +21,7 @@ from dagster_delta.protocol.features.registry import (
     effective_features,
     find_feature,
 )
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import (
     ArrayType,
     DataType,
@@ -36,6 +37,7 @@ __all__ = [
     "dependent_features",
     "downgrade_protocol",
     "minimal_protocol",
+    "new_features",
     "required_features",
     "upgrade_protocol",
 ]
@@ -223,6 +225,16 @@ def _kept(
 def dependent_features(feature: str) -> frozenset[str]:
     """Names of the features that build on a feature."""
     return frozenset(name for name, needed in _NEEDED_BY.items() if needed == feature)
+
+
+def new_features(before: TableConfiguration, after: TableConfiguration) -> tuple[str, ...]:
+    """Names of the features that one configuration needs and an earlier one does not have, sorted.
+
+    Legacy versions of the protocol imply features that no one asked for; these do not count.
+    """
+    added = _rows(effective_features(after.protocol) - effective_features(before.protocol))
+    used = required_features(after.schema, after.metadata.configuration)
+    return tuple(row.name for row in added if row.legacy_writer_version is None or row.name in used)
 
 
 def _row_name(name: str) -> str:

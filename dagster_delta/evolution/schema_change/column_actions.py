@@ -36,6 +36,7 @@ from dagster_delta.evolution.dependants import (
     refuse_dependants,
 )
 from dagster_delta.evolution.schema_change.draft import SchemaDraft
+from dagster_delta.evolution.statistics_columns import follow_column
 from dagster_delta.evolution.type_promotion import Promotion, records_versions
 from dagster_delta.protocol.features.column_values import DEFAULT_KEY, GENERATION_KEY
 from dagster_delta.protocol.features.text_limits import without_text_limits
@@ -62,7 +63,6 @@ __all__ = [
 ]
 
 _STRING = PrimitiveType("string")
-_STATS_COLUMNS_KEY = "delta.dataSkippingStatsColumns"
 _FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 
 
@@ -200,7 +200,7 @@ def drop_column(draft: SchemaDraft, action: DropColumn) -> None:
             column=dotted(path),
         )
     draft.require_column_mapping("dropped")
-    _change_statistics_columns(draft, path, None)
+    draft.set_raw_properties(follow_column(draft.configuration, path, None))
     draft.set_schema(
         change_struct(
             draft.schema,
@@ -233,7 +233,7 @@ def rename_column(draft: SchemaDraft, action: RenameColumn) -> None:
         )
     refuse_dependants(path, "renamed", list(expression_dependants(draft.configuration, path)))
     draft.require_column_mapping("renamed")
-    _change_statistics_columns(draft, path, new_path)
+    draft.set_raw_properties(follow_column(draft.configuration, path, new_path))
     schema = change_field(draft.schema, path, lambda each: replace(each, name=action.new_name))
     partition_columns = tuple(
         action.new_name if (name,) == path else name
@@ -242,27 +242,6 @@ def rename_column(draft: SchemaDraft, action: RenameColumn) -> None:
     draft.set_schema(schema, partition_columns=partition_columns)
     draft.follow_rename(path, new_path)
     draft.note(f"rename column {dotted(path)} to {dotted((action.new_name,))}")
-
-
-def _change_statistics_columns(
-    draft: SchemaDraft, path: ColumnPath, new_path: ColumnPath | None
-) -> None:
-    """Let the list of columns with statistics follow a column."""
-    named = draft.configuration.properties.data_skipping_stats_columns
-    if named is None:
-        return
-    folded = tuple(step.casefold() for step in path)
-    changed: list[ColumnPath] = []
-    for each in named:
-        below = each[len(path) :]
-        if tuple(step.casefold() for step in each[: len(path)]) != folded:
-            changed.append(each)
-        elif new_path is not None:
-            changed.append((*new_path, *below))
-    if tuple(changed) != named:
-        properties = dict(draft.configuration.metadata.configuration)
-        properties[_STATS_COLUMNS_KEY] = ",".join(map(dotted, changed))
-        draft.set_raw_properties(properties)
 
 
 def change_type(draft: SchemaDraft, action: ChangeType) -> None:

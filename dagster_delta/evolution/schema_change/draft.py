@@ -17,6 +17,7 @@ from dagster_delta.evolution.column_paths import (
     find_place,
     not_null_sql,
 )
+from dagster_delta.evolution.missing_switch import ENABLE_FEATURES, MissingSwitch
 from dagster_delta.evolution.properties.changes import set_properties
 from dagster_delta.evolution.table_definition import with_schema
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -58,6 +59,9 @@ class SchemaDraft:
     enable_features: bool = False
     table_version: int | None = None
     keeps_files: bool = False
+    is_dry_run: bool = False
+    """Whether a feature that may not be enabled is noted in `missing_switches`, not refused."""
+    missing_switches: list[MissingSwitch] = field(default_factory=list)
     steps: list[PlannedStep] = field(default_factory=list)
     changed_domains: dict[str, str] = field(default_factory=dict)
     fills: dict[str, str] = field(default_factory=dict)
@@ -138,8 +142,8 @@ class SchemaDraft:
             return
         self._refuse_unless_enabling(
             f"columns can only be {change} where the table maps them",
-            "delta.columnMapping.mode",
-            "name",
+            "columnMapping",
+            "delta.columnMapping.mode = name",
         )
         self.set_properties({"delta.columnMapping.mode": "name"})
         self.note("map columns by name: every column gets an id, and keeps its name in the files")
@@ -154,19 +158,25 @@ class SchemaDraft:
             return
         self._refuse_unless_enabling(
             "types can only be changed where the table allows it",
-            "delta.enableTypeWidening",
-            "true",
+            "typeWidening",
+            "delta.enableTypeWidening = true",
         )
         self.set_properties({"delta.enableTypeWidening": "true"})
         self.note("enable type widening")
 
-    def _refuse_unless_enabling(self, why: str, key: str, value: str) -> None:
-        if not self.enable_features:
+    def _refuse_unless_enabling(self, why: str, feature: str, setting: str) -> None:
+        if self.enable_features:
+            return
+        switch = MissingSwitch(
+            feature,
+            f"set the table property {setting} first, in the same statement if you like, or "
+            f"{ENABLE_FEATURES}",
+        )
+        if not self.is_dry_run:
             raise SchemaChangeRefused(
-                f"{why}: set the table property {key} = {value} first, in the same statement if "
-                "you like, or pass enable_features=True; readers and writers must support the "
-                "feature then"
+                f"{why}: {switch.remedy}; readers and writers must support the feature then"
             )
+        self.missing_switches.append(switch)
 
     def checks(self) -> tuple[Constraint, ...]:
         """What existing rows have to satisfy, over the columns as they are now."""

@@ -11,7 +11,14 @@ from typing import Literal
 
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.evolution.column_paths import ColumnPath
-from dagster_delta.evolution.plan_report import code_span, configuration_lines, table_cell
+from dagster_delta.evolution.missing_switch import MissingSwitch
+from dagster_delta.evolution.plan_report import (
+    code_span,
+    configuration_lines,
+    missing_switch_lines,
+    table_cell,
+)
+from dagster_delta.evolution.properties.required_protocol import new_features
 from dagster_delta.evolution.schema_change.draft import PlannedStep
 from dagster_delta.evolution.schema_history import SchemaChanges, compare_schemas
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -56,6 +63,13 @@ class SchemaChangePlan:
     """Data files that are written again, where that is known."""
     affected_bytes: int = 0
     """Size of those files in bytes."""
+    missing_switches: tuple[MissingSwitch, ...] = ()
+    """What has to be turned on before the change is made; a dry run alone plans without it."""
+
+    @property
+    def new_features(self) -> tuple[str, ...]:
+        """Names of the table features that the change needs and the table does not have yet."""
+        return new_features(self.before, self.after)
 
     @property
     def changes_anything(self) -> bool:
@@ -95,6 +109,7 @@ def _lines(plan: SchemaChangePlan) -> Iterator[str]:
         yield "No change is needed: there is nothing to commit."
         return
     yield _cost(plan)
+    yield from missing_switch_lines(plan.missing_switches)
     for check in plan.checks:
         yield f"- every existing row must satisfy {code_span(check.name)}: {code_span(check.sql)}"
     yield from configuration_lines(plan.before, plan.after)

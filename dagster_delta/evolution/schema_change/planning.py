@@ -58,6 +58,7 @@ def plan_schema_changes(
     new_name: Callable[[], str],
     existing_rows: ExistingRows = "rewrite",
     enable_features: bool = False,
+    dry_run: bool = False,
     domains: Mapping[str, str] | None = None,
     table_version: int | None = None,
     has_rows: bool = True,
@@ -72,6 +73,8 @@ def plan_schema_changes(
         existing_rows: what existing rows hold in a new column with a default.
         enable_features: whether column mapping and type widening may be turned on where a change
             needs them.
+        dry_run: whether a feature that may not be turned on is told by the plan, as a missing
+            switch, instead of refused.
         domains: configuration of the metadata domains in force, by name.
         table_version: the version that will make the change; tables of the preview of type widening
             record it.
@@ -99,6 +102,7 @@ def plan_schema_changes(
         enable_features,
         table_version,
         keeps_files=existing_rows == "lazy",
+        is_dry_run=dry_run,
     )
     for action in actions:
         _APPLY[type(action)](draft, action)
@@ -116,6 +120,7 @@ def plan_schema_changes(
         materializes_defaults=draft.materializes_defaults,
         checks=draft.checks(),
         domains=draft.changed_domains,
+        missing_switches=tuple(draft.missing_switches),
     )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.orchestration.maintenance.steps import Log, spell_bytes
 from dagster_delta.orchestration.schema_changes.config import (
     DeltaSchemaChangeConfig,
     SchemaChangeKind,
 )
+from dagster_delta.orchestration.schema_changes.launchpad_words import in_launchpad_words
 
 if TYPE_CHECKING:
     from dagster_delta.table.delta_table import DeltaTable
@@ -45,10 +46,16 @@ def change_schema_step(
 
     Raises:
         InvalidArgument: the config lacks what its kind needs, or has what another kind needs.
-        DeltaError: as `DeltaTable.alter` and `DeltaTable.change_column` do.
+        DeltaError: as `DeltaTable.alter` and `DeltaTable.change_column` do, with options spelled
+            as the Launchpad does.
     """
     _check(config)
-    return _STEPS[config.kind](table, config, log, commit_info)
+    try:
+        report = _STEPS[config.kind](table, config, log, commit_info)
+    except DeltaError as error:
+        error.message = in_launchpad_words(error.message)
+        raise
+    return replace(report, markdown=in_launchpad_words(report.markdown))
 
 
 _Step = Callable[["DeltaTable", DeltaSchemaChangeConfig, Log, Mapping[str, object]], ChangeReport]
@@ -141,14 +148,12 @@ def _change_column(
         nullable=config.nullable,
         position=config.position,
         enable_features=config.enable_features,
+        batch_bytes=config.batch_bytes,
     )
-    snapshot = table.snapshot()
-    size = spell_bytes(snapshot.size_bytes or 0)
-    cost = f"{snapshot.num_files:,} files, {size}, are rewritten while others read and write"
-    markdown = f"{plan.to_markdown()}\n{cost}.\n"
+    markdown = plan.to_markdown()
     columns = (plan.change.path[0],)
     if config.dry_run:
-        log.info(f"dry run: {config.column} becomes {config.new_type}; {cost}")
+        log.info(f"dry run: {plan.summary}")
         return ChangeReport(markdown, columns, is_dry_run=True)
     told = _ProgressLog(log)
     result = table.change_column(

@@ -80,6 +80,10 @@ class ColumnChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     position: Position | None = None
     checks: tuple[tuple[str, str], ...] = ()
     """What the changed rows have to satisfy: names and Spark SQL over the changed schema."""
+    new_name: str | None = None
+    """Name of the column, or struct field, once it is changed; None keeps the name."""
+    field_metadata: tuple[tuple[str, str | None], ...] = ()
+    """Field metadata that it gets with the change, such as its comment; None removes a key."""
 
     @classmethod
     def of(cls, configuration: TableConfiguration) -> ColumnChange | None:

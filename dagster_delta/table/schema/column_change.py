@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -28,10 +29,11 @@ from dagster_delta.errors import (
     InvalidArgument,
 )
 from dagster_delta.evolution.column_change.plan import (
+    BackfillCost,
     ColumnChangePlan,
     ColumnChangeRequest,
-    plan_column_change,
 )
+from dagster_delta.evolution.column_change.planning import plan_column_change
 from dagster_delta.evolution.column_change.states import (
     cancelled_configuration,
     check_unaltered,
@@ -47,6 +49,7 @@ from dagster_delta.protocol.features.column_change import (
     is_filled,
 )
 from dagster_delta.protocol.features.column_mapping import ID_KEY
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.conflict_checker import ReadScope
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
 from dagster_delta.protocol.values.arrow_columns import boolean_column
@@ -85,15 +88,49 @@ _MAX_LOST_RACES = 20
 
 
 def plan_for(
-    snapshot: Snapshot, request: ColumnChangeRequest, *, change_id: str | None = None
+    snapshot: Snapshot,
+    request: ColumnChangeRequest,
+    *,
+    configuration: TableConfiguration | None = None,
+    batch_bytes: int | None = None,
+    dry_run: bool = False,
 ) -> ColumnChangePlan:
-    """What a change would do to a table. Raises as `plan_column_change` does."""
+    """What a change would do to a table, and what it would cost.
+
+    Args:
+        snapshot: the table.
+        request: what to change.
+        configuration: what other changes will have made of protocol and metadata by then.
+        batch_bytes: size of the data files that are rewritten in one commit.
+        dry_run: whether a switch that is off is told by the plan instead of refused.
+
+    Raises:
+        As `plan_column_change` does.
+    """
+    plan = _plan(configuration or snapshot.configuration, request, dry_run=dry_run)
+    return replace(plan, cost=_cost(snapshot, batch_bytes or BATCH_BYTES))
+
+
+def _plan(
+    configuration: TableConfiguration, request: ColumnChangeRequest, *, dry_run: bool = False
+) -> ColumnChangePlan:
     return plan_column_change(
-        snapshot.configuration,
+        configuration,
         request,
-        change_id=change_id or uuid.uuid4().hex,
+        change_id=uuid.uuid4().hex,
         new_name=new_column_name,
+        dry_run=dry_run,
     )
+
+
+def _cost(snapshot: Snapshot, batch_bytes: int) -> BackfillCost:
+    sizes = snapshot.live_files(("size_bytes",))["size_bytes"].to_pylist()
+    batches, filled = 0, batch_bytes
+    for size in sizes:
+        if filled >= batch_bytes:
+            batches, filled = batches + 1, 0
+        filled += size
+    return BackfillCost(len(sizes), sum(sizes), snapshot.num_records, batches)
 
 
 def begin_column_change(
@@ -109,7 +146,7 @@ def begin_column_change(
     Raises:
         As `plan_column_change` does; CommitConflict: another writer changed the metadata.
     """
-    plan = plan_for(snapshot, request)
+    plan = _plan(snapshot.configuration, request)
     transaction = Transaction(store, snapshot, clock=clock)
     transaction.stage_configuration(plan.prepared)
     _stage_state(transaction, plan.change, "prepared")

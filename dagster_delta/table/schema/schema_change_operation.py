@@ -224,6 +224,7 @@ class _SchemaChange:
             new_name=_derived_names(snapshot),
             existing_rows=self.options.existing_rows,
             enable_features=self.options.enable_features,
+            dry_run=self.options.dry_run,
             domains={
                 name: domain.configuration for name, domain in snapshot.domain_metadata().items()
             },
