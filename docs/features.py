@@ -444,6 +444,13 @@ OPERATIONS: tuple[Operation, ...] = (
         None,
     ),
     Operation(
+        "Incremental assets: columns that were renamed, dropped or widened upstream",
+        "tests/orchestration/test_upstream_columns.py::"
+        "test_a_column_renamed_upstream_takes_its_older_values_along",
+        "tests/orchestration/test_upstream_columns.py::"
+        "test_spark_frames_follow_renames_and_wider_types_too",
+    ),
+    Operation(
         "Asset checks: constraints, keys, row counts, freshness, schema drift and table health",
         "tests/orchestration/test_asset_checks.py::"
         "test_only_new_rows_are_looked_at_once_a_check_has_passed",

@@ -8,6 +8,12 @@ What happens when:
 - any other run takes the changes since the last one, and applies them together with the note how
   far it has read, in one commit: a crashed, repeated or concurrent run applies nothing twice;
 - where no row has changed the function is not called.
+
+New columns of the upstream table follow the `schema_mode` of the asset. A column that was renamed
+there, as its id tells, and has its old name in the table of the asset makes a run take every row;
+with the schema_mode `overwrite` so does one that was dropped, or whose wider type this table cannot
+take on. With other modes those are left as they are, and the run says so. Whoever renames the
+column in the table of the asset as well, before the next run, is spared the full refresh.
 """
 
 from __future__ import annotations
@@ -32,6 +38,7 @@ from dagster_delta.orchestration.change_feed.consumption import (
     without_changes,
 )
 from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges
+from dagster_delta.orchestration.io.asset_options import SchemaMode
 from dagster_delta.orchestration.io.change_feed_writer import (
     AppliedChanges,
     ChangeFeedMode,
@@ -273,8 +280,10 @@ class _IncrementalAsset:
         manager = self._manager(context)
         given = arguments.pop(_INPUT, None)
         upstream = self._source.open() if given is None else given
-        consumer = self._consumer(context, arguments["config"])
-        target = manager.table_of(context.asset_key, _metadata(context))
+        metadata = _metadata(context)
+        options = manager.asset_options(context.asset_key, metadata)
+        consumer = self._consumer(context, arguments["config"], options.schema_mode)
+        target = manager.table_of(context.asset_key, metadata)
         # Another run may have read on since the input was opened: what the target says is read
         # first, so that it never looks as if the upstream table had been set back.
         upstream = Scan(
@@ -347,7 +356,12 @@ class _IncrementalAsset:
             )
         return manager
 
-    def _consumer(self, context: dg.AssetExecutionContext, config: ChangeFeedConfig) -> Consumer:
+    def _consumer(
+        self,
+        context: dg.AssetExecutionContext,
+        config: ChangeFeedConfig,
+        schema_mode: SchemaMode,
+    ) -> Consumer:
         name = context.asset_key.to_user_string()
         keys = (
             tuple(context.partition_keys)
@@ -365,6 +379,7 @@ class _IncrementalAsset:
             selection=self._selection(context, name) if keys else None,
             on_gap=self._on_gap,
             full_refresh=asked,
+            replaces_schema=self._mode == "merge" and schema_mode == "overwrite" and not keys,
         )
 
     def _selection(
@@ -440,4 +455,11 @@ def _log(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
         context.log.info(
             f"Reading the changes of {where} from version {changes.from_version} to "
             f"{changes.to_version}"
+        )
+    if consumption.columns_not_followed is not None:
+        context.log.warning(
+            f"The table of {context.asset_key.to_user_string()} has not followed a change of "
+            f"{where}: {consumption.columns_not_followed}. To follow it, change the columns with "
+            "delta_schema_change_job or DeltaTable.alter, or set the metadata "
+            '{"schema_mode": "overwrite"} and launch the asset with full_refresh in its config'
         )

@@ -10,7 +10,7 @@ Spec: Transaction Identifiers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from dagster_delta.errors import (
@@ -21,6 +21,7 @@ from dagster_delta.errors import (
     SchemaMismatch,
     VersionNotFound,
 )
+from dagster_delta.orchestration.change_feed.column_changes import ColumnChange, column_changes
 from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges, VersionRange
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
@@ -68,6 +69,9 @@ class Consumer:
     on_gap: OnGap
     full_refresh: str | None
     """Who asked for every row; None for nobody."""
+    replaces_schema: bool = False
+    """Whether a full refresh gives the target the columns of the upstream table: with the
+    schema_mode overwrite."""
 
     @property
     def keys(self) -> tuple[str | None, ...]:
@@ -82,6 +86,10 @@ class Consumption:
     changes: UpstreamChanges
     progress: tuple[AppTransaction, ...]
     """What the target's commit records."""
+    target: Snapshot | None = None
+    """The table of the asset, as the run found it; None where it was not there yet."""
+    columns_not_followed: str | None = None
+    """What happened to columns of the upstream table that the target keeps as they are."""
 
     @property
     def is_nothing_new(self) -> bool:
@@ -98,6 +106,7 @@ class Consumption:
                 changes.snapshot, (), where=where, columns=columns, refresh_reason=reason
             ),
             self.progress,
+            self.target,
         )
 
 
@@ -112,8 +121,8 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
     Raises:
         ChangeDataNotRecorded: rows were changed while the change data feed was off, and it still
             is.
-        VersionNotFound, LogGap, SchemaMismatch: the changes cannot be told any more, and the
-            asset is to fail then.
+        VersionNotFound, LogGap, SchemaMismatch: the changes cannot be told any more, or columns
+            were renamed, and the asset is to fail then.
         InvalidArgument: the partitions cannot be found in the upstream table.
     """
     table_id = upstream.snapshot.metadata.id
@@ -125,6 +134,7 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
             AppTransaction(application_id(table_id, key), upstream.snapshot.version, version)
             for key, version in done.items()
         ),
+        target,
     )
     reason = consumer.full_refresh or _first_time(target, done) or _set_back(upstream, done)
     if reason is not None:
@@ -135,9 +145,43 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
     try:
         # Whether the changes can still be told is known once the log has been read.
         _ = changes.is_empty
+        moved = _changed_columns(changes, target)
     except (VersionNotFound, LogGap, SchemaMismatch) as error:
         return planned.refreshed(_gap(error, upstream, consumer), where)
-    return Consumption(changes, planned.progress)
+    # A rename splits a column into two in any mode. Where the target keeps its columns, a dropped
+    # one keeps its values, and those of a wider one are cast or refused as in any write.
+    if any(each.kind == "renamed" or consumer.replaces_schema for each in moved):
+        return planned.refreshed(_other_columns(moved, upstream, consumer), where)
+    return replace(
+        planned, changes=changes, columns_not_followed="; ".join(map(str, moved)) or None
+    )
+
+
+def _changed_columns(changes: UpstreamChanges, target: Snapshot | None) -> list[ColumnChange]:
+    before = changes.snapshot_before()
+    if before is None or target is None:
+        return []
+    return column_changes(
+        before.configuration,
+        changes.snapshot.configuration,
+        target.configuration,
+        columns=changes.columns,
+    )
+
+
+def _other_columns(moved: Sequence[ColumnChange], upstream: Scan, consumer: Consumer) -> str:
+    """Why every row is taken; raises where the asset is to fail."""
+    listed = "; ".join(map(str, moved))
+    if consumer.on_gap == "fail":
+        raise SchemaMismatch(
+            f"the columns of the upstream table of {consumer.name} have changed: {listed}. Change "
+            f"the table of {consumer.name} in the same way, with delta_schema_change_job or "
+            f"DeltaTable.alter; or, to process every row, launch {consumer.name} with full_refresh "
+            'in its config, or with the run tag delta/full_refresh = "true"',
+            table=upstream.snapshot.store.location.uri,
+            version=upstream.snapshot.version,
+        )
+    return f"the columns of the upstream table have changed: {listed}"
 
 
 def without_changes(

@@ -112,6 +112,19 @@ class UpstreamChanges(RowFrames):
         empty = [each.is_empty for each in self._feeds]
         return not self.is_full_refresh and all(empty)
 
+    def snapshot_before(self) -> Snapshot | None:
+        """The upstream table as of the last version that was taken before, if its schema or
+        properties have changed since; otherwise None.
+
+        Raises:
+            VersionNotFound, LogGap: the log does not reach back to it.
+            InvalidTable, UnsupportedFeature, StorageFailure: of the log.
+        """
+        starts = [feed.starting_version for feed in self._feeds if feed.changes_metadata]
+        if not starts or min(starts) == 0:
+            return None
+        return Snapshot.load(self.snapshot.store, version=min(starts) - 1)
+
     def to_batches(self) -> Any:
         """The rows as a `pa.RecordBatchReader`.
 

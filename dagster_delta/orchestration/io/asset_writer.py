@@ -329,7 +329,8 @@ def _merge(
     config = options.merge or MergeConfig()
     config.check(write.name)
     before = _prepare_merge(write, table, source, partition_by)
-    if options.schema_mode == "strict" and config.merge_type is not MergeType.custom:
+    takes_all = config.merge_type is not MergeType.custom or bool(write.control_columns)
+    if options.schema_mode == "strict" and takes_all:
         # A merge by itself leaves columns alone that only the source has; clauses one by one may
         # want them for their conditions.
         known = before.schema

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import AssetKey
 
-from dagster_delta.errors import SchemaMismatch, TableNotFound
+from dagster_delta.errors import InvalidCast, SchemaMismatch, TableNotFound
+from dagster_delta.orchestration.change_feed.column_changes import columns_narrower_than
 from dagster_delta.orchestration.change_feed.consumption import Consumption
 from dagster_delta.orchestration.change_feed.net_changes import (
     ACTION_COLUMN,
@@ -85,15 +86,70 @@ def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
     if applied.mode == "append":
         if applied.consumption.changes.is_full_refresh:
             return _anew(write, applied.rows)
+        _check_types(write, applied)
         options = replace(_growing(write.options), mode="append")
-        return write_asset(replace(write, options=options), applied.rows)
+        return _added(replace(write, options=options), applied.rows)
     rows = applied.rows
     if applied.returns == "changes":
         rows = _net(rows, applied, write.name)
     if applied.consumption.changes.is_full_refresh:
         rows = _present(rows) if applied.returns == "changes" else rows
         return _anew(write, rows)
-    return write_asset(_merging(write, applied, rows), rows)
+    _check_types(write, applied)
+    _check_keys(write, applied)
+    return _added(_merging(write, applied, rows), rows)
+
+
+def _added(write: AssetWrite, rows: Any) -> WrittenAsset:
+    """The rows beside those that are there."""
+    try:
+        return write_asset(write, rows)
+    except InvalidCast as error:
+        error.message += f". {_replacing(write)}"
+        raise
+
+
+def _replacing(write: AssetWrite) -> str:
+    return (
+        f'With the metadata {{"schema_mode": "overwrite"}} on {write.name}, and full_refresh in '
+        "its run config, its table takes the columns of the rows"
+    )
+
+
+def _check_types(write: AssetWrite, applied: AppliedChanges) -> None:
+    """Refuse columns of the upstream table that would be cast to their older type, where the asset
+    asked to have them as they are.
+    """
+    from dagster_delta.engines import engine_for
+
+    target = applied.consumption.target
+    if target is None or write.options.schema_mode != "overwrite":
+        return
+    upstream = applied.consumption.changes.snapshot.schema
+    rows = engine_for(applied.rows).schema_of(applied.rows)
+    for column in columns_narrower_than(rows, target.configuration):
+        name = column.path[0]
+        field, copied = upstream.get(name), rows.field(name)
+        if field is not None and field.data_type == copied.data_type:
+            raise SchemaMismatch(
+                f"{column}: its values would be cast. To process every row, launch {write.name} "
+                "with full_refresh in its config; to keep those that it has, widen the column "
+                "with delta_schema_change_job or DeltaTable.alter",
+                table=write.uri,
+                column=".".join(column.path),
+            )
+
+
+def _check_keys(write: AssetWrite, applied: AppliedChanges) -> None:
+    target = applied.consumption.target
+    missing = [key for key in applied.keys if target is not None and target.schema.get(key) is None]
+    if missing:
+        raise SchemaMismatch(
+            f"the table of {write.name} lacks {', '.join(missing)}, by which its rows are told "
+            f"apart. {_replacing(write)}",
+            table=write.uri,
+            column=missing[0],
+        )
 
 
 def _anew(write: AssetWrite, rows: Any) -> WrittenAsset:
@@ -125,6 +181,8 @@ def consumption_metadata(consumption: Consumption) -> dict[str, Any]:
         metadata["delta/upstream_from_version"] = changes.from_version
     if changes.refresh_reason is not None:
         metadata["delta/full_refresh_because"] = changes.refresh_reason
+    if consumption.columns_not_followed is not None:
+        metadata["delta/columns_not_followed"] = consumption.columns_not_followed
     return metadata
 
 

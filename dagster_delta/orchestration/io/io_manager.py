@@ -299,8 +299,8 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         Raises:
             InvalidArgument: the metadata make no sense.
         """
-        options, name = self._stored_options(asset_key, metadata)
-        return options.table_uri(self.root_uri, asset_key, name)
+        options = self.asset_options(asset_key, metadata)
+        return options.table_uri(self.root_uri, asset_key, asset_key.to_user_string())
 
     def asset_table_name(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> str:
         """`schema.table` of the table of an asset, or its name where no schema is wanted.
@@ -312,15 +312,22 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         Raises:
             InvalidArgument: the metadata make no sense.
         """
-        options, name = self._stored_options(asset_key, metadata)
-        return ".".join(filter(None, options.table_path(asset_key, name)))
+        options = self.asset_options(asset_key, metadata)
+        path = options.table_path(asset_key, asset_key.to_user_string())
+        return ".".join(filter(None, path))
 
-    def _stored_options(
-        self, asset_key: AssetKey, metadata: Mapping[str, Any]
-    ) -> tuple[AssetOptions, str]:
-        """The options of an asset, and its name."""
+    def asset_options(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> AssetOptions:
+        """How an asset is stored: its metadata over the configuration.
+
+        Args:
+            asset_key: of the asset.
+            metadata: definition metadata of the asset.
+
+        Raises:
+            InvalidArgument: the metadata make no sense.
+        """
         name = asset_key.to_user_string()
-        return read_asset_options(metadata, self._defaults(), asset=name), name
+        return read_asset_options(metadata, self._defaults(), asset=name)
 
     def _handlers(self) -> Sequence[TypeHandler[Any]]:
         return with_table_types(self.type_handlers())

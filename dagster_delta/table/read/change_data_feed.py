@@ -107,6 +107,15 @@ class ChangeDataFeed(RowFrames):
         files = self._matching(None if self.where is None else self.where.to_predicate())
         return not any(each.files.num_rows for each in files.sets)
 
+    @property
+    def changes_metadata(self) -> bool:
+        """Whether a version of the range has changed the schema or properties of the table.
+
+        Raises:
+            As `to_batches` does of the log.
+        """
+        return self._files.changes_metadata
+
     def to_batches(self) -> Any:
         """The rows as a `pa.RecordBatchReader`, by ascending version; files are read while it is
         consumed.

@@ -54,6 +54,8 @@ class ChangedFiles:
     """Change data files, which say of each row what became of it."""
     derived: ChangeFileSet
     """Files of the table whose rows all came, or all left."""
+    changes_metadata: bool = False
+    """Whether a version of the range has changed the schema or properties of the table."""
 
     @property
     def sets(self) -> tuple[ChangeFileSet, ChangeFileSet]:
@@ -70,7 +72,8 @@ class ChangedFiles:
         Raises:
             InvalidTable: a partition value is no value of its column's type.
         """
-        return ChangedFiles(*(_skip(each, where, predicate) for each in self.sets))
+        recorded, derived = (_skip(each, where, predicate) for each in self.sets)
+        return replace(self, recorded=recorded, derived=derived)
 
 
 def _skip(changes: ChangeFileSet, where: SqlExpression, predicate: Predicate) -> ChangeFileSet:
@@ -118,6 +121,7 @@ def plan_changes(
                 collected.derived.to_table(),
                 None,
             ),
+            any(each.metadata is not None for each in collected.configuration_changes),
         )
 
 

@@ -1,0 +1,145 @@
+"""What has happened to the columns of an upstream table that older rows of the target do not show.
+
+A column that was added needs nothing: older rows have no value for it. One that was renamed would
+leave its older values under the old name; the ids of column mapping tell it from a new one.
+
+Spec: Column Mapping; Type Widening.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dagster_delta.evolution.merge_schema import widenable_columns
+from dagster_delta.evolution.schema_diff import diff_schemas
+from dagster_delta.protocol.features.column_mapping import physical_name
+from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.protocol.features.type_widening import is_widening
+from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType, walk_fields
+
+__all__ = ["ColumnChange", "column_changes", "columns_narrower_than"]
+
+_Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChange:
+    """One column of the upstream table, before and now."""
+
+    kind: Literal["renamed", "dropped", "widened"]
+    path: _Path
+    """Logical path that it had before."""
+    new_path: _Path | None = None
+    """Logical path now; None for a dropped column."""
+    types: tuple[DataType, DataType] | None = None
+    """Of a widened column: the type in the target, and the one upstream."""
+
+    def __str__(self) -> str:
+        name = ".".join(self.path)
+        if self.new_path is None:
+            return f"column {name} was dropped"
+        if self.types is None:
+            return f"column {name} was renamed to {'.'.join(self.new_path)}"
+        return f"column {name} is of type {self.types[1]} now, and of type {self.types[0]} here"
+
+
+def column_changes(
+    before: TableConfiguration,
+    now: TableConfiguration,
+    target: TableConfiguration,
+    *,
+    columns: tuple[str, ...],
+) -> list[ColumnChange]:
+    """What happened to columns that the target has too, and has not followed.
+
+    Args:
+        before: of the upstream table, when it was read last.
+        now: of the upstream table.
+        target: of the table that is made of it. A column that it does not have under the old name
+            needs nothing: it was renamed there too, or is none of its columns.
+        columns: names of the columns that are read now.
+    """
+    names = {name.casefold() for name in columns}
+    reads_all = len(columns) == len(now.schema)
+    known = {_folded(path) for path, _ in walk_fields(target.schema)}
+    found = [
+        change
+        for change in _moved_columns(before, now)
+        if not known.isdisjoint(_older_names(change))
+        and (reads_all if change.new_path is None else change.new_path[0].casefold() in names)
+    ]
+    retyped = {_folded(each.path) for each in diff_schemas(before.schema, now.schema).retyped}
+    found += [
+        change
+        for change in columns_narrower_than(now.schema, target)
+        if _folded(change.path) in retyped and change.path[0].casefold() in names
+    ]
+    return found
+
+
+def columns_narrower_than(rows: StructType, target: TableConfiguration) -> list[ColumnChange]:
+    """The columns whose type is narrower than that of rows to be written, and which a write does
+    not widen by itself.
+
+    Args:
+        rows: schema of the rows.
+        target: of the table that they are written to.
+    """
+    grown = set()
+    if target.type_widening_enabled:
+        grown = {
+            each.path
+            for each in widenable_columns(target.schema, rows)
+            if each.data_type != PrimitiveType("timestamp_ntz") or target.supports("timestampNtz")
+        }
+    return [
+        ColumnChange("widened", each.path, each.path, (each.table_type, each.data_type))
+        for each in diff_schemas(target.schema, rows).retyped
+        if each.path not in grown
+        and each.table_type is not None
+        and each.data_type is not None
+        and is_widening(each.table_type, each.data_type)
+    ]
+
+
+def _moved_columns(before: TableConfiguration, now: TableConfiguration) -> list[ColumnChange]:
+    """Columns that were renamed or dropped; a field below a renamed column only if it was itself.
+
+    Without column mapping a column cannot be either: its name is all that there is of it.
+    """
+    if now.column_mapping_mode == "none":
+        return []
+    successors = _by_physical_path(now)
+    found: list[ColumnChange] = []
+    dropped: set[_Path] = set()
+    for physical, path in _by_physical_path(before).items():
+        successor = successors.get(physical)
+        if successor is None:
+            if physical[:-1] not in dropped:
+                found.append(ColumnChange("dropped", path))
+            dropped.add(physical)
+        elif successor[-1].casefold() != path[-1].casefold():
+            found.append(ColumnChange("renamed", path, successor))
+    return found
+
+
+def _by_physical_path(configuration: TableConfiguration) -> dict[_Path, _Path]:
+    """Physical path to logical path of every field, parents before children."""
+    mode = configuration.column_mapping_mode
+    physical: dict[_Path, _Path] = {(): ()}
+    for path, field in walk_fields(configuration.schema):
+        parent = next(path[:end] for end in range(len(path) - 1, -1, -1) if path[:end] in physical)
+        steps = path[len(parent) : -1]
+        physical[path] = (*physical[parent], *steps, physical_name(field, mode))
+    return {key: path for path, key in physical.items() if path}
+
+
+def _older_names(change: ColumnChange) -> set[_Path]:
+    """Under which a table that has not followed holds the column; its parents may have followed."""
+    above = change.path[:-1] if change.new_path is None else change.new_path[:-1]
+    return {_folded(change.path), _folded((*above, change.path[-1]))}
+
+
+def _folded(path: _Path) -> _Path:
+    return tuple(step.casefold() for step in path)
