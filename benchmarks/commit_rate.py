@@ -1,5 +1,5 @@
-"""Small commits in a row: 2,000 appends of one row, four processes at once, and how long the single
-appends of eight processes take.
+"""Small commits in a row: 2,000 appends of one row, four processes at once, how long the single
+appends of eight processes take, and how many of their updates of one file succeed.
 
 Each process first writes a dozen commits to another table, so that imports are not measured.
 """
@@ -213,11 +213,105 @@ def _print_tail_row(name: str, seconds: list[float]) -> None:
     )
 
 
+def _update_ours(uri: str, row: int) -> None:
+    from dagster_delta import DeltaTable
+
+    DeltaTable(uri).update({"v": "v + 1"}, f"id = {row}")
+
+
+def _update_deltalake(uri: str, row: int) -> None:
+    from deltalake import DeltaTable
+
+    DeltaTable(uri).update(updates={"v": "v + 1"}, predicate=f"id = {row}")
+
+
+def _count_updates(
+    update: Callable[..., None], uri: str, row: int, times: int, start: Barrier, done: Queue[Any]
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        update(_numbers(Path(directory)), row)
+    start.wait()
+    seconds, num_failed = [], 0
+    for _ in range(times):
+        begun = time.perf_counter()
+        try:
+            update(uri, row)
+        except Exception:  # noqa: BLE001  each library has a tree of errors of its own
+            num_failed += 1
+        else:
+            seconds.append(time.perf_counter() - begun)
+    done.put((seconds, num_failed))
+
+
+def _numbers(directory: Path) -> str:
+    """A table of one file, the rows of which the processes share out."""
+    import pyarrow as pa
+
+    from dagster_delta import DeltaTable
+
+    uri = str(directory / "numbers")
+    rows = pa.table({"id": range(1_000), "v": [0] * 1_000})
+    properties = {"delta.enableDeletionVectors": "true"}
+    DeltaTable(uri, must_exist=False).append(rows, properties=properties)
+    return uri
+
+
+def print_updates(times: int = 25, rounds: int = 3) -> None:
+    """Updates of different rows of one file by eight processes: which succeed, and how long they
+    take. Each library gets a table with deletion vectors, as far as it writes them.
+    """
+    print(f"\n| {times} updates by each of {CROWD} processes, each of a row of its own | succeed ")
+    print("| failed | per second | median | slowest |\n|---|---|---|---|---|---|")
+    context = multiprocessing.get_context("spawn")
+    for _ in range(rounds):
+        for name, update in {"ours": _update_ours, "deltalake": _update_deltalake}.items():
+            with tempfile.TemporaryDirectory() as directory:
+                uri = _numbers(Path(directory)) if name == "ours" else _plain(Path(directory))
+                start, done = context.Barrier(CROWD + 1), context.Queue()
+                writers = [
+                    context.Process(
+                        target=_count_updates, args=(update, uri, row, times, start, done)
+                    )
+                    for row in range(CROWD)
+                ]
+                for writer in writers:
+                    writer.start()
+                start.wait()
+                begun = time.perf_counter()
+                results = [done.get() for _ in writers]
+                elapsed = time.perf_counter() - begun
+                for writer in writers:
+                    writer.join()
+                _print_update_row(name, results, elapsed)
+
+
+def _plain(directory: Path) -> str:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    uri = str(directory / "numbers")
+    write_deltalake(uri, pa.table({"id": range(1_000), "v": [0] * 1_000}))
+    return uri
+
+
+def _print_update_row(name: str, results: list[tuple[list[float], int]], elapsed: float) -> None:
+    seconds = sorted(each for found, _ in results for each in found)
+    num_failed = sum(failed for _, failed in results)
+    print(
+        f"| {name} | {len(seconds)} | {num_failed} | {len(seconds) / elapsed:.1f} "
+        f"| {seconds[len(seconds) // 2]:.3f} s | {seconds[-1]:.3f} s |",
+        flush=True,
+    )
+
+
 if __spec__ is not None:
-    # With --tail, only what the eight processes take.
-    if "--tail" not in sys.argv:
+    # With --tail or --updates, only what the eight processes do.
+    crowd = {"--tail": print_tail, "--updates": print_updates}
+    wanted = [name for name in crowd if name in sys.argv]
+    if not wanted:
         main(__name__, __spec__.name, CASES)
     if __name__ == "__main__" and "--child" not in sys.argv:
-        if "--tail" not in sys.argv:
+        if not wanted:
             print_flatness()
-        print_tail()
+        for name in wanted or crowd:
+            crowd[name]()

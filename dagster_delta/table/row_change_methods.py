@@ -69,7 +69,7 @@ class RowChangeMethods(TableHandle):
                 nothing, and is recorded even where no row matches.
             commit_info: recorded in the commitInfo beside ours.
             on_conflict: after a conflict with another writer, `retry` plans the statement again on
-                the newest version, up to 20 times within ten minutes, or as
+                the newest version, up to 100 times within half an hour, or as
                 `ConflictRetries(attempts=…, seconds=…)` says; `fail` raises the conflict.
 
         Raises:

@@ -279,6 +279,29 @@ def read_checksum(store: ObjectStore, segment: LogSegment) -> VersionChecksum | 
         return None
 
 
+def read_commits_after(
+    store: ObjectStore, version: int, *, at_most: int
+) -> list[tuple[int, bytes]]:
+    """The commits that follow a version, found by probing: (version, contents of the commit file).
+
+    Args:
+        store: store of the table.
+        version: the commit before the first one.
+        at_most: number of commits.
+
+    Raises:
+        StorageFailure: the store refused or failed.
+    """
+    commits: list[tuple[int, bytes]] = []
+    while len(commits) < at_most:
+        following = version + 1 + len(commits)
+        try:
+            commits.append((following, store.read(commit_path(following))))
+        except FileNotFoundError:
+            break
+    return commits
+
+
 def read_checksum_after(
     store: ObjectStore, known: VersionChecksum | None, commits: Sequence[tuple[int, bytes]]
 ) -> VersionChecksum | None:

@@ -38,6 +38,7 @@ from dagster_delta.table.log.reader import (
     located,
     read_checksum,
     read_checksum_after,
+    read_commits_after,
     read_last_checkpoint,
 )
 from dagster_delta.table.log.state import LogState
@@ -451,14 +452,8 @@ class Snapshot:
         Raises:
             InvalidTable, UnsupportedFeature, StorageFailure.
         """
-        commits: list[tuple[int, bytes]] = []
-        while len(commits) < _MAX_PROBES:
-            following = self.version + 1 + len(commits)
-            try:
-                commits.append((following, self.store.read(commit_path(following))))
-            except FileNotFoundError:
-                break
-        else:
+        commits = read_commits_after(self.store, self.version, at_most=_MAX_PROBES)
+        if len(commits) == _MAX_PROBES:
             return Snapshot.load(self.store)
         if not commits:
             # A clean-up may have removed the next commit together with others.

@@ -29,9 +29,9 @@ __all__ = ["Attempts", "ConflictRetries", "OnConflict", "conflict_retries", "run
 class ConflictRetries:
     """Limits of the retries after a conflict. No attempt begins beyond either of them."""
 
-    attempts: int = 20
+    attempts: int = 100
     """Plans and commits in all, the first one included."""
-    seconds: float = 600.0
+    seconds: float = 1800.0
     """Time since the first attempt began."""
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from dagster_delta.protocol.features.deletion_vectors import deletion_vector_pat
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_file import CommitActions, decode_commit
 from dagster_delta.protocol.log.conflict_checker import (
+    Conflict,
     ReadScope,
     TransactionFacts,
     check_conflicts,
@@ -32,7 +33,6 @@ from dagster_delta.protocol.statistics.statistics import parse_statistics_json
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
-from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.deletion_vector_files import store_deletion_vectors
 
 __all__ = ["RowChange", "UnitedChange", "unite_row_changes", "vector_files", "winners_of_rows"]
@@ -99,16 +99,22 @@ def unite_row_changes(
     return _united(store, configuration, change, latest, hidden)
 
 
-def winners_of_rows(lost: Conflicted, facts: TransactionFacts) -> list[CommitActions] | None:
+def winners_of_rows(
+    conflict: Conflict, commits: Sequence[tuple[int, bytes]], facts: TransactionFacts
+) -> list[CommitActions] | None:
     """The commits that won, oldest first; None if more than rows is between them and the change.
 
     Args:
-        lost: the conflict.
+        conflict: with one of them.
+        commits: all of them: version and contents of the commit file.
         facts: of the change.
+
+    Raises:
+        CorruptLog: a commit is damaged.
     """
-    if facts.isolation_level != "WriteSerializable" or lost.conflict.kind not in _ABOUT_ROWS:
+    if facts.isolation_level != "WriteSerializable" or conflict.kind not in _ABOUT_ROWS:
         return None
-    winners = [decode_commit(data, version=version) for version, data in lost.commits]
+    winners = [decode_commit(data, version=version) for version, data in commits]
     if any(winner.protocol or winner.metadata for winner in winners):
         return None
     others = replace(facts, reads=ReadScope(), removed_paths=frozenset())

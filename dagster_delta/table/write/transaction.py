@@ -45,10 +45,11 @@ from dagster_delta.protocol.log.pending_actions import PendingActions
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.storage.unreferenced_files import CreatedFiles
-from dagster_delta.table.log.reader import read_checksum_after
+from dagster_delta.table.log.reader import read_checksum_after, read_commits_after
 from dagster_delta.table.log_upkeep.post_commit import follow_commit
 from dagster_delta.table.write.commit_result import AppTransaction, CommitResult
 from dagster_delta.table.write.committer import (
+    MAX_ATTEMPTS,
     CommitRequest,
     Committed,
     Conflicted,
@@ -352,15 +353,18 @@ class Transaction:
         """Whether a change of single rows was moved on top of commits about other rows."""
         if self.snapshot is None or self._selects is None or self._staged is not None:
             return False
-        winners = winners_of_rows(lost, self._facts(self._contents()))
+        # Each of the commits that have followed by now would be another conflict.
+        newer = read_commits_after(self.store, lost.winner.version, at_most=MAX_ATTEMPTS)
+        commits = [*lost.commits, *newer]
+        winners = winners_of_rows(lost.conflict, commits, self._facts(self._contents()))
         if winners is None:
             return False
         change = RowChange(self._adds, self._removes, self._reads, self._selects)
         united = unite_row_changes(self.store, self.configuration, change, winners)
         if united is None:
             return False
-        checksum = read_checksum_after(self.store, self.snapshot.checksum, lost.commits)
-        self.snapshot = self.snapshot.advance(lost.commits, checksum=checksum)
+        checksum = read_checksum_after(self.store, self.snapshot.checksum, commits)
+        self.snapshot = self.snapshot.advance(commits, checksum=checksum)
         superseded = set(vector_files(self._adds)) - set(vector_files(united.adds))
         self.created_files.delete(keep=set(self.created_files.paths) - superseded)
         self.created_files.add(united.new_files)
