@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.parquet.read.file_projection import num_steps_found
-from dagster_delta.engines.parquet.read.source import naming_data_file, read_footer
+from dagster_delta.engines.parquet.read.source import naming_data_file, read_data_footer
 from dagster_delta.protocol.features.column_mapping import physical_name
 from dagster_delta.protocol.features.existing_defaults import fields_with_existing_default
 from dagster_delta.protocol.schema import StructType
@@ -44,13 +44,13 @@ def count_file_rows(store: ObjectStore, path: str) -> int:
         DataFileMissing, InvalidTable, StorageFailure.
     """
     with naming_data_file(store, path):
-        return int(read_footer(store.open_input(path)).metadata.num_rows)
+        return int(read_data_footer(store.open_input(path)).metadata.num_rows)
 
 
 def read_arrow_schema(store: ObjectStore, path: str) -> pa.Schema:
     """The physical schema of a data file. Raises as `count_file_rows` does."""
     with naming_data_file(store, path):
-        return read_footer(store.open_input(path)).schema_arrow
+        return read_data_footer(store.open_input(path)).schema_arrow
 
 
 def may_lack(files: Any, schema: StructType, mode: ColumnMappingMode) -> Any:

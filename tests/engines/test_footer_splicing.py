@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_delta.engines.parquet.write import footer_splicing
+from dagster_delta.engines.parquet.write.chunk_shape import is_movable
 from dagster_delta.engines.parquet.write.column_splicing import (
     ColumnBytes,
     FooterBytes,
-    is_movable,
     joined_columns,
 )
 from dagster_delta.engines.parquet.write.footer_splicing import MAGIC, RowGroupBytes, spliced_footer
@@ -130,13 +130,37 @@ def test_columns_encoded_apart_make_the_row_group_of_one_writer(options: dict[st
     assert joined.read_metadata().row_group(0).num_rows == ROWS
 
 
+def movable(file: bytes) -> list[bool]:
+    schema = pq.read_metadata(pa.BufferReader(file)).schema
+    chunks = [each.metadata for each in columns_of(file)]
+    return [is_movable(chunk, schema.column(index)) for index, chunk in enumerate(chunks)]
+
+
 def test_chunks_that_speak_of_more_than_their_pages_are_told_apart() -> None:
-    plain = columns_of(encode([TABLE]))
-    assert all(is_movable(each.metadata) for each in plain)
-    indexed = columns_of(encode([TABLE], write_page_index=True))
-    assert not any(is_movable(each.metadata) for each in indexed)
-    filtered = columns_of(encode([TABLE], bloom_filter_options={"id": {}}))
-    assert [is_movable(each.metadata) for each in filtered][:2] == [False, True]
+    assert all(movable(encode([TABLE])))
+    assert not any(movable(encode([TABLE], write_page_index=True)))
+    assert movable(encode([TABLE], bloom_filter_options={"id": {}}))[:2] == [False, True]
+
+
+def test_chunks_that_arrow_may_read_otherwise_are_not_moved() -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"v": pa.array([0x01020304], pa.int32())}), sink, compression="zstd")
+    column = pq.read_metadata(sink).schema.column(0)
+    (chunk,) = (each.metadata for each in columns_of(sink.getvalue()))
+    assert is_movable(chunk, column)
+    edits = {
+        "a bound that is too short": ("18 04 04030201", "18 03 030201"),
+        "a codec that is unknown": ("0176 15 0c", "0176 15 20"),
+        "elements of another type": ("19 18 0176", "19 19 0176"),
+        "a field out of order": ("0176 15 0c", "0176 05 02 0c"),
+        "an unknown field": ("19 18 0176", "19 18 0176 01 40"),
+    }
+    for name, (old, new) in edits.items():
+        damaged = chunk.replace(bytes.fromhex(old), bytes.fromhex(new))
+        assert damaged != chunk, name
+        assert not is_movable(damaged, column), name
+    assert not is_movable(chunk[:-1], column)
+    assert not is_movable(chunk + b"\0", column)
 
 
 def test_the_footer_of_an_open_file_is_found() -> None:

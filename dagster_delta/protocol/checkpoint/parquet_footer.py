@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import os
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from dagster_delta.protocol.checkpoint.chunk_metadata import (
+    ChunkStatistics,
+    check_chunks,
+    unread_file,
+)
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader
 
-__all__ = ["chunk_statistics", "copy_sealed", "open_footer", "sealed", "with_sealed_footer"]
+__all__ = ["ParquetFooter", "copy_sealed", "read_footer", "sealed", "with_sealed_footer"]
 
 _MARK = b"DltFtCrc"
 _SEAL_BYTES = len(_MARK) + 4
@@ -69,8 +75,24 @@ def copy_sealed(file: Path, sink: Any) -> int:
     return size + _SEAL_BYTES
 
 
-def open_footer(handle: Any, **options: Any) -> Any:
-    """A `ParquetReader` of a file of which nothing but the footer can be read, in one request.
+@dataclass(frozen=True, slots=True)
+class ParquetFooter:
+    """What the footer of a file says."""
+
+    metadata: Any
+    """`pyarrow.parquet.FileMetaData` whose column chunks can be asked for."""
+    statistics: ChunkStatistics
+    """To be used instead of those of the metadata."""
+    _reader: Any
+
+    @property
+    def schema_arrow(self) -> Any:
+        """`pyarrow.Schema`."""
+        return self._reader.schema_arrow
+
+
+def read_footer(handle: Any, **options: Any) -> ParquetFooter:
+    """The footer of an open file, in one request.
 
     Args:
         handle: `pyarrow.NativeFile` of the file.
@@ -78,7 +100,7 @@ def open_footer(handle: Any, **options: Any) -> Any:
 
     Raises:
         pyarrow.ArrowInvalid, OSError: it is no Parquet file, cannot be read, or its footer does not
-            have the checksum that stands before it.
+            have the checksum that stands before it, or contradicts itself.
     """
     size = handle.size()
     tail = _read_tail(handle, size, _TAIL_BYTES)
@@ -90,28 +112,14 @@ def open_footer(handle: Any, **options: Any) -> Any:
     is_sealed = len(tail) >= needed and tail.endswith(_MAGIC) and seal.startswith(_MARK)
     if is_sealed and seal != sealed(footer):
         raise pa.ArrowInvalid("the footer does not have the checksum that stands before it")
-    return open_parquet_reader(pa.BufferReader(tail), **options)
-
-
-def chunk_statistics(metadata: Any, group: int, leaf: int) -> Any:
-    """The `pyarrow.parquet.Statistics` of one column in one row group; None where it has none.
-
-    Args:
-        metadata: `pyarrow.parquet.FileMetaData`.
-        group: index of the row group.
-        leaf: index of the leaf column.
-
-    Raises:
-        pyarrow.ArrowInvalid: the footer contradicts itself about the type of the column, where
-            Arrow would end the process.
-    """
-    chunk, column = metadata.row_group(group).column(leaf), metadata.schema.column(leaf)
-    if chunk.physical_type != column.physical_type:
-        raise pa.ArrowInvalid(
-            f"the footer says that column {column.path} holds {column.physical_type}, and that it "
-            f"holds {chunk.physical_type} in row group {group}"
-        )
-    return chunk.statistics
+    source = pa.BufferReader(tail)
+    reader = of_whole = open_parquet_reader(source, **options)
+    metadata = reader.metadata
+    if len(tail) < size:
+        source = unread_file(size)
+        of_whole = open_parquet_reader(source, metadata=metadata)
+    check_chunks(of_whole, source)
+    return ParquetFooter(metadata, ChunkStatistics(metadata, bytes(footer)), reader)
 
 
 def _read_tail(handle: Any, size: int, length: int) -> bytes:

@@ -32,7 +32,7 @@ from dagster_delta.protocol.checkpoint.kept_bytes import (
     refuse_repeated_paths,
     rows_at_once,
 )
-from dagster_delta.protocol.checkpoint.parquet_footer import chunk_statistics, open_footer
+from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter, read_footer
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, row_group_runs
 from dagster_delta.protocol.features.row_id_mark import ROW_ID_MARK, RowIdHighWaterMark
 from dagster_delta.protocol.log.commit_file import LenientDomainMetadata, LenientMetadata
@@ -144,14 +144,14 @@ class CheckpointPart:
         self._max_bytes = max_bytes
 
     @cached_property
-    def _footer(self) -> tuple[int, Any]:
-        """Size of the file, and its `pyarrow.parquet.FileMetaData`."""
+    def _footer(self) -> tuple[int, ParquetFooter]:
+        """Size of the file, and its footer."""
         with corruption_named(self.path), self._open_input() as source:
-            return source.size(), open_footer(source).metadata
+            return source.size(), read_footer(source)
 
     @property
     def _metadata(self) -> Any:
-        return self._footer[1]
+        return self._footer[1].metadata
 
     def _kept_bytes(self) -> KeptBytes:
         size_bytes, _ = self._footer
@@ -262,11 +262,11 @@ class CheckpointPart:
             # A column that others write as a single value is nested here.
             return None
         with corruption_named(self.path):
-            for group in range(self._metadata.num_row_groups):
-                statistics = chunk_statistics(self._metadata, group, index)
-                if statistics is None or not statistics.has_null_count:
+            _, footer = self._footer
+            for group, known in enumerate(footer.statistics.of(index)):
+                if known.null_count is None:
                     return None
-                total += self._metadata.row_group(group).num_rows - statistics.null_count
+                total += self._metadata.row_group(group).num_rows - known.null_count
         return total
 
     def add_rows(self) -> tuple[Any, list[Any]]:

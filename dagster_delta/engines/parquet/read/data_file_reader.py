@@ -24,7 +24,7 @@ from dagster_delta.engines.parquet.read.file_projection import FileProjection
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
 from dagster_delta.engines.parquet.read.row_group_skipping import matching_row_groups
-from dagster_delta.engines.parquet.read.source import naming_data_file, read_footer
+from dagster_delta.engines.parquet.read.source import naming_data_file, read_data_footer
 from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
 from dagster_delta.engines.values.char_padding import with_padded_text
 from dagster_delta.protocol.actions import DeletionVectorDescriptor
@@ -135,12 +135,13 @@ class DataFileReader:
         """The file with its footer and its deletion vector. Raises as `read` does."""
         with self.naming(file):
             handle = self._store.open_input(file.path)
-            parquet = read_footer(handle)
+            footer = read_data_footer(handle)
             opened = OpenedFile(
                 file,
                 handle,
-                parquet.metadata,
-                parquet.schema_arrow,
+                footer.metadata,
+                footer.schema_arrow,
+                footer.statistics,
                 self._is_remote,
                 self._verifies_pages,
             )
@@ -159,7 +160,7 @@ class DataFileReader:
         with self.naming(opened.file):
             return matching_row_groups(
                 self._predicate,
-                opened.footer,
+                opened.statistics,
                 opened.arrow_schema,
                 self._configuration.schema,
                 self._configuration.column_mapping_mode,

@@ -20,6 +20,7 @@ from dagster_delta.engines.parquet.read.source import (
     repetitive_columns,
 )
 from dagster_delta.errors import InvalidTable
+from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class OpenedFile:
     """`pyarrow.parquet.FileMetaData`."""
     arrow_schema: Any
     """`pyarrow.Schema` of the file."""
+    statistics: ChunkStatistics
     is_remote: bool
     """Whether a read costs a round trip."""
     verifies_pages: bool

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dagster_delta.engines.parquet.read.file_projection import locate_leaf, num_steps_found
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
-from dagster_delta.protocol.checkpoint.parquet_footer import chunk_statistics
+from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
 from dagster_delta.protocol.features.existing_defaults import existing_default, has_existing_default
 from dagster_delta.protocol.features.text_limits import char_paths
 from dagster_delta.protocol.schema import DataType, StructField, StructType
@@ -36,7 +36,7 @@ _EXACT = Context(prec=40)
 
 def matching_row_groups(
     predicate: Predicate,
-    footer: Any,
+    statistics: ChunkStatistics,
     file_schema: Any,
     schema: StructType,
     mode: ColumnMappingMode,
@@ -45,12 +45,12 @@ def matching_row_groups(
 
     Args:
         predicate: the filter, over logical paths.
-        footer: `pyarrow.parquet.FileMetaData` of the file.
+        statistics: of the file's footer.
         file_schema: `pyarrow.Schema` of the file.
         schema: logical schema of the table.
         mode: column mapping mode of the table.
     """
-    count = footer.num_row_groups
+    count = statistics.metadata.num_row_groups
     paths = referenced_columns(predicate)
     fields = {path: found for path in paths if (found := _field_at(schema, path)) is not None}
     bounds = {
@@ -70,7 +70,7 @@ def matching_row_groups(
             index, file_type = located
             if path in padded or (has_legacy_times and pa.types.is_temporal(file_type)):
                 continue
-            known = _bounds(footer, index, file_type, field.data_type)
+            known = _bounds(statistics, index, file_type, field.data_type)
             if known is not None:
                 bounds[path] = known
     return _true_positions(predicate, bounds, count)
@@ -101,29 +101,25 @@ def _default_bounds(field: StructField, count: int, *, is_nested: bool) -> Colum
     return replace(bounds, may_hold_null=every(True, count)) if is_nested else bounds
 
 
-def _bounds(footer: Any, leaf: int, file_type: Any, data_type: DataType) -> ColumnBounds | None:
+def _bounds(
+    chunks: ChunkStatistics, leaf: int, file_type: Any, data_type: DataType
+) -> ColumnBounds | None:
     """Bounds of one column, one per row group, or None where the footer's cannot be used."""
     decode = _decoder(file_type)
     if decode is None:
         return None
     arrow_type = to_arrow_type(data_type)
-    groups = range(footer.num_row_groups)
-    statistics = [chunk_statistics(footer, group, leaf) for group in groups]
-    known = [each is not None and each.has_min_max for each in statistics]
-    lowest = [each.min_raw if has else None for each, has in zip(statistics, known, strict=True)]
-    highest = [each.max_raw if has else None for each, has in zip(statistics, known, strict=True)]
-    counts = [
-        each.null_count if each is not None and each.has_null_count else None for each in statistics
-    ]
-    sizes = [footer.row_group(group).column(leaf).num_values for group in groups]
+    known = chunks.of(leaf)
+    groups = map(chunks.metadata.row_group, range(len(known)))
+    sizes = [each.column(leaf).num_values for each in groups]
     try:
         return ColumnBounds(
             data_type=data_type,
-            minimum=decode(lowest).cast(arrow_type),
-            maximum=decode(highest).cast(arrow_type),
-            may_hold_null=boolean_column([nulls != 0 for nulls in counts]),
+            minimum=decode([each.minimum for each in known]).cast(arrow_type),
+            maximum=decode([each.maximum for each in known]).cast(arrow_type),
+            may_hold_null=boolean_column([each.null_count != 0 for each in known]),
             may_hold_value=boolean_column(
-                [nulls != size for nulls, size in zip(counts, sizes, strict=True)]
+                [each.null_count != size for each, size in zip(known, sizes, strict=True)]
             ),
             # Footer bounds ignore NaN.
             maximum_covers_nan=not pa.types.is_floating(arrow_type),

@@ -15,7 +15,7 @@ from dagster_delta.engines.parquet.read.batch_sizes import (
     may_expand,
 )
 from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, MemoryExhausted
-from dagster_delta.protocol.checkpoint.parquet_footer import open_footer
+from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter, read_footer
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, storage_failure
 from dagster_delta.storage.object_store import ObjectStore
 
@@ -23,7 +23,7 @@ __all__ = [
     "columns_with_long_entries",
     "naming_data_file",
     "open_parquet",
-    "read_footer",
+    "read_data_footer",
     "repetitive_columns",
 ]
 
@@ -47,7 +47,7 @@ def open_parquet(
 
     Args:
         handle: `pyarrow.NativeFile` of the file.
-        footer: its `pyarrow.parquet.FileMetaData`, see `read_footer`.
+        footer: its `pyarrow.parquet.FileMetaData`, see `read_data_footer`.
         dictionaries: indexes of Parquet columns to decode into dictionary arrays.
         is_remote: whether a read costs a round trip, so that columns are fetched whole; otherwise
             they are streamed, which takes a third less memory.
@@ -64,13 +64,13 @@ def open_parquet(
     )
 
 
-def read_footer(handle: Any) -> Any:
-    """A `ParquetReader` of an open data file, good for `metadata` and `schema_arrow` alone.
+def read_data_footer(handle: Any) -> ParquetFooter:
+    """The footer of an open data file.
 
     Raises:
         pyarrow.ArrowInvalid, OSError: it is no Parquet file, cannot be read, or is damaged.
     """
-    return open_footer(handle, coerce_int96_timestamp_unit=_INT96_UNIT)
+    return read_footer(handle, coerce_int96_timestamp_unit=_INT96_UNIT)
 
 
 def repetitive_columns(footer: Any, group: int, parquet_columns: Sequence[int]) -> list[int]:

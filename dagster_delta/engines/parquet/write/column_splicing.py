@@ -18,7 +18,7 @@ from dagster_delta.engines.parquet.write.footer_splicing import (
     footer_of_row_group,
     moved_chunk,
 )
-from dagster_delta.engines.parquet.write.thrift_compact import (
+from dagster_delta.protocol.checkpoint.thrift_compact import (
     I64,
     LIST,
     STRUCT,
@@ -28,7 +28,7 @@ from dagster_delta.engines.parquet.write.thrift_compact import (
     zigzag,
 )
 
-__all__ = ["ColumnBytes", "FooterBytes", "is_movable", "joined_columns"]
+__all__ = ["ColumnBytes", "FooterBytes", "joined_columns"]
 
 _LENGTH_BYTES = 4
 _TAIL_BYTES = _LENGTH_BYTES + len(MAGIC)
@@ -37,8 +37,6 @@ _FILE_SCHEMA, _FILE_ROW_GROUPS = 2, 4
 _GROUP_COLUMNS = 1
 _CHUNK_POSITION, _CHUNK_METADATA = 2, 3
 _UNCOMPRESSED_BYTES, _COMPRESSED_BYTES = 6, 7
-_METADATA_ELSEWHERE = frozenset({10, 14, 15})
-"""Of index pages and Bloom filters, which stand apart from the pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +102,6 @@ def _columns_of_row_group(footer: bytes, cursor: Cursor) -> tuple[bytes, ...]:
             cursor.skip(STRUCT)
             columns.append(footer[start : cursor.position])
     return tuple(columns)
-
-
-def is_movable(chunk: bytes) -> bool:
-    """Whether the pages are all that a `ColumnChunk` speaks of: neither indexes nor filters that
-    stand elsewhere, and no encryption.
-    """
-    cursor = Cursor(chunk)
-    for field, kind in cursor.fields():
-        if field == _CHUNK_METADATA:
-            for inner, inner_kind in cursor.fields():
-                if inner in _METADATA_ELSEWHERE:
-                    return False
-                cursor.skip(inner_kind)
-        elif field == _CHUNK_POSITION:
-            cursor.skip(kind)
-        else:
-            return False
-    return True
 
 
 def joined_columns(model: bytes, columns: Sequence[ColumnBytes], num_rows: int) -> RowGroupBytes:

@@ -14,13 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_delta.engines.parquet.write.thrift_compact import (
+from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader
+from dagster_delta.protocol.checkpoint.thrift_compact import (
     STRUCT,
     Cursor,
     list_header_bytes,
     zigzag,
 )
-from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader
 
 __all__ = ["MAGIC", "RowGroupBytes", "footer_of_row_group", "moved_chunk", "spliced_footer"]
 

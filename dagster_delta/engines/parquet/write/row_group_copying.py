@@ -26,10 +26,10 @@ from dagster_delta.engines.parquet.read.file_projection import leaf_ranges
 from dagster_delta.engines.parquet.read.legacy_calendar import LegacyCalendar
 from dagster_delta.engines.parquet.read.opened_file import OpenedFile
 from dagster_delta.engines.parquet.read.ordered_prefetch import BatchSource
+from dagster_delta.engines.parquet.write.chunk_shape import is_movable
 from dagster_delta.engines.parquet.write.column_splicing import (
     ColumnBytes,
     FooterBytes,
-    is_movable,
     joined_columns,
 )
 from dagster_delta.engines.parquet.write.encodings import ColumnEncodings, choose_encodings
@@ -351,20 +351,29 @@ class RowGroupCopier:
         # New files do not have the keys that say so.
         if LegacyCalendar.of(opened.arrow_schema.metadata) is not None:
             return {}
-        footer = FooterBytes.of_handle(opened.handle)
+        try:
+            footer = FooterBytes.of_handle(opened.handle)
+        except (IndexError, RecursionError):
+            return {}
         if footer is None or footer.schema != self._model.schema:
             return {}
-        return {
-            group: footer.row_groups[group]
-            for group in groups
-            if self._is_alike(opened.footer.row_group(group))
-            and all(map(is_movable, footer.row_groups[group]))
-        }
+        found = ((group, footer.row_groups[group]) for group in groups)
+        return {group: chunks for group, chunks in found if self._may_move(opened, group, chunks)}
 
-    def _is_alike(self, row_group: Any) -> bool:
-        """Whether the columns of a `pyarrow.parquet.RowGroupMetaData` are compressed as here."""
-        columns = (row_group.column(index) for index in range(row_group.num_columns))
-        return all(each.compression.casefold() == self._codec for each in columns)
+    def _may_move(self, opened: OpenedFile, group: int, chunks: Sequence[bytes]) -> bool:
+        """Whether the columns of a row group are stored as here."""
+        row_group, schema = opened.footer.row_group(group), opened.footer.schema
+        for index, chunk in enumerate(chunks):
+            column = schema.column(index)
+            # Only what can be moved may be asked for its compression.
+            if not is_movable(chunk, column):
+                return False
+            known = row_group.column(index)
+            if known.physical_type != column.physical_type:
+                return False
+            if known.compression.casefold() != self._codec:
+                return False
+        return bool(len(chunks) == row_group.num_columns)
 
 
 def _is_large(opened: OpenedFile, group: int) -> bool:

@@ -5,16 +5,41 @@ Spec: Thrift's compact protocol.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
-__all__ = ["I64", "LIST", "STRUCT", "Cursor", "field_header", "list_header_bytes", "zigzag"]
+__all__ = [
+    "BINARY",
+    "FALSE",
+    "I32",
+    "I64",
+    "LIST",
+    "STRUCT",
+    "TRUE",
+    "Cursor",
+    "field_header",
+    "list_header_bytes",
+    "zigzag",
+]
 
-_TRUE, _FALSE, _BYTE, _I16, _I32, I64, _DOUBLE, _BINARY, LIST, _SET, _MAP, STRUCT = range(1, 13)
-_VARINTS = frozenset({_I16, _I32, I64})
+TRUE, FALSE, _BYTE, _I16, I32, I64, _DOUBLE, BINARY, LIST, _SET, _MAP, STRUCT = range(1, 13)
+_VARINTS = frozenset({_I16, I32, I64})
+
+
+def _short_headers(kinds: Iterable[int]) -> bytes:
+    """A character class of the headers of fields that say by how much the id grows."""
+    return b"[%s]" % re.escape(bytes(delta << 4 | kind for kind in kinds for delta in range(1, 16)))
+
+
+# Nearly all fields of a footer are numbers: a run of them is stepped over at once.
+_NUMBERS = re.compile(
+    b"(?:%s|%s[\x80-\xff]*[\x00-\x7f])*"
+    % (_short_headers((TRUE, FALSE)), _short_headers(_VARINTS)),
+)
 
 
 class Cursor:
-    """Walks over values of the compact protocol."""
+    """Walks over values of the compact protocol; IndexError where the bytes end too early."""
 
     def __init__(self, data: bytes, position: int = 0) -> None:
         self._data = data
@@ -28,27 +53,48 @@ class Cursor:
             field = field + delta if delta else self.integer()
             yield field, kind
 
+    def find(self, wanted: int) -> bool:
+        """Step to the value of a field of the struct here, or behind the struct if it has none.
+
+        `skip(STRUCT)` steps over the fields that follow a value.
+        """
+        data, position, field = self._data, self.position, 0
+        while header := data[position]:
+            self.position = position = position + 1
+            field = field + (header >> 4) if header > 0x0F else self.integer()
+            if field == wanted:
+                return True
+            self.skip(header & 0x0F)
+            position = self.position
+        self.position = position + 1
+        return False
+
     def integer(self) -> int:
         """The integer here."""
         value = self._varint()
         return (value >> 1) ^ -(value & 1)
 
+    def binary(self) -> bytes:
+        """The bytes or the text here."""
+        length = self._varint()
+        self.position += length
+        return self._data[self.position - length : self.position]
+
     def list_header(self) -> tuple[int, int]:
         """Number and type of the elements that follow."""
         header = self._byte()
         count = header >> 4
-        return (self._varint() if count == 0x0F else count), header & 0x0F
+        return (self._count() if count == 0x0F else count), header & 0x0F
 
     def skip(self, kind: int) -> None:
         """Step over a value of a field."""
         if kind in _VARINTS:
             self._varint()
-        elif kind == _BINARY:
+        elif kind == BINARY:
             length = self._varint()
             self.position += length
         elif kind == STRUCT:
-            for _, each in self.fields():
-                self.skip(each)
+            self._skip_struct()
         elif kind in (LIST, _SET):
             count, element = self.list_header()
             for _ in range(count):
@@ -60,8 +106,19 @@ class Cursor:
         elif kind == _MAP:
             self._skip_map()
 
+    def _skip_struct(self) -> None:
+        while True:
+            if numbers := _NUMBERS.match(self._data, self.position):
+                self.position = numbers.end()
+            header = self._byte()
+            if not header:
+                return
+            if header < 0x10:
+                self._varint()
+            self.skip(header & 0x0F)
+
     def _skip_map(self) -> None:
-        count = self._varint()
+        count = self._count()
         if count:
             kinds = self._byte()
             for _ in range(count):
@@ -70,13 +127,23 @@ class Cursor:
 
     def _skip_element(self, kind: int) -> None:
         # A truth value is in the header of a field, and takes a byte in a list.
-        if kind in (_TRUE, _FALSE):
+        if kind in (TRUE, FALSE):
             self.position += 1
         else:
             self.skip(kind)
 
+    def _count(self) -> int:
+        count = self._varint()
+        if count > len(self._data):
+            raise IndexError("more elements than bytes")
+        return count
+
     def _varint(self) -> int:
-        value = shift = 0
+        byte = self._data[self.position]
+        self.position += 1
+        if byte < 0x80:
+            return byte
+        value, shift = byte & 0x7F, 7
         while True:
             byte = self._byte()
             value |= (byte & 0x7F) << shift

@@ -1,0 +1,229 @@
+"""What footers say about column chunks, without what ends the process in Arrow.
+
+Arrow's parser finds a footer that is no Thrift. Contradictions inside of one are exceptions of its
+C++ code, and its Python classes do not catch them: a damaged or hostile footer ends the process.
+In `_parquet.pxd` and `libparquet.pxd`, `except +` is missing for
+
+- `RowGroupMetaData.column(i)`, which throws over size statistics of other lengths than the levels
+  of the column ask for, over chunks without metadata and over encrypted ones. `check_chunks` finds
+  these first;
+- `ColumnChunkMetaData.statistics` and `is_stats_set`, which throw over bounds that are shorter than
+  a value of the column, and over another physical type than that of the schema. `ChunkStatistics`
+  reads statistics instead;
+- `ColumnChunkMetaData.compression`, which throws over codecs that Arrow does not know, and writing
+  or pickling `FileMetaData`, which ends over a signed footer. Neither is asked of files of others.
+
+What else is used of them is numbers and texts that were parsed with the footer, and what decodes
+pages catches exceptions.
+
+Spec: none; Parquet's file format and its Thrift definition.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_delta.cached_property import cached_property
+from dagster_delta.protocol.checkpoint.thrift_compact import STRUCT, Cursor
+
+__all__ = ["ChunkBounds", "ChunkStatistics", "check_chunks", "unread_file"]
+
+_MOST_CHUNKS = 10_000
+"""Above this number of column chunks, finding the statistics takes longer than reading row groups
+that they would rule out."""
+
+_FORMATS = {"BOOLEAN": "<?", "INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
+_BINARY = frozenset({"BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"})
+
+# Ids of fields, from a `FileMetaData` to the statistics of a column chunk.
+_FILE_ROW_GROUPS, _FILE_COLUMN_ORDERS = 4, 7
+_GROUP_COLUMNS, _CHUNK_METADATA, _STATISTICS, _TYPE_ORDER = 1, 3, 12, 1
+_MAX, _MIN, _NULL_COUNT, _MAX_VALUE, _MIN_VALUE = 1, 2, 3, 5, 6
+_BOUNDS = frozenset({_MAX, _MIN, _MAX_VALUE, _MIN_VALUE})
+
+
+def check_chunks(reader: Any, source: Any) -> None:
+    """Find out whether `RowGroupMetaData.column` can be called for every column of every row group.
+
+    Arrow looks at all of them, and catches exceptions, before it fetches bytes that are read ahead.
+    It is asked to read ahead in a file that is closed.
+
+    Args:
+        reader: `ParquetReader` that reads ahead. Nothing but its metadata can be read afterwards.
+        source: `pyarrow.NativeFile` that it was opened over, of the size of the Parquet file.
+
+    Raises:
+        pyarrow.ArrowInvalid, OSError: it cannot, or a chunk ends behind the end of the file.
+    """
+    source.close()
+    groups, leaves = range(reader.metadata.num_row_groups), range(reader.metadata.num_columns)
+    try:
+        for _ in reader.iter_batches(1, groups, leaves, use_threads=False):
+            break
+    except pa.ArrowInvalid as error:
+        # What Parquet's own code finds is an OSError.
+        if "closed" not in str(error):
+            raise
+
+
+def unread_file(size_bytes: int) -> Any:
+    """A `pyarrow.NativeFile` of a file of which only the size is known."""
+    return pa.PythonFile(_UnreadFile(size_bytes), mode="r")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkBounds:
+    """The statistics of one column in one row group; None for what is not known."""
+
+    minimum: bool | float | bytes | None = None
+    """Value of the physical type, as `pyarrow.parquet.Statistics.min_raw` has it."""
+    maximum: bool | float | bytes | None = None
+    null_count: int | None = None
+
+
+class ChunkStatistics:
+    """Reads the statistics of column chunks in a footer.
+
+    Args:
+        metadata: `pyarrow.parquet.FileMetaData` that `check_chunks` has passed.
+        footer: the bytes that it was read from. If they are no Thrift that is spelled as usual,
+            nothing is known.
+    """
+
+    def __init__(self, metadata: Any, footer: bytes) -> None:
+        self.metadata = metadata
+        self._footer = footer
+
+    def of(self, leaf: int) -> list[ChunkBounds]:
+        """The statistics of one column by row group.
+
+        Args:
+            leaf: index of the leaf column.
+
+        Raises:
+            pyarrow.ArrowInvalid: the footer contradicts itself about the type of the column.
+        """
+        count, width = self.metadata.num_row_groups, self.metadata.num_columns
+        kind = self._physical_type(leaf)
+        unknown = [ChunkBounds()] * count
+        if count * width > _MOST_CHUNKS:
+            return unknown
+        try:
+            positions, is_ordered = self._positions
+            if [len(group) for group in positions] != [width] * count:
+                return unknown
+            return [self._bounds(group[leaf], kind, is_ordered=is_ordered) for group in positions]
+        except (IndexError, RecursionError):
+            return unknown
+
+    def _physical_type(self, leaf: int) -> str:
+        column = self.metadata.schema.column(leaf)
+        for group in range(self.metadata.num_row_groups):
+            found = self.metadata.row_group(group).column(leaf).physical_type
+            if found != column.physical_type:
+                raise pa.ArrowInvalid(
+                    f"the footer says that column {column.path} holds {column.physical_type}, and "
+                    f"that it holds {found} in row group {group}"
+                )
+        return str(column.physical_type)
+
+    def _bounds(self, position: int | None, kind: str, *, is_ordered: bool) -> ChunkBounds:
+        if position is None:
+            return ChunkBounds()
+        cursor = Cursor(self._footer, position)
+        null_count, bounds = None, {}
+        for field, type_ in cursor.fields():
+            if field == _NULL_COUNT:
+                null_count = cursor.integer()
+            elif field in _BOUNDS:
+                bounds[field] = _decode(cursor.binary(), kind)
+            else:
+                cursor.skip(type_)
+        lowest, highest = bounds.get(_MIN_VALUE), bounds.get(_MAX_VALUE)
+        if not is_ordered:
+            # The older bounds are compared with a sign, which is right for numbers alone.
+            lowest, highest = bounds.get(_MIN), bounds.get(_MAX)
+        if lowest is None or highest is None or not (is_ordered or kind in _FORMATS):
+            return ChunkBounds(null_count=null_count)
+        return ChunkBounds(lowest, highest, null_count)
+
+    @cached_property
+    def _positions(self) -> tuple[list[list[int | None]], bool]:
+        """Where the statistics of each column are by row group, and whether the order of their
+        bounds is known for all.
+        """
+        cursor = Cursor(self._footer)
+        positions: list[list[int | None]] = []
+        num_ordered = 0
+        for field, kind in cursor.fields():
+            if field == _FILE_ROW_GROUPS:
+                positions = [_positions_in_group(cursor) for _ in range(cursor.list_header()[0])]
+            elif field == _FILE_COLUMN_ORDERS:
+                num_ordered = sum(_has_type_order(cursor) for _ in range(cursor.list_header()[0]))
+            else:
+                cursor.skip(kind)
+        return positions, num_ordered == self.metadata.num_columns
+
+
+def _positions_in_group(cursor: Cursor) -> list[int | None]:
+    if not cursor.find(_GROUP_COLUMNS):
+        return []
+    found = [_position_in_chunk(cursor) for _ in range(cursor.list_header()[0])]
+    cursor.skip(STRUCT)
+    return found
+
+
+def _position_in_chunk(cursor: Cursor) -> int | None:
+    position = None
+    if cursor.find(_CHUNK_METADATA):
+        if cursor.find(_STATISTICS):
+            position = cursor.position
+            cursor.skip(STRUCT)
+            cursor.skip(STRUCT)
+        cursor.skip(STRUCT)
+    return position
+
+
+def _has_type_order(cursor: Cursor) -> bool:
+    has = cursor.find(_TYPE_ORDER)
+    if has:
+        cursor.skip(STRUCT)
+        cursor.skip(STRUCT)
+    return has
+
+
+def _decode(value: bytes, kind: str) -> bool | float | bytes | None:
+    """A bound of a physical type; None if it has none that orders values."""
+    if kind in _BINARY:
+        return value
+    format_ = _FORMATS.get(kind)
+    if format_ is None or len(value) != struct.calcsize(format_):
+        return None
+    (decoded,) = struct.unpack(format_, value)
+    return None if math.isnan(decoded) else decoded
+
+
+class _UnreadFile:
+    """A file of which only the size is known."""
+
+    closed = False
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + (self._size_bytes if whence == io.SEEK_END else 0)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def close(self) -> None:
+        self.closed = True
