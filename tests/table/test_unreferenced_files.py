@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from dagster_delta.engines.arrow.engine import ArrowEngine
-from dagster_delta.errors import CommitStateUnknown, StorageFailure
+from dagster_delta.errors import CommitStateUnknown, CorruptLog, StorageFailure
 from dagster_delta.protocol.log.conflict_checker import ReadScope
+from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.read.snapshot import Snapshot
@@ -19,9 +20,22 @@ from dagster_delta.table.write import transaction as transaction_module
 from dagster_delta.table.write.committer import Conflicted
 from dagster_delta.table.write.planning import write_spec
 from dagster_delta.table.write.transaction import Transaction
-from dagster_delta.testing.faulty_store import FaultyStore, Operation
+from dagster_delta.testing.faulty_store import Fault, FaultyStore, Operation
 
 ROWS = pa.table({"id": pa.array(range(20_000), pa.int64())})
+
+
+WRITES: dict[str, Callable[[DeltaTable], object]] = {
+    "append": lambda table: table.append(ROWS),
+    "overwrite": lambda table: table.overwrite(ROWS),
+    "delete": lambda table: table.delete("id % 3 = 0"),
+    "update": lambda table: table.update({"id": "id + 1"}, where="id % 3 = 0"),
+    "merge": lambda table: (
+        table.merge(ROWS, on="t.id = s.id", source_alias="s", target_alias="t")
+        .when_matched_update_all()
+        .execute()
+    ),
+}
 
 
 def made() -> MemoryStore:
@@ -61,6 +75,37 @@ def staged(store: Any) -> Transaction:
     spec = write_spec(snapshot.configuration, store.location, check_rows=False)
     transaction.stage_written(ArrowEngine().write(ROWS, spec, store=store).files)
     return transaction
+
+
+@pytest.mark.parametrize("write", ["append", "overwrite", "delete", "update", "merge"])
+def test_files_go_where_the_commit_of_another_writer_is_damaged(write: str) -> None:
+    store, raced = made(), list[str]()
+    before = paths(store)
+
+    def rival(operation: Operation, path: str) -> None:
+        if operation == "put_if_absent" and path.endswith(".json") and not raced:
+            raced.append(path)
+            store.put(path, b'{"add":{"path":')
+
+    with pytest.raises(CorruptLog):
+        WRITES[write](DeltaTable("", store=FaultyStore(store, before_call=rival)))
+    assert raced
+    assert paths(store) == before
+
+
+def test_files_stay_where_the_damaged_commit_may_be_their_own() -> None:
+    store = made()
+
+    def damage(operation: Operation, path: str) -> None:
+        if operation == "read" and path == commit_path(2):
+            store.put(path, store.read(path)[:-1])
+
+    faults = [Fault("lose_reply", "put_if_absent", commit_path(2))]
+    table = DeltaTable("", store=FaultyStore(store, faults, before_call=damage))
+    before = paths(store)
+    with pytest.raises(CommitStateUnknown, match="txnId"):
+        table.append(ROWS)
+    assert len(paths(store)) == len(before) + 1
 
 
 def test_files_of_a_change_that_fails_before_its_commit_go() -> None:

@@ -16,6 +16,7 @@ from dagster_delta.errors import (
     CommitRetriesExhausted,
     CommitStateUnknown,
     ConditionalPutUnsupported,
+    CorruptLog,
     StorageFailure,
 )
 from dagster_delta.protocol.features.row_tracking import parse_high_water_mark
@@ -152,7 +153,8 @@ def commit_with_retry(
         CommitRetriesExhausted: every attempt found its version taken; the commit did not land.
         ConditionalPutUnsupported: the store cannot commit safely; the commit did not land.
         CommitStateUnknown: the store would not say whether the commit landed.
-        InvalidTable: row ids cannot be assigned; the commit did not land.
+        InvalidTable: row ids cannot be assigned, or the commit of another writer is damaged, which
+            is a CorruptLog; this commit did not land.
         UnsupportedFeature: a commit is too large to be read; this one did not land.
         StorageFailure: the store refused the commit, which has not shown up so far.
     """
@@ -255,7 +257,13 @@ def _follow_winners(
                 raise
             # The store's own retries may have put our bytes there without our knowing.
             raise _unknown(store, version, request.transaction_id, error) from error
-        winner = decode_commit(data, version=version)
+        try:
+            winner = decode_commit(data, version=version)
+        except CorruptLog as error:
+            # It may be this commit, damaged since.
+            if request.transaction_id.encode() in data:
+                raise _unknown(store, version, request.transaction_id, error) from error
+            raise
         progress.commits.append((version, data))
         info = winner.commit_info or {}
         if info.get("txnId") == request.transaction_id:

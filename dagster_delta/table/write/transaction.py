@@ -16,6 +16,7 @@ from dagster_delta.errors import (
     ConcurrentTransaction,
     ConditionalPutUnsupported,
     InvalidArgument,
+    InvalidTable,
     UnsupportedFeature,
 )
 from dagster_delta.protocol.actions import (
@@ -286,6 +287,8 @@ class Transaction:
                 for it are deleted.
             CommitStateUnknown: the store would not say whether the commit landed; nothing is
                 deleted.
+            CorruptLog: another writer won and its commit is damaged; the files written for the
+                change are deleted.
             InvalidArgument: `user_info` cannot be recorded.
             UnsupportedFeature: the table is append-only and rows would be removed.
             StorageFailure: the store refused; nothing is deleted.
@@ -309,8 +312,8 @@ class Transaction:
         """Like `commit`, but returns a conflict, and keeps the files written for the change.
 
         Raises:
-            CommitRetriesExhausted, CommitStateUnknown, InvalidArgument, UnsupportedFeature,
-            StorageFailure: see `commit`.
+            CommitRetriesExhausted, CommitStateUnknown, CorruptLog, InvalidArgument,
+            UnsupportedFeature, StorageFailure: see `commit`.
         """
         metrics = dict(metrics or {})
         while True:
@@ -339,6 +342,7 @@ class Transaction:
             CommitRetriesExhausted,
             ConditionalPutUnsupported,
             InvalidArgument,
+            InvalidTable,
             UnsupportedFeature,
         ):
             # These say that the commit surely does not stand in the log.
