@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dagster_delta.orchestration.components.delta_maintenance import DeltaMaintenanceComponent
     from dagster_delta.orchestration.components.delta_sensor import DeltaSensorComponent
     from dagster_delta.orchestration.components.delta_table import DeltaTableComponent
+    from dagster_delta.orchestration.definition_checks import check_definitions
     from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, sql_column_lineage
     from dagster_delta.orchestration.io.io_manager import DeltaIOManager
     from dagster_delta.orchestration.io.merge_config import (
@@ -142,6 +143,7 @@ __all__ = [
     "VacuumConfig",
     "VacuumResult",
     "__version__",
+    "check_definitions",
     "checkpoint_op",
     "clean_log_op",
     "clone_op",
@@ -216,6 +218,7 @@ _HOMES = {
     "UpstreamColumns": "orchestration.io.column_lineage",
     "VacuumConfig": "orchestration.maintenance.config",
     "VacuumResult": "table.maintenance.vacuum",
+    "check_definitions": "orchestration.definition_checks",
     "checkpoint_op": "orchestration.maintenance.ops",
     "clean_log_op": "orchestration.maintenance.ops",
     "clone_op": "orchestration.maintenance.ops",

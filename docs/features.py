@@ -431,6 +431,17 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_spark_frame_is_merged_into_partitions_of_a_run",
     ),
     Operation(
+        "Dagster IO manager: refuse the table of another asset",
+        "tests/orchestration/test_table_owners.py::test_a_table_of_another_asset_is_not_written",
+        None,
+    ),
+    Operation(
+        "Checks of metadata and locations while definitions are loaded",
+        "tests/orchestration/test_definition_checks.py::"
+        "test_metadata_that_make_no_sense_are_refused",
+        None,
+    ),
+    Operation(
         "Incremental assets: changes of another table applied exactly once, per partition",
         "tests/orchestration/test_change_feed_assets.py::"
         "test_a_step_that_died_after_its_commit_applies_nothing_twice",

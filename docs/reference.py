@@ -79,6 +79,7 @@ SECTIONS = (
             "UpstreamColumns",
             "observable_delta_asset",
             "delta_asset_checks",
+            "check_definitions",
         ),
     ),
     Section(

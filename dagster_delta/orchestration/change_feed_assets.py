@@ -38,7 +38,11 @@ from dagster_delta.orchestration.change_feed.consumption import (
     without_changes,
 )
 from dagster_delta.orchestration.change_feed.upstream_changes import UpstreamChanges
-from dagster_delta.orchestration.io.asset_options import SchemaMode
+from dagster_delta.orchestration.io.asset_options import (
+    AssetOptions,
+    SchemaMode,
+    read_asset_options,
+)
 from dagster_delta.orchestration.io.change_feed_writer import (
     AppliedChanges,
     ChangeFeedMode,
@@ -199,6 +203,8 @@ class _IncrementalAsset:
     def define(self, options: Mapping[str, Any]) -> dg.AssetsDefinition:
         """The asset."""
         options = {"kinds": {"deltalake"}, **options}
+        name = str(options.get("name") or self._function.__name__)
+        read_asset_options(options.get("metadata") or {}, AssetOptions(), asset=name)
         source = self._source
         if source.table is None:
             upstream_options = dict(options.pop("ins", None) or {})

@@ -41,16 +41,18 @@ class Lake:
         if range_of is not None:
             tags["dagster/asset_partition_range_start"] = range_of[0]
             tags["dagster/asset_partition_range_end"] = range_of[1]
-        manager = DeltaIOManager(root_uri=str(self.root), **{**self.options, **options})
         return dg.materialize(
             list(assets),
             instance=self.instance,
-            resources={"io_manager": manager, **(resources or {})},
+            resources={"io_manager": self.manager(**options), **(resources or {})},
             partition_key=partition,
             tags=tags,
             run_config=QUIET,
             raise_on_error=raise_on_error,
         )
+
+    def manager(self, **options: Any) -> DeltaIOManager:
+        return DeltaIOManager(root_uri=str(self.root), **{**self.options, **options})
 
     def fail(self, *assets: Any, **arguments: Any) -> BaseException:
         """The error that makes a run of these assets fail."""

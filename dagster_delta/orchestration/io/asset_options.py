@@ -66,6 +66,8 @@ ASSET_KEYS = {
     "merge_config": "merge",
     "merge_predicate": "merge_predicate",
     "merge_operations_config": "merge_operations",
+    "renamed_from": "renamed_from",
+    "shared_table": "shared_table",
 }
 """Metadata key to option; several keys for one option are the spellings of earlier integrations."""
 
@@ -136,6 +138,10 @@ class AssetOptions:
     """Configuration of the mode `merge`."""
     history: int = 0
     """Latest commits of the table that every materialisation shows; each is read for it."""
+    renamed_from: tuple[str, ...] = ()
+    """Keys that the asset had before, as `a/b`: its table belongs to one of them."""
+    shared_table: bool = False
+    """Whether several assets write the table on purpose."""
 
     def table_uri(self, root_uri: str, asset_key: AssetKey | None, output_name: str) -> str:
         """`<root>/<schema>/<table>`, where earlier Delta IO managers keep the table too.
@@ -217,6 +223,8 @@ def read_asset_options(
         custom_metadata={**defaults.custom_metadata, **commit, **custom_metadata},
         merge=_merge(reader, defaults.merge),
         history=reader.read("history", _COUNT, defaults.history),
+        renamed_from=reader.read("renamed_from", _ASSET_KEYS, ()),
+        shared_table=reader.read("shared_table", _BOOLEAN, default=False),
     )
 
 
@@ -415,6 +423,13 @@ def _parse_names(value: Any) -> tuple[str, ...] | None:
     return None
 
 
+def _parse_asset_keys(value: Any) -> tuple[str, ...] | None:
+    keys = [value] if isinstance(value, str | AssetKey) else value
+    if not isinstance(keys, Sequence) or not all(isinstance(key, str | AssetKey) for key in keys):
+        return None
+    return tuple(key.to_user_string() if isinstance(key, AssetKey) else key for key in keys)
+
+
 def _parse_expression(value: Any) -> str | Mapping[str, str] | None:
     if isinstance(value, str):
         return value or None
@@ -442,6 +457,9 @@ _BOOLEAN = _Kind("true or false", lambda value: value if isinstance(value, bool)
 _VERSION: _Kind[int | None] = _Kind("a version: a number that is not negative", _parse_version)
 _COUNT: _Kind[int] = _Kind("a number that is not negative", _parse_version)
 _NAMES: _Kind[tuple[str, ...] | None] = _Kind("a column name or a list of them", _parse_names)
+_ASSET_KEYS: _Kind[tuple[str, ...]] = _Kind(
+    "an asset key as 'a/b', or a list of them", _parse_asset_keys
+)
 _EXPRESSION: _Kind[str | Mapping[str, str] | None] = _Kind(
     "a column name, or a mapping from partition dimension to column name", _parse_expression
 )

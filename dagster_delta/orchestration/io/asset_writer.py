@@ -21,6 +21,7 @@ from dagster_delta.evolution.schema_diff import diff_schemas
 from dagster_delta.orchestration.column_change_switch import NEW_TABLE_PROPERTIES
 from dagster_delta.orchestration.io.asset_options import AssetOptions
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
+from dagster_delta.orchestration.io.table_owner import TableClaim
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import identity_values, partition_predicate
 from dagster_delta.protocol.schema import StructType
@@ -31,7 +32,13 @@ if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
     from dagster_delta.table.write.transaction import AppTransaction
 
-__all__ = ["AssetWrite", "WrittenAsset", "default_partition_columns", "write_asset"]
+__all__ = [
+    "AssetWrite",
+    "WrittenAsset",
+    "check_merge_options",
+    "default_partition_columns",
+    "write_asset",
+]
 
 _MAX_NAMED = 5
 
@@ -53,6 +60,8 @@ class AssetWrite:
     """Applications that the commit moves on."""
     description: str | None = None
     """Of the asset; a new table takes it as its own."""
+    asset_key: str | None = None
+    """Of the asset, as `a/b`; None for the output of an op."""
     control_columns: tuple[str, ...] = ()
     """Columns of the rows that steer a merge, and are none of the table's."""
 
@@ -111,6 +120,7 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
         skipped = _keep_existing(write, before, predicate)
         if skipped is not None:
             return skipped
+    write = _claimed(write, table, before)
     write = _keeping_other_partitions(write, before, schema)
     partition_by = _partition_by(write, before, schema)
     try:
@@ -138,6 +148,17 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
     )
 
 
+def _claimed(write: AssetWrite, table: DeltaTable, before: Snapshot | None) -> AssetWrite:
+    """The write once its table belongs to the asset, a new one by its properties."""
+    options = write.options
+    claim = TableClaim(write.asset_key, options.renamed_from, options.shared_table)
+    if before is None:
+        properties = {**options.properties, **claim.properties}
+        return replace(write, options=replace(options, properties=properties))
+    claim.check(table, before, write.commit_info)
+    return write
+
+
 def _other_properties(
     properties: Mapping[str, str], before: Snapshot
 ) -> dict[str, tuple[str | None, str]]:
@@ -149,6 +170,29 @@ def _other_properties(
         and not is_protocol_property(key)
         and key not in NEW_TABLE_PROPERTIES
     }
+
+
+def check_merge_options(options: AssetOptions, asset: str) -> None:
+    """Refuse options that a merge cannot follow.
+
+    Args:
+        options: of the asset.
+        asset: its name, for messages.
+
+    Raises:
+        InvalidArgument: there is no predicate, or an option is for other modes.
+    """
+    (options.merge or MergeConfig()).check(asset)
+    if options.schema_mode == "overwrite":
+        raise InvalidArgument(
+            f"{asset} has mode merge with schema_mode overwrite, which would drop columns of "
+            "existing rows; use schema_mode merge or strict"
+        )
+    if options.sort_by:
+        raise InvalidArgument(
+            f"{asset} has mode merge, which does not support sort_by: omit it, and Z-order "
+            "the table with OPTIMIZE"
+        )
 
 
 def default_partition_columns(selection: PartitionSelection, schema: StructType) -> tuple[str, ...]:
@@ -327,7 +371,7 @@ def _merge(
 ) -> CommitResult:
     options = write.options
     config = options.merge or MergeConfig()
-    config.check(write.name)
+    check_merge_options(options, write.name)
     before = _prepare_merge(write, table, source, partition_by)
     takes_all = config.merge_type is not MergeType.custom or bool(write.control_columns)
     if options.schema_mode == "strict" and takes_all:
@@ -362,16 +406,6 @@ def _prepare_merge(
 ) -> Snapshot:
     """The table to merge into: made by a commit of its own where there is none."""
     options = write.options
-    if options.schema_mode == "overwrite":
-        raise InvalidArgument(
-            f"{write.name} has mode merge with schema_mode overwrite, which would drop columns of "
-            "existing rows; use schema_mode merge or strict"
-        )
-    if options.sort_by:
-        raise InvalidArgument(
-            f"{write.name} has mode merge, which does not support sort_by: omit it, and Z-order "
-            "the table with OPTIMIZE"
-        )
     before = _snapshot(table)
     if before is not None:
         return before

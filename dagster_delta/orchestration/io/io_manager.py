@@ -202,6 +202,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             idempotency=idempotency(facts),
             commit_info=commit_info(facts, options.custom_metadata),
             description=asset_description(context),
+            asset_key=name if context.has_asset_key else None,
         )
         rows = obj.rows if isinstance(obj, AppliedChanges) else obj
         rows = rows_to_write(rows, context.dagster_type.typing_type, self._handlers())

@@ -10,6 +10,7 @@ import dagster as dg
 
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.orchestration.asset_keys import asset_key_of
+from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
 from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, sql_column_lineage
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def delta_sql_asset(
     keys = {table: asset_key_of(asset) for table, asset in upstream.items()}
     query = _query(name, sql, keys)
     options = {"kinds": {"deltalake", "spark", "sql"}, **asset_options}
+    read_asset_options(options.get("metadata") or {}, AssetOptions(), asset=name)
     ins = dict(options.pop("ins", None) or {})
     options["ins"] = {table: dg.AssetIn(key) for table, key in keys.items()} | ins
 

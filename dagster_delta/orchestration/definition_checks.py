@@ -1,0 +1,135 @@
+"""What can be known to be wrong with the assets of a code location before any of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import dagster as dg
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.io.asset_options import (
+    AssetOptions,
+    InputOptions,
+    read_asset_options,
+    read_input_options,
+)
+from dagster_delta.orchestration.io.asset_writer import check_merge_options
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.partitions.partitions import select_partitions
+
+__all__ = ["check_definitions"]
+
+
+def check_definitions(definitions: dg.Definitions) -> dg.Definitions:
+    """The same definitions, once every asset that a DeltaIOManager stores has passed.
+
+    Unknown and misspelled metadata keys, wrong values, a missing `partition_expr` and assets with
+    one table are errors while the definitions are loaded, and not after an asset was computed. No
+    storage is touched. Assets that return no value to be stored (`-> None`, `MaterializeResult`)
+    are left out.
+
+    Args:
+        definitions: with the assets and their resources.
+
+    Raises:
+        InvalidArgument: the metadata of an asset or input make no sense, or the tables of two
+            assets lie at one location or inside each other.
+
+    Examples:
+        defs = check_definitions(
+            dg.Definitions(assets=[orders], resources={"io_manager": DeltaIOManager(…)})
+        )
+    """
+    stored = list(_stored_assets(definitions))
+    managers = {asset.key: asset.manager for asset in stored}
+    for asset in stored:
+        _check_inputs(asset, managers)
+    _check_locations([(asset, _check_options(asset)) for asset in stored])
+    return definitions
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredAsset:
+    """One asset that a DeltaIOManager writes."""
+
+    key: dg.AssetKey
+    definition: dg.AssetsDefinition
+    manager: DeltaIOManager
+
+    @property
+    def name(self) -> str:
+        return self.key.to_user_string()
+
+
+def _stored_assets(definitions: dg.Definitions) -> Iterator[_StoredAsset]:
+    resources = definitions.resources or {}
+    for key in sorted(definitions.resolve_all_asset_keys()):
+        definition = definitions.resolve_assets_def(key)
+        if not (definition.is_executable and definition.is_materializable):
+            continue
+        manager = resources.get(definition.get_io_manager_key_for_asset_key(key))
+        if isinstance(manager, DeltaIOManager) and _returns_value(definition, key):
+            yield _StoredAsset(key, definition, manager)
+
+
+def _returns_value(definition: dg.AssetsDefinition, key: dg.AssetKey) -> bool:
+    name = definition.get_output_name_for_asset_key(key)
+    if definition.node_def.output_def_named(name).dagster_type.kind.name == "NOTHING":
+        return False
+    # Dagster takes a MaterializeResult for any value; the function alone says what it is.
+    function = getattr(getattr(definition.node_def, "compute_fn", None), "decorated_fn", None)
+    annotation = getattr(function, "__annotations__", {}).get("return")
+    return "MaterializeResult" not in str(annotation)
+
+
+def _check_options(asset: _StoredAsset) -> AssetOptions:
+    metadata = asset.definition.metadata_by_key[asset.key]
+    defaults = AssetOptions(schema=asset.manager.schema_, merge=asset.manager.merge_config)
+    options = read_asset_options(metadata, defaults, asset=asset.name)
+    partitions_def = asset.definition.get_asset_spec(asset.key).partitions_def
+    if partitions_def is not None:
+        # No keys: whether the columns fit the dimensions is known without them.
+        expression = options.partition_expr
+        select_partitions(partitions_def, (), expression, asset=asset.name, metadata_keys=metadata)
+    if options.mode == "merge":
+        check_merge_options(options, asset.name)
+    return options
+
+
+def _check_inputs(asset: _StoredAsset, managers: Mapping[dg.AssetKey, DeltaIOManager]) -> None:
+    """Refuse metadata of inputs that no DeltaIOManager would understand when it loads them."""
+    for given in asset.definition.node_def.input_defs:
+        key = asset.definition.keys_by_input_name.get(given.name)
+        if key is not None and key in managers and given.input_manager_key is None:
+            read_input_options(given.metadata or {}, InputOptions(), asset=key.to_user_string())
+
+
+def _check_locations(assets: list[tuple[_StoredAsset, AssetOptions]]) -> None:
+    found: dict[tuple[str, ...], tuple[_StoredAsset, AssetOptions]] = {}
+    for asset, options in assets:
+        path = _path(asset, options)
+        if path in found and not (options.shared_table and found[path][1].shared_table):
+            raise InvalidArgument(
+                f"the assets {found[path][0].name} and {asset.name} have one table, "
+                f"{'/'.join(path[-2:])} below root_uri, and would replace each other's rows: give "
+                "one of them another by the metadata schema or table_name; if both are to write "
+                "it, set shared_table = True on both; one that returns nothing to be stored is "
+                "annotated with -> None"
+            )
+        found[path] = (asset, options)
+    for path, (inner, _) in found.items():
+        for end in range(1, len(path)):
+            if path[:end] in found:
+                raise InvalidArgument(
+                    f"the table of {inner.name} lies inside the table of "
+                    f"{found[path[:end]][0].name}, whose VACUUM would delete its files: give one "
+                    "of them another place by the metadata schema or table_name"
+                )
+
+
+def _path(asset: _StoredAsset, options: AssetOptions) -> tuple[str, ...]:
+    """Directories of the table; a variable of the environment is told apart by its name."""
+    parts = (asset.manager.root_uri, *options.table_path(asset.key, asset.name))
+    # An EnvVar refuses to be formatted before a run, and its methods give its name.
+    return tuple(step for part in parts for step in part.rstrip("/").split("/") if step)

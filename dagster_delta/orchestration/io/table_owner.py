@@ -1,0 +1,115 @@
+"""Which asset a table belongs to: assets whose tables lie at one location must not replace each
+other's rows unnoticed.
+
+A new table remembers its asset in a property, which every snapshot has at hand. A table without it,
+made by an earlier release or another tool, belongs to the asset whose write is its latest commit,
+if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_delta.errors import CommitConflict, InvalidArgument
+from dagster_delta.protocol.log.commit_file import decode_commit_info
+from dagster_delta.protocol.log.paths import commit_path
+
+if TYPE_CHECKING:
+    from dagster_delta.table.delta_table import DeltaTable
+    from dagster_delta.table.read.snapshot import Snapshot
+
+__all__ = ["OWNER_PROPERTY", "TableClaim"]
+
+OWNER_PROPERTY = "dagsterDelta.asset"
+"""Table property: the key of the asset that writes the table, or `SHARED`."""
+
+SHARED = "(shared)"
+
+_WRITES = ("WRITE", "MERGE")
+"""Operations by which assets write; maintenance and schema changes are for anyone."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableClaim:
+    """Who wants to write a table."""
+
+    asset_key: str | None
+    """Of the asset, as `a/b`; None for the output of an op."""
+    renamed_from: tuple[str, ...] = ()
+    """Keys that the asset had before."""
+    is_shared: bool = False
+    """Whether several assets write the table on purpose."""
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Properties of a new table."""
+        return {} if self._wanted is None else {OWNER_PROPERTY: self._wanted}
+
+    def check(
+        self, table: DeltaTable, snapshot: Snapshot, commit_info: Mapping[str, object]
+    ) -> None:
+        """Make sure that the table is that of the asset; with a commit where it becomes so.
+
+        Args:
+            table: to be written.
+            snapshot: its latest version.
+            commit_info: recorded in the commitInfo of that commit.
+
+        Raises:
+            InvalidArgument: the table belongs to another asset.
+            DeltaError: the log cannot be read, or the commit fails.
+        """
+        wanted, recorded = self._wanted, snapshot.metadata.configuration.get(OWNER_PROPERTY)
+        if recorded is None and (self.is_shared or self.asset_key is None):
+            return
+        owner = _latest_writer(snapshot) if recorded is None else recorded
+        if owner is None or owner == wanted:
+            return
+        if not self.is_shared and owner not in self.renamed_from:
+            raise self._refusal(owner, snapshot)
+        try:
+            table.set_properties(self.properties, commit_info=commit_info)
+        except CommitConflict:
+            # Another run of the asset may have done it.
+            if table.snapshot().metadata.configuration.get(OWNER_PROPERTY) != wanted:
+                raise
+
+    @property
+    def _wanted(self) -> str | None:
+        """What the table is to say."""
+        return SHARED if self.is_shared else self.asset_key
+
+    def _refusal(self, owner: str, snapshot: Snapshot) -> InvalidArgument:
+        name = self.asset_key or "this output"
+        if owner == SHARED:
+            cause = "is shared by several assets"
+            remedy = f"{name} may write to it too with the metadata shared_table = True"
+        else:
+            cause = f"belongs to the asset {owner}, whose rows {name} would replace or add to"
+            remedy = (
+                f"if {owner} was renamed to {name}, set the metadata renamed_from = {owner!r} on "
+                f"it; if both write to one table, set shared_table = True on both"
+            )
+        return InvalidArgument(
+            f"the table {cause}: give {name} a table of its own by the metadata schema or "
+            f"table_name; {remedy}. The table property {OWNER_PROPERTY} remembers the asset",
+            table=snapshot.store.location.uri,
+            version=snapshot.version,
+        )
+
+
+def _latest_writer(snapshot: Snapshot) -> str | None:
+    """The asset that made the latest commit, where that has written rows."""
+    path = commit_path(snapshot.version)
+    try:
+        data = snapshot.store.read(path)
+    except FileNotFoundError:
+        return None
+    info = decode_commit_info(data, version=snapshot.version, path=path)
+    writer = info.get("dagsterAsset")
+    if info.get("operation") not in _WRITES or not isinstance(writer, str):
+        return None
+    # The output of an op is no asset.
+    return None if writer.startswith(f"{info.get('dagsterStep')}.") else writer

@@ -1,0 +1,142 @@
+"""What is wrong with assets is an error when definitions are loaded, before anything was computed."""
+
+# No `from __future__ import annotations`: annotations are looked at as users' modules have them.
+
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from dagster_delta import check_definitions
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.change_feed_assets import delta_change_feed_asset
+from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.sql_assets import delta_sql_asset
+
+MANAGER = DeltaIOManager(root_uri=dg.EnvVar("LAKE_THAT_IS_NOT_SET"))
+
+
+def asset(*path: str, **options: Any) -> dg.AssetsDefinition:
+    @dg.asset(key=list(path), **options)
+    def made() -> pa.Table:
+        raise AssertionError("nothing is computed")
+
+    return made
+
+
+def check(*assets: Any, **resources: Any) -> dg.Definitions:
+    resources = {"io_manager": MANAGER, **resources}
+    return check_definitions(dg.Definitions(assets=list(assets), resources=resources))
+
+
+def refused(*assets: Any, **resources: Any) -> str:
+    with pytest.raises(InvalidArgument) as caught:
+        check(*assets, **resources)
+    return str(caught.value)
+
+
+def test_definitions_that_make_sense_come_back():
+    @dg.multi_asset(outs={"one": dg.AssetOut(metadata={"mode": "append"}), "two": dg.AssetOut()})
+    def several():
+        raise AssertionError
+
+    @dg.op
+    def produce():
+        raise AssertionError
+
+    @dg.graph_asset
+    def graph():
+        return produce()
+
+    @dg.observable_source_asset
+    def observed():
+        raise AssertionError
+
+    @delta_change_feed_asset("orders", keys="id", metadata={"schema_mode": "overwrite"})
+    def late(changes: pa.Table) -> pa.Table:
+        raise AssertionError
+
+    definitions = check(asset("orders"), several, graph, observed, late, dg.AssetSpec("outside"))
+    assert isinstance(definitions, dg.Definitions)
+    assert definitions.resolve_assets_def("late") is not None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"partition_exprs": "day"}, "did you mean 'partition_expr'?"),
+        ({"delta/mod": "append"}, "did you mean 'delta/mode'?"),
+        ({"mode": "upsert"}, "takes one of append"),
+        ({"mode": "merge", "merge_predicate": "t.id = s.id", "sort_by": "id"}, "support sort_by"),
+        ({"mode": "merge"}, "predicate"),
+    ],
+)
+def test_metadata_that_make_no_sense_are_refused(metadata, message):
+    assert message in refused(asset("orders", metadata=metadata))
+
+
+def test_a_partitioned_asset_names_its_column():
+    colors = dg.StaticPartitionsDefinition(["red"])
+    assert "has no 'partition_expr'" in refused(asset("orders", partitions_def=colors))
+    two = dg.MultiPartitionsDefinition({"a": colors, "b": colors})
+    metadata = {"partition_expr": {"a": "x"}}
+    assert "no column for 'b'" in refused(asset("o", partitions_def=two, metadata=metadata))
+    check(asset("orders", partitions_def=colors, metadata={"partition_expr": "color"}))
+
+
+def test_metadata_of_inputs_are_checked():
+    @dg.asset(ins={"orders": dg.AssetIn("orders", metadata={"column": ["id"]})})
+    def report(orders: pa.Table) -> pa.Table:
+        raise AssertionError
+
+    assert "did you mean 'columns'?" in refused(asset("orders"), report)
+
+
+def test_two_assets_with_one_table_are_refused():
+    message = refused(asset("a", "raw", "orders"), asset("b", "raw", "orders"))
+    assert "the assets a/raw/orders and b/raw/orders have one table, raw/orders" in message
+    same = {"schema": "lake", "table_name": "t"}
+    assert "have one table" in refused(asset("x", metadata=same), asset("y", metadata=same))
+    shared = {**same, "shared_table": True}
+    assert "have one table" in refused(asset("x", metadata=shared), asset("y", metadata=same))
+    check(asset("x", metadata=shared), asset("y", metadata=shared))
+
+
+def test_other_roots_and_other_io_managers_are_other_places():
+    other = DeltaIOManager(root_uri="s3://other")
+    there = asset("b", "raw", "orders", io_manager_key="other")
+    check(asset("a", "raw", "orders"), there, other=other)
+    check(asset("a", "raw", "orders"), there, other=dg.mem_io_manager)
+    same = DeltaIOManager(root_uri=dg.EnvVar("LAKE_THAT_IS_NOT_SET"))
+    assert "have one table" in refused(asset("a", "raw", "orders"), there, other=same)
+
+
+def test_a_table_inside_another_is_refused():
+    inner = asset("items", metadata={"schema": "raw/orders"})
+    message = refused(asset("raw", "orders"), inner)
+    assert "the table of items lies inside the table of raw/orders" in message
+    assert "VACUUM" in message
+
+
+def test_assets_that_write_by_themselves_have_no_table_here():
+    @dg.asset(key=["a", "raw", "orders"])
+    def one() -> None:
+        raise AssertionError
+
+    @dg.asset(key=["b", "raw", "orders"])
+    def two() -> dg.MaterializeResult:
+        raise AssertionError
+
+    check(one, two, asset("c", "raw", "orders"))
+
+
+def test_incremental_and_sql_assets_are_refused_where_they_are_declared():
+    with pytest.raises(InvalidArgument, match="did you mean 'schema_mode'"):
+
+        @delta_change_feed_asset("orders", keys="id", metadata={"schema_modes": "merge"})
+        def late(changes: pa.Table) -> pa.Table:
+            raise AssertionError
+
+    with pytest.raises(InvalidArgument, match="did you mean 'mode'"):
+        delta_sql_asset("late", "SELECT 1 FROM {o}", {"o": "orders"}, metadata={"mod": "append"})
