@@ -49,7 +49,9 @@ def check_column_types(schema: StructType) -> None:
         if _holds_void(field.data_type):
             column = ".".join(path)
             raise InvalidArgument(
-                f"column {column} contains only nulls and has no type; give it a type",
+                f"column {column} of a new table contains only nulls and has no type; give it a "
+                "type: cast it in the data, or create the table with its columns before the first "
+                "write",
                 column=column,
             )
 
@@ -172,7 +174,7 @@ def check_column_names(
             raise InvalidArgument(f"there are two columns {column}", column=column)
         seen.add(folded)
         if not field.name:
-            raise InvalidArgument("a column has no name", column=column)
+            raise InvalidArgument("a column has no name: give it one", column=column)
         if mode == "none" and path not in old and not _UNMAPPED_NAME.fullmatch(field.name):
             raise InvalidArgument(
                 f"the column name {field.name!r} contains one of ' ,;{{}}()=', a tab or a newline; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from dagster_delta.engines import engine_for
 from dagster_delta.engines.arrow.engine import ArrowEngine
 from dagster_delta.engines.values.data_input import to_reader
-from dagster_delta.errors import InvalidArgument
+from dagster_delta.errors import DeltaError, InvalidArgument
 from dagster_delta.storage.memory_store import MemoryStore
 from dagster_delta.table.delta_table import DeltaTable
 
@@ -141,3 +142,86 @@ def test_polars_categories_are_texts(dtype: Any) -> None:
     table = DeltaTable("", store=MemoryStore(), must_exist=False)
     table.append(pl.DataFrame({"a": pl.Series(["y", None, "x"], dtype=dtype)}))
     assert table.snapshot().scan().to_arrow()["a"].to_pylist() == ["y", None, "x"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [
+        (lambda: pl.DataFrame({"v": pl.Series([object()], dtype=pl.Object)}), "column v.*objects"),
+        (lambda: pl.DataFrame({"v": pl.Series([1], dtype=pl.Int128)}), "in column v: cast it"),
+        (lambda: pl.Series("v", [1]), "to_frame"),
+        (lambda: pd.DataFrame({"v": [2**70]}), "too large"),
+        (lambda: pd.DataFrame({"v": [1, "x"]}), "column v.*values of one type"),
+        (
+            lambda: pd.DataFrame({"v": pd.period_range("2020", periods=1, freq="M")}),
+            "column v.*per",
+        ),
+        (
+            lambda: pd.DataFrame(
+                {"v": [dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]},
+                dtype=object,
+            ),
+            "column v mixes",
+        ),
+        (
+            lambda: pd.DataFrame(
+                {"v": [dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, 5)]}, dtype=object
+            ),
+            "column v mixes",
+        ),
+    ],
+)
+def test_values_without_a_faithful_arrow_form_are_refused(
+    frame: Callable[[], Any], problem: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        to_reader(frame())
+
+
+def test_a_struct_field_may_be_called_like_a_type_of_polars() -> None:
+    frame = pl.DataFrame({"v": [{"Object": 1, "Int128": 2}]})
+    assert to_reader(frame).read_all().to_pylist() == [{"v": {"Object": 1, "Int128": 2}}]
+
+
+def test_dates_of_pandas_with_gaps_are_dates() -> None:
+    frame = pd.DataFrame({"v": [dt.date(2020, 1, 1), None]})
+    assert to_reader(frame).schema.field("v").type == pa.date32()
+
+
+_BOOL8 = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, None], pa.int8()))
+
+
+@pytest.mark.parametrize(
+    ("values", "data_type", "stored"),
+    [
+        (_BOOL8, "boolean", [True, False, None]),
+        (pa.StructArray.from_arrays([_BOOL8], ["b"]), "struct<b:boolean>", [{"b": True}, {"b": False}, {"b": None}]),
+        (pa.array(["{}"], pa.json_()), "string", ["{}"]),
+        (pa.array([b"0123456789abcdef"], pa.uuid()), "binary", [b"0123456789abcdef"]),
+        (pa.ListArray.from_arrays([0, 1], pa.array(["x"]).dictionary_encode()), "array<string>", [["x"]]),
+        (pa.StructArray.from_arrays([pa.array(["x"]).dictionary_encode()], ["a"]), "struct<a:string>", [{"a": "x"}]),
+        (pa.array([[1]], pa.large_list_view(pa.int8())), "array<byte>", [[1]]),
+        (pa.array([2**32 - 1], pa.uint32()), "long", [2**32 - 1]),
+        (pa.array([2**64 - 1], pa.uint64()), "decimal(20,0)", [Decimal(2**64 - 1)]),
+    ],
+)  # fmt: skip
+def test_odd_arrow_types_are_stored_as_what_they_mean(
+    values: Any, data_type: str, stored: list[object]
+) -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    table.append(pa.table({"v": values}))
+    assert str(table.schema().field("v").data_type) == data_type
+    assert table.snapshot().scan().to_arrow()["v"].to_pylist() == stored
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [
+        pa.decimal256(50, 2), pa.duration("us"), pa.month_day_nano_interval(), pa.time64("us"), pa.null(),
+        pa.struct([]), pa.list_(pa.null()), pa.struct([("a", pa.null())]), pa.decimal128(5, -2),
+    ],
+)  # fmt: skip
+def test_types_that_no_column_has_are_refused_by_column(data_type: Any) -> None:
+    table = DeltaTable("", store=MemoryStore(), must_exist=False)
+    with pytest.raises(DeltaError, match=r"column v\b.*(cast|give)"):
+        table.append(pa.table({"v": pa.nulls(1, data_type)}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,10 +71,23 @@ def _from_stream(data: Any) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_stream(data)
     except pa.ArrowInvalid as error:
         kind = f"{type(data).__module__}.{type(data).__qualname__}"
+        if not hasattr(data, "columns"):
+            raise InvalidArgument(
+                f"the {kind} is a single column ({error}): make a frame of it, with to_frame() for "
+                "a series"
+            ) from error
         raise InvalidArgument(
-            f"the {kind} has a column of a type that Arrow does not have ({error}): cast it first; "
-            "the 128-bit integers of polars, for example, to Decimal(38, 0)"
+            f"the {kind} has a column of a type that Arrow does not have ({error})"
+            f"{_odd_columns(data)}: cast it first; the 128-bit integers of polars, for example, to "
+            "Decimal(38, 0)"
         ) from error
+
+
+def _odd_columns(data: Any) -> str:
+    """The columns of a polars frame that hold 128-bit integers, at any depth."""
+    types = getattr(data, "schema", {})
+    found = [str(name) for name in types if "Int128" in str(types[name])]
+    return f" in column {', '.join(found)}" if found else ""
 
 
 def _from_pandas(data: Any) -> Any:
@@ -89,12 +103,55 @@ def _from_pandas(data: Any) -> Any:
     frame = data.reset_index(level=named) if named else data
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
-    except (ValueError, TypeError, pa.ArrowException) as error:
-        raise InvalidArgument(f"the pandas frame has no Arrow form: {error}") from error
+    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+        problem = "; ".join(map(str, error.args)) if error.args else str(error)
+        raise InvalidArgument(
+            f"the pandas frame has no Arrow form: {problem}. Give every column a name of its own "
+            'and values of one type, as in frame.astype({"column": "string"})'
+        ) from error
+    for place, field in enumerate(table.schema):
+        _check_pandas_column(frame.iloc[:, place], field)
     return table.replace_schema_metadata(None).to_reader(max_chunksize=_CHUNK_ROWS)
 
 
+def _check_pandas_column(column: Any, field: pa.Field) -> None:
+    """Refuse values that Arrow takes for others: with and without a zone, moments beside dates."""
+    if isinstance(field.type, pa.BaseExtensionType):
+        if field.type.extension_name == "pandas.period":
+            raise InvalidArgument(
+                f"column {field.name} holds periods of pandas: convert it with dt.to_timestamp() "
+                "or to text",
+                column=field.name,
+            )
+        return
+    if column.dtype != object or not pa.types.is_temporal(field.type):
+        return
+    kinds = {
+        (isinstance(value, dt.datetime), getattr(value, "tzinfo", None) is None)
+        for value in column.dropna()
+    }
+    if len(kinds) > 1:
+        raise InvalidArgument(
+            f"column {field.name} mixes dates, times with a zone and times without one: convert it "
+            "with pandas.to_datetime(…, utc=True), or its dates apart from its times",
+            column=field.name,
+        )
+
+
+def _check_polars_types(schema: Any) -> None:
+    """Refuse Python objects, of which polars exports nothing but addresses."""
+    for name, data_type in schema.items():
+        if str(data_type) == "Object":
+            raise InvalidArgument(
+                f"column {name} holds Python objects, which have no Arrow form: convert them to "
+                "text or to another type of polars",
+                column=str(name),
+            )
+
+
 def _from_polars(data: Any) -> Any:
+    if hasattr(data, "collect_schema"):
+        _check_polars_types(data.collect_schema())
     if not hasattr(data, "collect_batches"):
         return None if hasattr(data, "__arrow_c_stream__") else _from_old_polars(data)
     schema = _from_stream(data.limit(0).collect()).schema

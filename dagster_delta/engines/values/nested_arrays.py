@@ -41,7 +41,9 @@ def is_list_like(data_type: Any) -> bool:
 def plain_type(data_type: Any) -> Any:
     """The type of the values once dictionaries, runs and extension types are taken off."""
     while True:
-        if isinstance(data_type, pa.BaseExtensionType):
+        if isinstance(data_type, pa.Bool8Type):
+            data_type = pa.bool_()
+        elif isinstance(data_type, pa.BaseExtensionType):
             data_type = data_type.storage_type
         elif pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type):
             data_type = data_type.value_type
@@ -52,7 +54,9 @@ def plain_type(data_type: Any) -> Any:
 def plain_array(array: Any) -> Any:
     """The array of `plain_type`: dictionaries decoded, runs expanded, extensions unwrapped."""
     while True:
-        if isinstance(array.type, pa.BaseExtensionType):
+        if isinstance(array.type, pa.Bool8Type):
+            array = array.storage.cast(pa.bool_())
+        elif isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
         elif pa.types.is_dictionary(array.type):
             array = _repeated(array.dictionary, array.indices)

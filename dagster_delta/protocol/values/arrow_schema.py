@@ -235,6 +235,8 @@ def _from_struct(arrow_type: Any, path: tuple[str, ...]) -> DataType:
 def _from_extension(arrow_type: Any, path: tuple[str, ...]) -> DataType:
     if arrow_type.extension_name in _VARIANT_EXTENSIONS:
         return PrimitiveType("variant")
+    if isinstance(arrow_type, pa.Bool8Type):
+        return PrimitiveType("boolean")
     return from_arrow_type(arrow_type.storage_type, path)
 
 

@@ -98,8 +98,8 @@ def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) ->
         CorruptLog: a commit is damaged.
         InvalidArgument: the limit is negative.
     """
-    if limit is not None and limit < 0:
-        raise InvalidArgument(f"A limit is a number of commits, not {limit}")
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise InvalidArgument(f"A limit is a number of commits, not {limit!r}")
     first = 0 if limit is None else max(0, snapshot.version + 1 - limit)
     properties = snapshot.configuration.properties
     has_own_times = snapshot.configuration.in_commit_timestamps_enabled
