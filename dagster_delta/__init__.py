@@ -252,9 +252,9 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
-        from dagster_delta.clash import missing_attribute
+        from dagster_delta.clash import missing_name
 
-        raise AttributeError(missing_attribute(name))
+        raise missing_name(name)
     value = getattr(importlib.import_module(f"dagster_delta.{home}"), name)
     # The next access finds it without coming here.
     globals()[name] = value

@@ -9,11 +9,12 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["OTHER_DISTRIBUTION", "clash_explanation", "missing_attribute"]
+__all__ = ["OTHER_DISTRIBUTION", "clash_explanation", "missing_name"]
 
 OTHER_DISTRIBUTION = "dagster-delta"
 OUR_DISTRIBUTION = "dagster-delta-protocol"
 
+_BUILT_IN = "none: pandas, polars, pyarrow and pyspark are built in"
 _A_CLAUSE = "the plain mapping of its fields"
 
 _REPLACEMENTS = {
@@ -28,15 +29,27 @@ _REPLACEMENTS = {
     "WhenNotMatchedInsert": _A_CLAUSE,
     "WhenNotMatchedInsertAll": _A_CLAUSE,
     "WriteMode": 'a plain string, as in mode="append"',
-    "DeltaLakePyarrowIOManager": "DeltaIOManager",
-    "DeltaLakePolarsIOManager": "DeltaIOManager",
+    "WriterEngine": "none: the type of the returned value selects the engine",
     "BaseDeltaLakeIOManager": "DeltaIOManager",
+    "DeltaLakeIOManager": "DeltaIOManager",
+    "DeltaLakePandasIOManager": 'DeltaIOManager(default_load_type="pandas")',
+    "DeltaLakePolarsIOManager": 'DeltaIOManager(default_load_type="polars")',
+    "DeltaLakePyarrowIOManager": 'DeltaIOManager(default_load_type="pyarrow")',
+    "PolarsDeltaIOManager": 'DeltaIOManager(default_load_type="polars")',
+    "DeltaWriteMode": 'a plain string, as in mode="append"',
+    "DeltaLakePandasTypeHandler": _BUILT_IN,
+    "DeltaLakePolarsTypeHandler": _BUILT_IN,
+    "DeltaLakePyArrowTypeHandler": _BUILT_IN,
+    "DeltalakeBaseArrowTypeHandler": _BUILT_IN,
+    "LazyPySparkResource": "SparkSessionResource",
+    "PySparkResource": "SparkSessionResource",
+    "write_deltalake": "DeltaTable(uri, must_exist=False).append(data) or overwrite(data)",
     "AzureConfig": "AzureStorageOptions",
     "GcsConfig": "GcsStorageOptions",
     "LocalConfig": "LocalStorageOptions",
     "S3Config": "S3StorageOptions",
 }
-"""Public name of the other project that this one does not have to what stands for it here."""
+"""What stands here for public names of the projects that users move over from."""
 
 
 @cache
@@ -54,14 +67,22 @@ def clash_explanation() -> str | None:
     )
 
 
-def missing_attribute(name: str) -> str:
-    """The message for a name that `dagster_delta` does not have."""
+def missing_name(name: str) -> AttributeError | ImportError:
+    """The error for a name that `dagster_delta` does not have.
+
+    Returns:
+        An ImportError for a name of a project that users move over from: of an AttributeError,
+        `from dagster_delta import …` would show nothing.
+    """
     message = f"module 'dagster_delta' has no attribute {name!r}"
     if name in _REPLACEMENTS:
         message += (
-            f"; its counterpart here is {_REPLACEMENTS[name]}. {name} belongs to the distribution "
-            f"{OTHER_DISTRIBUTION}, another project with the same import package; this is "
-            f"{OUR_DISTRIBUTION}"
+            f"; its counterpart here is {_REPLACEMENTS[name]}, see docs/migration.md. This is "
+            f"{OUR_DISTRIBUTION}; the distribution {OTHER_DISTRIBUTION} is another project with "
+            "the same import package"
         )
-    explanation = clash_explanation()
-    return f"{message}. Note that {explanation}" if explanation else message
+    if explanation := clash_explanation():
+        message += f". Note that {explanation}"
+    if name in _REPLACEMENTS:
+        return ImportError(message, name="dagster_delta")
+    return AttributeError(message)

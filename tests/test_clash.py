@@ -38,18 +38,30 @@ def test_both_installed_is_explained_with_the_way_out(installed):
     assert "pip uninstall dagster-delta dagster-delta-protocol" in explanation
 
 
-def test_a_name_of_the_other_project_says_whose_it_is_and_what_replaces_it(installed):
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("DeltaLakePyarrowIOManager", "DeltaIOManager"),
+        ("DeltaLakePandasIOManager", 'default_load_type="pandas"'),
+        ("PolarsDeltaIOManager", "DeltaIOManager"),
+        ("LocalConfig", "LocalStorageOptions"),
+        ("WriteMode", "a plain string"),
+        ("write_deltalake", "append"),
+    ],
+)
+def test_an_import_from_another_project_says_what_replaces_it(installed, name, ours):
     installed(None)
-    message = clash.missing_attribute("DeltaLakePyarrowIOManager")
-    assert "DeltaIOManager" in message
-    assert "belongs to the distribution dagster-delta" in message
+    with pytest.raises(ImportError, match="migration") as caught:
+        exec(f"from dagster_delta import {name}")
+    assert ours in str(caught.value)
 
 
 def test_any_other_missing_name_is_just_missing(installed):
     installed(None)
-    assert clash.missing_attribute("nope") == "module 'dagster_delta' has no attribute 'nope'"
+    assert str(clash.missing_name("nope")) == "module 'dagster_delta' has no attribute 'nope'"
+    assert isinstance(clash.missing_name("nope"), AttributeError)
 
 
 def test_a_missing_name_mentions_the_clash_where_there_is_one(installed):
     installed("0.5.9")
-    assert "is installed too" in clash.missing_attribute("nope")
+    assert "is installed too" in str(clash.missing_name("nope"))

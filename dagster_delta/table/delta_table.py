@@ -21,6 +21,7 @@ from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.column_change_methods import ColumnChangeMethods
 from dagster_delta.table.maintenance_methods import MaintenanceMethods
+from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.row_change_methods import RowChangeMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
 __all__ = ["CommitResult", "DeltaTable"]
 
 CreateMode = Literal["error", "ignore", "replace"]
+
+_WRITE_KEYWORDS = {
+    "predicate": "where, of overwrite()",
+    "mode": "append(…) or overwrite(…)",
+    "configuration": "properties",
+}
 
 
 class DeltaTable(
@@ -69,7 +76,20 @@ class DeltaTable(
         UnsupportedFeature, CatalogRequired: the table cannot be read by this library.
     """
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if hasattr(type(self), name):
+                # A property that failed for want of an attribute: its own error is the one to see.
+                return object.__getattribute__(self, name)
+            from dagster_delta.table.peer_names import missing_attribute
+
+            raise AttributeError(missing_attribute(name), name=name, obj=self)
+
     @classmethod
+    @renamed(
+        {"table_uri": "uri", "configuration": "properties", "partition_columns": "partition_by"}
+    )
     def create(
         cls,
         uri: str | os.PathLike[str],
@@ -236,6 +256,7 @@ class DeltaTable(
         )
         return ChangeDataFeed(end, start, columns, where)
 
+    @renamed(_WRITE_KEYWORDS)
     def append(
         self,
         data: object,
@@ -288,6 +309,7 @@ class DeltaTable(
         appended = append_rows(self._store, self._latest(), data, options, clock=now_ms)
         return self._settle(appended, engine, data)
 
+    @renamed(_WRITE_KEYWORDS)
     def overwrite(
         self,
         data: object,

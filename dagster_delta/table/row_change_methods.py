@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dagster_delta.clock import now_ms
+from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.table_handle import TableHandle
 from dagster_delta.table.write.transaction import AppTransaction, CommitResult
 
@@ -45,6 +46,7 @@ class RowChangeMethods(TableHandle):
                 return replace(result, compacted_version=compacted.versions[-1])
         return result
 
+    @renamed({"predicate": "where"})
     def delete(
         self,
         where: str | None = None,
@@ -99,6 +101,9 @@ class RowChangeMethods(TableHandle):
         )
         return self._settle(deleted, engine, None)
 
+    @renamed(
+        {"updates": "set", "new_values": "set, whose values are Spark SQL", "predicate": "where"}
+    )
     def update(
         self,
         set: Mapping[str, str],  # noqa: A002  as SQL calls it
@@ -147,6 +152,7 @@ class RowChangeMethods(TableHandle):
         )
         return self._settle(updated, engine, None)
 
+    @renamed({"predicate": "on", "merge_schema": 'schema_mode="merge"'})
     def merge(
         self,
         source: object,

@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Literal, Self
 
 from dagster_delta.engines.statements.merge_clauses import ClauseKind, ClauseText
+from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.write.transaction import CommitResult
 
 __all__ = ["MergeBuilder"]
+
+_CONDITION_KEYWORDS = {"predicate": "condition"}
+_UPDATE_KEYWORDS = {"updates": "set", "predicate": "condition"}
 
 
 class MergeBuilder:
@@ -25,6 +29,7 @@ class MergeBuilder:
         self._execute = execute
         self._clauses: list[ClauseText] = []
 
+    @renamed(_UPDATE_KEYWORDS)
     def when_matched_update(
         self,
         set: Mapping[str, str],  # noqa: A002  as SQL calls it
@@ -33,16 +38,19 @@ class MergeBuilder:
         """Give matched rows new values: Spark SQL by column, over both sides."""
         return self._add("matched", "update", condition, set)
 
+    @renamed(_CONDITION_KEYWORDS)
     def when_matched_update_all(self, condition: str | None = None) -> Self:
         """Give matched rows the values of the source, which has every column of the table; where
         the merge may change the schema, those that it has, and new ones are added to the table.
         """
         return self._add("matched", "update", condition)
 
+    @renamed(_CONDITION_KEYWORDS)
     def when_matched_delete(self, condition: str | None = None) -> Self:
         """Remove matched rows."""
         return self._add("matched", "delete", condition)
 
+    @renamed({"updates": "values", "predicate": "condition"})
     def when_not_matched_insert(
         self, values: Mapping[str, str], condition: str | None = None
     ) -> Self:
@@ -51,6 +59,7 @@ class MergeBuilder:
         """
         return self._add("not_matched", "insert", condition, values)
 
+    @renamed(_CONDITION_KEYWORDS)
     def when_not_matched_insert_all(self, condition: str | None = None) -> Self:
         """Insert rows of the source that match none: every column of the table but those that are
         filled; where the merge may change the schema, those that the source has, and new ones are
@@ -58,6 +67,7 @@ class MergeBuilder:
         """
         return self._add("not_matched", "insert", condition)
 
+    @renamed(_UPDATE_KEYWORDS)
     def when_not_matched_by_source_update(
         self,
         set: Mapping[str, str],  # noqa: A002  as SQL calls it
@@ -68,6 +78,7 @@ class MergeBuilder:
         """
         return self._add("not_matched_by_source", "update", condition, set)
 
+    @renamed(_CONDITION_KEYWORDS)
     def when_not_matched_by_source_delete(self, condition: str | None = None) -> Self:
         """Remove rows that no row of the source matches."""
         return self._add("not_matched_by_source", "delete", condition)

@@ -1,0 +1,94 @@
+"""What the `deltalake` package and delta-spark call things that have another name here: for errors
+alone, so that code that moves over says what to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import NoReturn, ParamSpec, TypeVar
+
+__all__ = ["missing_attribute", "renamed"]
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+_GUIDE = "see docs/migration.md"
+
+_OURS = {
+    "cleanup_metadata": "clean_log()",
+    "count": "snapshot().num_records",
+    "create_checkpoint": "checkpoint()",
+    "detail": "snapshot(), with its schema, metadata and protocol",
+    "file_uris": 'snapshot().files()["path"]',
+    "files": "snapshot().files()",
+    "get_add_actions": "snapshot().files()",
+    "is_deltatable": "DeltaTable.is_delta_table(uri)",
+    "load_as_version": "snapshot(version=…) or snapshot(timestamp=…)",
+    "load_cdf": "changes(starting_version=…)",
+    "load_version": "snapshot(version=…)",
+    "load_with_datetime": "snapshot(timestamp=…)",
+    "partitions": 'snapshot().files()["partition_values"]',
+    "restoreToTimestamp": "restore(timestamp=…)",
+    "restoreToVersion": "restore(version=…)",
+    "table_config": "metadata().configuration",
+    "table_uri": "uri",
+    "toDF": "snapshot().scan().to_spark(spark)",
+    "to_arrow": "snapshot().scan().to_arrow()",
+    "to_pandas": "snapshot().scan().to_pandas()",
+    "to_polars": "snapshot().scan().to_polars()",
+    "to_pyarrow_dataset": "snapshot().scan().to_batches()",
+    "to_pyarrow_table": "snapshot().scan().to_arrow()",
+    "update_incremental": "refresh()",
+    "write": "append() or overwrite()",
+}
+"""Attributes of their table handles, and what to write instead."""
+
+_OUR_KEYWORDS = {
+    "commit_properties": "commit_info",
+    "post_commithook_properties": "nothing: checkpoints and clean-ups follow the table properties",
+    "writer_properties": "the table property delta.parquet.compression.codec",
+}
+"""What to write instead of keywords that many calls of `deltalake` have."""
+
+
+def missing_attribute(name: str) -> str:
+    """The message for an attribute that a `DeltaTable` does not have."""
+    message = f"'DeltaTable' object has no attribute {name!r}"
+    ours = _OURS.get(name)
+    return message if ours is None else f"{message}: write {ours}; {_GUIDE}"
+
+
+def renamed(
+    keywords: Mapping[str, str], calls: Mapping[str, str] | None = None
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """A decorator: a call in the words of the `deltalake` package is a TypeError that names ours.
+
+    Args:
+        keywords: what to write, by the keyword of that package.
+        calls: what to write, by the name of a call that the method holds there.
+    """
+
+    def decorate(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        @wraps(method)
+        def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+            for name in kwargs:
+                ours = keywords.get(name) or _OUR_KEYWORDS.get(name)
+                if ours is not None:
+                    raise TypeError(
+                        f"{method.__name__}() has no parameter {name!r}: write {ours}; {_GUIDE}"
+                    )
+            return method(*args, **kwargs)
+
+        for name, ours in (calls or {}).items():
+            setattr(call, name, _refusing(f"{method.__name__}.{name}() is {ours} here"))
+        return call
+
+    return decorate
+
+
+def _refusing(message: str) -> Callable[..., NoReturn]:
+    def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+        raise TypeError(f"{message}; {_GUIDE}")
+
+    return refuse
