@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, ClassVar, get_args
+from enum import Enum
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -29,6 +30,8 @@ class KnownFieldsOnly(BaseModel):
 
     earlier_options: ClassVar[Mapping[str, str]] = {}
     """Option of an earlier integration to what to do instead."""
+    earlier_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    """By option, value of an earlier integration to what to do instead."""
     forgives_unset: ClassVar[bool] = False
     """Whether unknown fields that are None or false are left out."""
 
@@ -41,6 +44,7 @@ class KnownFieldsOnly(BaseModel):
             raise _unknown_field(type(self).__name__, name, known, self.earlier_options)
         for name, value in data.items():
             _check_kind(type(self), name, value)
+            _check_choice(type(self), name, value, self.earlier_values.get(name, {}))
         super().__init__(**data)
 
 
@@ -59,6 +63,29 @@ def _check_kind(owner: type[BaseModel], name: str, value: object) -> None:
         f"{name} of {owner.__name__} is a plain mapping, which does not say of what kind: pass one "
         f"of {classes} instead"
     )
+
+
+def _check_choice(
+    owner: type[BaseModel], name: str, value: object, earlier: Mapping[str, str]
+) -> None:
+    """Refuse a value that is none of those of a choice, in words that say what to do."""
+    field = owner.model_fields.get(name)
+    if field is None:
+        return
+    allowed = _choices(field.annotation)
+    text = value.value if isinstance(value, Enum) else value
+    # Expressions such as EnvVar are strings of a class of their own, for Dagster to resolve.
+    if not allowed or text in allowed or type(text) not in (str, int, float, bool, type(None)):
+        return
+    hint = f": {earlier[text]}" if isinstance(text, str) and text in earlier else ""
+    raise InvalidArgument(
+        f"{name} of {owner.__name__} is {text!r}, and takes one of {', '.join(allowed)}{hint}"
+    )
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    """The values of a Literal; none of another type."""
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def _unknown_field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,28 @@ def test_an_option_without_meaning_here_is_refused_with_what_to_do(owner, option
         owner(**required, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"mode": "create_or_replace"}, 'one of append, .* use overwrite with schema_mode="overwr'),
+        ({"mode": "upsert"}, "use merge with merge_config"),
+        ({"mode": None}, "mode of DeltaIOManager is None, and takes one of append, overwrite"),
+        ({"schema_mode": "evolve"}, "takes one of strict, widen, merge, overwrite"),
+        ({"default_load_type": "pl"}, "default_load_type is one of .*polars, .*not 'pl'"),
+    ],
+)
+def test_a_value_without_meaning_here_is_refused_with_what_to_do(options, advice):
+    with pytest.raises(InvalidArgument, match=advice):
+        DeltaIOManager(root_uri="lake", **options)
+
+
+def test_enumerations_of_the_other_projects_are_understood():
+    class WriteMode(StrEnum):
+        append = "append"
+
+    assert DeltaIOManager(root_uri="lake", mode=WriteMode.append).mode == "append"
+
+
 def test_options_that_nobody_set_are_no_error():
     unset: dict[str, Any] = {"bucket": None, "imdsv1_fallback": False}
     assert S3StorageOptions(**unset) == S3StorageOptions()
@@ -175,7 +198,7 @@ def test_properties_of_files_and_commits_that_mean_nothing_fail_the_write(lake, 
 
 @pytest.mark.parametrize("name", ["WriteMode", "SchemaMode", "ClientConfig", "WhenMatchedUpdate"])
 def test_a_class_of_the_other_project_says_what_stands_for_it(name):
-    assert f"{name!r}; its counterpart here is " in clash.missing_attribute(name)
+    assert f"{name!r}; its counterpart here is " in str(clash.missing_name(name))
 
 
 def test_every_option_that_is_refused_by_name_is_on_the_page():

@@ -28,6 +28,7 @@ from dagster_delta.orchestration.io.merge_config import (
 
 __all__ = [
     "ASSET_KEYS",
+    "EARLIER_MODES",
     "INPUT_KEYS",
     "NAMESPACE",
     "AssetOptions",
@@ -41,6 +42,15 @@ __all__ = [
 
 WriteMode = Literal["append", "overwrite", "merge", "error", "ignore"]
 SchemaMode = Literal["strict", "widen", "merge", "overwrite"]
+
+_REPLACED = 'use overwrite with schema_mode="overwrite", which gives the table the new schema too'
+EARLIER_MODES = {
+    "create_or_replace": _REPLACED,
+    "delete_insert": "use overwrite, which replaces the partitions of the run, or merge",
+    "replace": _REPLACED,
+    "upsert": "use merge with merge_config",
+}
+"""Modes of earlier integrations to what to do instead."""
 
 NAMESPACE = "delta/"
 DEFAULT_SCHEMA = "public"
@@ -392,8 +402,10 @@ class _Reader:
         key, value = self._options[option]
         parsed = kind.parse(value)
         if parsed is None:
+            hint = EARLIER_MODES.get(str(value)) if option == "mode" else None
             raise InvalidArgument(
                 f"{key!r} of {self._owner} is {value!r}, and takes {kind.expected}"
+                f"{'' if hint is None else f': {hint}'}"
             )
         return parsed
 

@@ -25,6 +25,7 @@ from dagster_delta.orchestration.column_change_switch import (
     NEW_TABLE_PROPERTIES,
 )
 from dagster_delta.orchestration.io.asset_options import (
+    EARLIER_MODES,
     AssetOptions,
     InputOptions,
     SchemaMode,
@@ -56,6 +57,7 @@ from dagster_delta.orchestration.io.run_facts import (
 from dagster_delta.orchestration.io.type_handlers import (
     TableInput,
     TypeHandler,
+    handler_named,
     rows_to_write,
     takes_none,
     type_handler_of,
@@ -117,6 +119,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         "parquet_read_options": "leave it out, inputs name their columns and a where filter",
         "table_configuration": "it is table_config here, and table_configuration on an asset",
     }
+    earlier_values: ClassVar[Mapping[str, Mapping[str, str]]] = {"mode": EARLIER_MODES}
 
     root_uri: str = Field(description="Location under which the tables are stored.")
     schema_: str | None = Field(
@@ -173,6 +176,12 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         "resource with a spark_session, such as those of dagster-pyspark. Default: the session of "
         "this process, or a new local one.",
     )
+
+    def __init__(self, **data: Any) -> None:
+        # Fails where it is written, and not at the first input without an annotation.
+        if type(default := data.get("default_load_type")) is str:
+            handler_named(default, with_table_types(type(self).type_handlers()))
+        super().__init__(**data)
 
     def handle_output(self, context: OutputContext, obj: Any) -> None:
         """Write the value as one commit.

@@ -27,6 +27,7 @@ __all__ = [
     "TableInput",
     "TypeHandler",
     "annotation_of",
+    "handler_named",
     "rows_to_write",
     "takes_none",
     "type_handler_of",
@@ -174,7 +175,7 @@ def type_handler_of(
                 f"{_annotations(handlers)}, or set default_load_type on the DeltaIOManager to one "
                 f"of {', '.join(_names(handlers))}"
             )
-        return _handler_named(default, handlers)
+        return handler_named(default, handlers)
     wanted = without_none(annotation)
     for handler in handlers:
         if any(_is_type(wanted, supported) for supported in handler.supported_types):
@@ -250,7 +251,12 @@ def without_none(annotation: Any) -> Any:
     return annotation
 
 
-def _handler_named(name: str, handlers: Sequence[TypeHandler[Any]]) -> TypeHandler[Any]:
+def handler_named(name: str, handlers: Sequence[TypeHandler[Any]]) -> TypeHandler[Any]:
+    """The handler that `default_load_type` calls by a name.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
     for handler in handlers:
         if handler.name == name:
             return handler
