@@ -56,13 +56,22 @@ class SchemaChangeMethods(TableHandle):
         enable_features: bool = False,
         existing_rows: ExistingRows = "rewrite",
         engine: EngineName | None = None,
+        batch_bytes: int | None = None,
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> SchemaChangeResult:
-        """Run an `ALTER TABLE` statement as one commit.
+        """Run an `ALTER TABLE` statement: as one commit, or as the online change of a column.
 
         The spellings of Spark, Delta, DuckDB, DuckLake, MySQL and TiDB are understood; see
         `dagster_delta.evolution.alter.statement`.
+
+        `MODIFY`, `CHANGE` and `ALTER … TYPE` widen a type in the log alone. To any other atomic
+        type, or with `USING`, they run the online change of `change_column`, where the switches of
+        that are on: its last commit brings all that the statement says of the column, its name,
+        NOT NULL, default, comment and place. Other actions are commits of their own, those before
+        the change before it and those after it after it. Everything is planned before the first
+        commit. An action that fails leaves those before it done, and the message names them; an
+        online change that fails is rolled back.
 
         Args:
             statement: `ALTER TABLE t ADD COLUMN c INT DEFAULT 0`; `ALTER TABLE t` may be left out,
@@ -80,10 +89,16 @@ class SchemaChangeMethods(TableHandle):
                 Delta.
             engine: what reads and writes existing rows, where that is needed: `arrow` (the default)
                 or `spark`.
+            batch_bytes: size of the data files that an online change rewrites in one commit; 1 GiB.
             commit_info: recorded in the commitInfo beside ours.
             on_progress: told how many files are written again, and how many have to be.
 
+        Returns:
+            What the last commit did. The metrics of an online change are those of
+            `change_column`.
+
         Raises:
+            ColumnChangeFailed: values cannot be converted to the new type of a column.
             InvalidArgument: the statement does not parse (the message marks the place) or makes no
                 sense here.
             SchemaChangeRefused: something depends on a column, a type is not wider, or a feature
@@ -97,16 +112,24 @@ class SchemaChangeMethods(TableHandle):
                 landed. Called again, a change goes on with the files it has written already.
         """
         from dagster_delta.evolution.alter.statement import parse_alter
+        from dagster_delta.table.schema.alter_statement import alter_table
+        from dagster_delta.table.schema.schema_change_operation import SchemaChangeOptions
 
-        return self._change_schema(
-            parse_alter(statement),
-            dry_run=dry_run,
-            enable_features=enable_features,
-            existing_rows=existing_rows,
-            engine=engine,
-            commit_info=commit_info,
-            on_progress=on_progress,
+        options = SchemaChangeOptions(
+            existing_rows,
+            enable_features,
+            engine,
+            dry_run,
+            commit_info,
+            on_progress,
+            self._allow_column_changes,
+            batch_bytes,
         )
+        result = alter_table(
+            self._store, self._existing(), parse_alter(statement), options, clock=now_ms
+        )
+        self._adopt(result)
+        return result
 
     def add_column(
         self,

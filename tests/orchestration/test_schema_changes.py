@@ -194,6 +194,44 @@ def test_a_column_changes_its_type_and_the_run_tells_every_commit(filled: Lake) 
     assert table_of(filled).snapshot().scan().to_arrow()["price"].to_pylist() == [10, 20]
 
 
+@pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_statement_changes_a_column_online_and_the_run_tells_what_it_did(
+    filled: Lake, engine: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    statement = "ADD COLUMN note STRING, CHANGE COLUMN price cost INT COMMENT 'EUR' FIRST"
+    config = {"statement": statement, "enable_features": True, "engine": engine, "batch_bytes": 1}
+    version = table_of(filled).version()
+    planned = told(run(filled, config))["delta/schema_change"]
+    assert "### Part 2: an online change" in planned
+    assert "2 rows in 1 files" in planned
+    assert "| `by_price` | price |" in planned
+    assert table_of(filled).version() == version
+    metadata = told(run(filled, {**config, "dry_run": False}))
+    assert metadata["delta/rows_converted"] == 2
+    assert metadata["delta/batches"] == 1
+    assert "1 of 1 files rewritten" in capfd.readouterr().err
+    rows = table_of(filled).snapshot().scan().to_arrow().to_pylist()
+    assert rows[0] == {"cost": 10, "id": 1, "note": None}
+    (seen,) = observed(filled)
+    names = [each.name for each in seen["dagster/column_schema"].columns]
+    assert names == ["cost", "id", "note"]
+
+
+def test_a_statement_names_the_switches_as_the_launchpad_and_the_resource_show_them(
+    filled: Lake,
+) -> None:
+    config = {"statement": "MODIFY COLUMN price INT"}
+    planned = told(run(filled, config, switch=False))["delta/schema_change"]
+    refused = refusal(filled, {**config, "dry_run": False}, switch=False)
+    for text in (planned, refused):
+        assert "set enable_column_change to true on the resource that opens the table" in text
+        assert "dagsterDelta.enableColumnChange = true" in text
+        assert "set enable_features: true" in text
+        assert "enable_features=True" not in text
+    run(filled, {**config, "dry_run": False, "enable_features": True})
+    assert table_of(filled).snapshot().scan().to_arrow()["price"].to_pylist() == [10, 20]
+
+
 def test_a_run_that_dies_is_resumed_or_cancelled_by_another(
     filled: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

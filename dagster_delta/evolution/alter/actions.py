@@ -74,10 +74,12 @@ class RenameColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChangeType:
-    """A wider type for a column, field, array element, map key or map value."""
+    """Another type for a column, field, array element, map key or map value."""
 
     path: ColumnPath
     data_type: DataType
+    using: str | None = None
+    """Spark SQL over the row for the new value; None: the value itself, converted."""
 
 
 @dataclass(frozen=True, slots=True)

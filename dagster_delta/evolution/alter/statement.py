@@ -8,7 +8,7 @@
     DROP {CONSTRAINT | CHECK} [IF EXISTS] name
     DROP FEATURE name [TRUNCATE HISTORY]
     RENAME [COLUMN] path TO name
-    {ALTER | CHANGE} [COLUMN] path {[[SET] DATA] TYPE type | SET TYPE type | SET NOT NULL |
+    {ALTER | CHANGE} [COLUMN] path {[SET [DATA]] TYPE type [USING expression] | SET NOT NULL |
         DROP NOT NULL | SET DEFAULT expression | DROP DEFAULT | COMMENT text | FIRST | AFTER name}
     CHANGE [COLUMN] path name type [property …]
     MODIFY [COLUMN] path type [property …]
@@ -51,7 +51,6 @@ from dagster_delta.evolution.alter.actions import (
 from dagster_delta.evolution.alter.cursor import StatementCursor
 from dagster_delta.evolution.alter.type_spelling import read_type
 from dagster_delta.evolution.column_paths import ColumnPath
-from dagster_delta.protocol.schema import DataType
 
 __all__ = ["parse_alter"]
 
@@ -191,7 +190,8 @@ def _properties(cursor: StatementCursor) -> _Properties:
         elif cursor.take_word("NULL"):
             found.nullable = True
         elif cursor.take_word("DEFAULT"):
-            found.default = cursor.span(*_DEFINITION_WORDS) if not _null(cursor) else "NULL"
+            stops = (*_DEFINITION_WORDS, *_REFUSED_PROPERTIES)
+            found.default = "NULL" if _null(cursor) else cursor.span(*stops)
         elif cursor.take_word("COMMENT"):
             found.comment = cursor.string("the comment")
         elif cursor.is_word("FIRST", "AFTER"):
@@ -199,7 +199,36 @@ def _properties(cursor: StatementCursor) -> _Properties:
         elif cursor.is_word("GENERATED"):
             cursor.fail("a column can only be generated from the creation of its table on")
         else:
+            _refuse_other_properties(cursor)
             return found
+
+
+def _refuse_other_properties(cursor: StatementCursor) -> None:
+    """Refuse by name what MySQL and TiDB let a definition say and Delta tables do not have."""
+    reason = _REFUSED_PROPERTIES.get(cursor.token.text.upper())
+    if cursor.token.kind == "word" and reason is not None:
+        cursor.fail(f"{cursor.token.text.upper()} cannot be set: {reason}")
+
+
+_REFUSED_PROPERTIES = {
+    "AUTO_INCREMENT": "only a new table can have a column that numbers its rows",
+    "AUTO_RANDOM": "only a new table can have a column that numbers its rows",
+    "SERIAL": "only a new table can have a column that numbers its rows",
+    "PRIMARY": _ELSEWHERE["PRIMARY"],
+    "UNIQUE": _ELSEWHERE["UNIQUE"],
+    "KEY": _ELSEWHERE["KEY"],
+    "REFERENCES": _ELSEWHERE["FOREIGN"],
+    "ON": "Delta tables set no value when a row is updated",
+    "CHARACTER": "text is always UTF-8",
+    "CHARSET": "text is always UTF-8",
+    "COLLATE": "collations are not written; compare upper(…) or lower(…)",
+    "CHECK": "a check has a name here; add it by ADD CONSTRAINT name CHECK (…)",
+    "CONSTRAINT": "add it by ADD CONSTRAINT name CHECK (…)",
+    "COLUMN_FORMAT": "data files are Parquet",
+    "STORAGE": "data files are Parquet",
+    "AS": "a column can only be generated from the creation of its table on",
+    "USING": "a definition takes no expression; write ALTER COLUMN … TYPE … USING …",
+}
 
 
 def _null(cursor: StatementCursor) -> bool:
@@ -278,13 +307,18 @@ def _after_rename(cursor: StatementCursor) -> _Read:
 def _renamed(cursor: StatementCursor) -> Iterator[SchemaAction]:
     path = cursor.path()
     cursor.expect("TO")
+    yield RenameColumn(path, _name_beside(cursor, path, "the new name"))
+
+
+def _name_beside(cursor: StatementCursor, path: ColumnPath, what: str) -> str:
+    """Take another name in the struct of a column, spelled alone or as a path."""
     token = cursor.token
-    target = cursor.path("the new name")
+    target = cursor.path(what)
     if len(target) > 1 and [each.casefold() for each in target[:-1]] != [
         each.casefold() for each in path[:-1]
     ]:
         cursor.fail("a column stays in its struct: the new name is a single one", at=token)
-    yield RenameColumn(path, target[-1])
+    return target[-1]
 
 
 # ALTER, CHANGE, MODIFY
@@ -302,14 +336,14 @@ def _alteration(cursor: StatementCursor, path: ColumnPath) -> SchemaAction:
             return SetDefault(path, cursor.span())
         cursor.take_word("DATA")
         cursor.expect("TYPE")
-        return ChangeType(path, _new_type(cursor))
+        return _changed_type(cursor, path)
     if cursor.take_word("DROP"):
         if cursor.take_words("NOT", "NULL"):
             return DropNotNull(path)
         cursor.expect("DEFAULT")
         return DropDefault(path)
     if cursor.take_word("TYPE"):
-        return ChangeType(path, _new_type(cursor))
+        return _changed_type(cursor, path)
     if cursor.take_word("COMMENT"):
         return SetComment(path, cursor.string("the comment"))
     if cursor.is_word("FIRST", "AFTER"):
@@ -317,34 +351,36 @@ def _alteration(cursor: StatementCursor, path: ColumnPath) -> SchemaAction:
     return cursor.fail("expected TYPE, SET, DROP, COMMENT, FIRST or AFTER")
 
 
-def _new_type(cursor: StatementCursor) -> DataType:
+def _changed_type(cursor: StatementCursor, path: ColumnPath) -> ChangeType:
     data_type = read_type(cursor)
-    if cursor.is_word("USING"):
-        cursor.fail(
-            "types are widened, which takes no expression; change_column converts by one, given as "
-            "its `cast`"
-        )
-    return data_type
+    return ChangeType(path, data_type, cursor.span() if cursor.take_word("USING") else None)
 
 
 def _changed(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    _refuse_if_exists(cursor)
     path = cursor.path()
     if cursor.is_word("TYPE", "SET", "DROP", "COMMENT", "FIRST", "AFTER"):
         yield _alteration(cursor, path)
         return
-    new_name = cursor.path("the name of the column after the change")[-1]
+    new_name = _name_beside(cursor, path, "the name of the column after the change")
     yield from _redefined(cursor, path)
     if new_name != path[-1]:
         yield RenameColumn(path, new_name)
 
 
 def _modified(cursor: StatementCursor) -> Iterator[SchemaAction]:
+    _refuse_if_exists(cursor)
     yield from _redefined(cursor, cursor.path())
+
+
+def _refuse_if_exists(cursor: StatementCursor) -> None:
+    if cursor.is_word("IF") and cursor.peek().is_word("EXISTS"):
+        cursor.fail("a column that is changed has to be there: leave IF EXISTS out")
 
 
 def _redefined(cursor: StatementCursor, path: ColumnPath) -> Iterator[SchemaAction]:
     """A column with its type and properties spelled out anew."""
-    yield ChangeType(path, _new_type(cursor))
+    yield ChangeType(path, read_type(cursor))
     given = _properties(cursor)
     if given.nullable is not None:
         yield DropNotNull(path) if given.nullable else SetNotNull(path)

@@ -14,7 +14,7 @@ from dagster_delta.evolution.plan_report import (
 )
 from dagster_delta.evolution.properties.required_protocol import new_features
 from dagster_delta.evolution.schema_history import compare_schemas
-from dagster_delta.protocol.features.column_change import ColumnChange, OnError
+from dagster_delta.protocol.features.column_change import ColumnChange, OnError, Position
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.schema import DataType
 from dagster_delta.sql.casts import cast_depends_on_time_zone
@@ -36,8 +36,8 @@ class ColumnChangeRequest:
     on_error: OnError = "abort"
     nullable: bool | None = None
     """Whether the changed column takes nulls; None: as it does now."""
-    position: str | None = None
-    """`FIRST`, or the name of the column to stand behind; None: where it is."""
+    position: str | Position | None = None
+    """`FIRST`, the name of the column to stand behind, or a `Position`; None: where it is."""
     enable_features: bool = False
     """Whether the table may be given what it lacks for this."""
     is_allowed: bool = True

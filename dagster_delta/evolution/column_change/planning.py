@@ -188,8 +188,9 @@ def _check_request(request: ColumnChangeRequest, place: Place, schema: StructTyp
             "change the type; move the field in a statement of its own",
             column=column,
         )
-    if request.position is not None and request.position.upper() != _FIRST:
-        neighbour = schema.field(request.position)
+    position = _position(request.position)
+    if position is not None and position.after is not None:
+        neighbour = schema.field(position.after)
         if neighbour.name == place.path[0]:
             raise InvalidArgument(f"column {column} cannot be placed after itself", column=column)
     keeps_not_null = request.nullable is None and not _takes_null(schema, place.path)
@@ -404,10 +405,10 @@ def _leads_into_key(schema: StructType, path: ColumnPath) -> bool:
     )
 
 
-def _position(text: str | None) -> Position | None:
-    if text is None:
-        return None
-    return Position() if text.upper() == _FIRST else Position(text)
+def _position(position: str | Position | None) -> Position | None:
+    if isinstance(position, str):
+        return Position() if position.upper() == _FIRST else Position(position)
+    return position
 
 
 def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator[tuple[str, str]]:

@@ -25,9 +25,10 @@ from dagster_delta.protocol.schema import StructType
 
 __all__ = ["PlannedStep", "SchemaDraft", "StepEffect"]
 
-StepEffect = Literal["nothing", "metadata", "validates", "rewrites"]
+StepEffect = Literal["nothing", "metadata", "validates", "rewrites", "converts"]
 """What a step asks of the data: nothing changes at all; the log alone changes; existing rows are
-read to see whether they fit; existing files are written again."""
+read to see whether they fit; existing files are written again, in the commit of the change; or they
+are written again in batches, by the online change of a column."""
 
 
 @dataclass(frozen=True, slots=True)

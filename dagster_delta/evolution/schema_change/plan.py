@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dagster_delta.engines.plans import Constraint
 from dagster_delta.evolution.column_paths import ColumnPath
@@ -23,6 +23,9 @@ from dagster_delta.evolution.schema_change.draft import PlannedStep
 from dagster_delta.evolution.schema_history import SchemaChanges, compare_schemas
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 
+if TYPE_CHECKING:
+    from dagster_delta.evolution.column_change.plan import ColumnChangePlan
+
 __all__ = ["ExistingRows", "SchemaChangePlan"]
 
 _EFFECTS = {
@@ -30,6 +33,7 @@ _EFFECTS = {
     "metadata": "metadata only",
     "validates": "metadata only, after existing rows are validated",
     "rewrites": "existing files are rewritten",
+    "converts": "existing files are rewritten online, in batches",
 }
 
 ExistingRows = Literal["rewrite", "lazy", "null"]
@@ -65,6 +69,9 @@ class SchemaChangePlan:
     """Size of those files in bytes."""
     missing_switches: tuple[MissingSwitch, ...] = ()
     """What has to be turned on before the change is made; a dry run alone plans without it."""
+    stages: tuple[SchemaChangePlan | ColumnChangePlan, ...] = ()
+    """The parts of a statement that changes a column online, in their order: each online change by
+    itself, and what stands between two of them as one commit. Empty if all is one commit."""
 
     @property
     def new_features(self) -> tuple[str, ...]:
@@ -79,6 +86,8 @@ class SchemaChangePlan:
     @property
     def rewrites_data(self) -> bool:
         """Whether existing data files have to be written again."""
+        if self.stages:
+            return any(step.effect in ("rewrites", "converts") for step in self.steps)
         return bool(self.fills) or self.materializes_defaults or self.frees_files_of_feature
 
     @property
@@ -105,6 +114,9 @@ def _lines(plan: SchemaChangePlan) -> Iterator[str]:
     for each in plan.steps:
         yield f"| {table_cell(each.what)} | {_EFFECTS[each.effect]} |"
     yield ""
+    if plan.stages:
+        yield from _stage_lines(plan.stages)
+        return
     if not plan.changes_anything:
         yield "No change is needed: there is nothing to commit."
         return
@@ -118,6 +130,19 @@ def _lines(plan: SchemaChangePlan) -> Iterator[str]:
         yield "```diff"
         yield from changes.lines
         yield "```"
+
+
+def _stage_lines(stages: tuple[SchemaChangePlan | ColumnChangePlan, ...]) -> Iterator[str]:
+    if len(stages) > 1:
+        yield (
+            f"**{len(stages)} parts, one after the other**: what is done when a later part fails "
+            "stays done."
+        )
+    for number, stage in enumerate(stages, 1):
+        if len(stages) > 1:
+            how = "one commit" if isinstance(stage, SchemaChangePlan) else "an online change"
+            yield from ("", f"### Part {number}: {how}", "")
+        yield stage.to_markdown().rstrip("\n")
 
 
 def _cost(plan: SchemaChangePlan) -> str:

@@ -17,7 +17,8 @@ class SchemaChangeKind(Enum):
     """The kind of change that a run of a schema change job makes."""
 
     ALTER = "alter"
-    """What `statement` says, in one commit."""
+    """What `statement` says, in one commit; MODIFY, CHANGE and ALTER … TYPE to a type that is not
+    wider as an online change of the column, under the switches of CHANGE_COLUMN."""
     CHANGE_COLUMN = "change_column"
     """Another type for `column`, online: any type, in batches, while others read and write. Only
     where `enable_column_change` of the resource is on, and the table's property too."""
@@ -52,7 +53,8 @@ class DeltaSchemaChangeConfig(KnownFieldsOnly, Config):
         default="",
         description="For ALTER: an ALTER TABLE statement in the syntax of Spark, DuckDB or "
         "MySQL; `ALTER TABLE t` may be omitted. Several actions, separated by commas, are one "
-        "commit.",
+        "commit. MODIFY, CHANGE and ALTER … TYPE to a type that is not wider run online, in the "
+        "order of the statement.",
     )
     existing_rows: Literal["rewrite", "lazy", "null"] = Field(
         default="rewrite",

@@ -100,6 +100,7 @@ def _alter(
         enable_features=config.enable_features,
         existing_rows=config.existing_rows,
         engine=config.engine,
+        batch_bytes=config.batch_bytes,
         commit_info=info,
         on_progress=_rewrite_teller(log),
     )
@@ -111,7 +112,7 @@ def _alter(
         log.info(f"version {result.version}: {config.statement}")
     changes = result.plan.schema_changes
     columns = dict.fromkeys(path[0] for path in (*changes.dropped, *changes.changed))
-    return ChangeReport(result.to_markdown(), tuple(columns), config.dry_run)
+    return ChangeReport(result.to_markdown(), tuple(columns), config.dry_run, result.metrics)
 
 
 def _rewrite_teller(log: Log) -> Callable[[int, int], None]:

@@ -107,8 +107,15 @@ def plan_for(
     Raises:
         As `plan_column_change` does.
     """
+    batch_bytes = BATCH_BYTES if batch_bytes is None else batch_bytes
+    _check_batch_bytes(batch_bytes)
     plan = _plan(configuration or snapshot.configuration, request, dry_run=dry_run)
-    return replace(plan, cost=_cost(snapshot, batch_bytes or BATCH_BYTES))
+    return replace(plan, cost=_cost(snapshot, batch_bytes))
+
+
+def _check_batch_bytes(batch_bytes: int) -> None:
+    if batch_bytes <= 0:
+        raise InvalidArgument(f"batch_bytes is a positive number of bytes, not {batch_bytes!r}")
 
 
 def _plan(
@@ -182,8 +189,7 @@ class ColumnChangeJob:
         number, of = worker
         if not 0 <= number < of:
             raise InvalidArgument(f"worker is a number and how many there are, not {worker!r}")
-        if batch_bytes <= 0:
-            raise InvalidArgument(f"batch_bytes is a positive number of bytes, not {batch_bytes!r}")
+        _check_batch_bytes(batch_bytes)
         self._store = store
         self._engine = engine
         self._clock = clock

@@ -53,9 +53,15 @@ from dagster_delta.table.write.transaction import CommitResult, Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.clock import Clock
+    from dagster_delta.protocol.features.table_configuration import TableConfiguration
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["SchemaChangeOptions", "SchemaChangeResult", "change_schema"]
+__all__ = [
+    "SchemaChangeOptions",
+    "SchemaChangeResult",
+    "change_schema",
+    "plan_schema_change",
+]
 
 _MAX_ATTEMPTS = 10
 """A change that meets another writer's commit is planned again this often."""
@@ -85,6 +91,10 @@ class SchemaChangeOptions:
     dry_run: bool = False
     commit_info: Mapping[str, object] | None = None
     on_progress: Callable[[int, int], None] | None = None
+    allow_column_changes: bool = True
+    """Whether whoever opened the table lets columns be changed online."""
+    batch_bytes: int | None = None
+    """Size of the data files that an online change rewrites in one commit; None: 1 GiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,17 +140,54 @@ def change_schema(
     """
     if len(actions) == 1 and isinstance(actions[0], DropFeature):
         return _drop_feature(store, snapshot, actions[0], options, clock)
-    engine = engine_for(None, options.engine)
-    files = ExistingFiles(engine, options.on_progress)
-    change = _SchemaChange(store, actions, options, clock, RowValidation(engine), files)
+    change = _schema_change(store, actions, options, clock)
     try:
         return change.run(snapshot)
     except (StorageFailure, CommitStateUnknown):
         # A retry may succeed, and continues with the files that are written.
         raise
     except DeltaError:
-        files.forget()
+        change.files.forget()
         raise
+
+
+def plan_schema_change(
+    store: ObjectStore,
+    snapshot: Snapshot,
+    actions: Sequence[SchemaAction],
+    options: SchemaChangeOptions,
+    *,
+    clock: Clock,
+    configuration: TableConfiguration,
+    domains: Mapping[str, str],
+) -> SchemaChangePlan:
+    """What a change would do to a table that others of the same statement change before it.
+
+    Args:
+        store: store of the table.
+        snapshot: the latest one, with the files that there are.
+        actions: at least one.
+        options: of the caller.
+        clock: milliseconds since the epoch.
+        configuration: protocol and metadata by then.
+        domains: configuration of the metadata domains by then, by name.
+
+    Raises:
+        SchemaChangeRefused, SchemaMismatch, InvalidArgument: the change makes no sense then.
+    """
+    change = _schema_change(store, actions, options, clock)
+    return change.plan(snapshot, configuration, domains)
+
+
+def _schema_change(
+    store: ObjectStore,
+    actions: Sequence[SchemaAction],
+    options: SchemaChangeOptions,
+    clock: Clock,
+) -> _SchemaChange:
+    engine = engine_for(None, options.engine)
+    files = ExistingFiles(engine, options.on_progress)
+    return _SchemaChange(store, actions, options, clock, RowValidation(engine), files)
 
 
 def _drop_feature(
@@ -202,7 +249,12 @@ class _SchemaChange:
         """Plan and commit until no other writer comes in between."""
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             transaction = Transaction(self.store, snapshot, clock=self.clock)
-            plan = self._plan(snapshot)
+            domains = snapshot.domain_metadata()
+            plan = self.plan(
+                snapshot,
+                snapshot.configuration,
+                {name: domain.configuration for name, domain in domains.items()},
+            )
             if self.options.dry_run or not plan.changes_anything:
                 return SchemaChangeResult(snapshot.version, {}, snapshot, skipped=True, plan=plan)
             outcome = self._try(transaction, snapshot, plan)
@@ -216,18 +268,21 @@ class _SchemaChange:
             snapshot = snapshot.update()
         raise AssertionError("unreachable")
 
-    def _plan(self, snapshot: Snapshot) -> SchemaChangePlan:
-        configuration = snapshot.configuration
+    def plan(
+        self,
+        snapshot: Snapshot,
+        configuration: TableConfiguration,
+        domains: Mapping[str, str],
+    ) -> SchemaChangePlan:
+        """What the actions do under a configuration, to the files of a snapshot."""
         plan = plan_schema_changes(
             configuration,
             self.actions,
-            new_name=_derived_names(snapshot),
+            new_name=_derived_names(configuration),
             existing_rows=self.options.existing_rows,
             enable_features=self.options.enable_features,
             dry_run=self.options.dry_run,
-            domains={
-                name: domain.configuration for name, domain in snapshot.domain_metadata().items()
-            },
+            domains=domains,
             table_version=snapshot.version + 1,
             has_rows=snapshot.num_files > 0,
             moment=dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC),
@@ -306,14 +361,14 @@ def _operation(actions: Sequence[SchemaAction]) -> str:
     return names.pop() if len(names) == 1 else "ALTER TABLE"
 
 
-def _derived_names(snapshot: Snapshot) -> Callable[[], str]:
+def _derived_names(configuration: TableConfiguration) -> Callable[[], str]:
     """Makes physical names that follow from the table and its largest column id.
 
     Ids are never used again, so that the names are no other column's; and the same change planned
     again has the same names, which lets it find the files it has written.
     """
-    metadata = snapshot.metadata
-    start = snapshot.configuration.properties.column_mapping_max_column_id
+    metadata = configuration.metadata
+    start = configuration.properties.column_mapping_max_column_id
     count = 0
 
     def next_name() -> str:

@@ -1,0 +1,111 @@
+"""Which actions of an ALTER TABLE statement make one online change of a column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dagster_delta.evolution.alter.actions import (
+    ChangeType,
+    DropDefault,
+    DropNotNull,
+    MoveColumn,
+    RenameColumn,
+    SchemaAction,
+    SetComment,
+    SetDefault,
+    SetNotNull,
+)
+from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
+from dagster_delta.evolution.column_paths import ColumnPath, find_place
+from dagster_delta.protocol.features.column_change import Position
+from dagster_delta.protocol.features.column_values import DEFAULT_KEY
+from dagster_delta.protocol.features.type_widening import is_widening
+from dagster_delta.protocol.schema import StructType
+from dagster_delta.sql.types import is_primitive
+
+__all__ = ["is_online", "online_request"]
+
+
+def is_online(schema: StructType, action: SchemaAction) -> bool:
+    """Whether an action takes an online change: a type that is not wider, or an expression.
+
+    Args:
+        schema: logical schema that the action is applied to.
+        action: any.
+
+    Raises:
+        SchemaMismatch: the column of a change of type is not there.
+    """
+    if not isinstance(action, ChangeType):
+        return False
+    place = find_place(schema, action.path)
+    old, new = place.data_type, action.data_type
+    if action.using is not None:
+        return True
+    if old == new or "key" in place.steps:
+        return False
+    return is_primitive(old) and is_primitive(new) and not is_widening(old, new)
+
+
+def online_request(actions: Sequence[SchemaAction]) -> tuple[ColumnChangeRequest, int]:
+    """The change that the first action asks for, and how many actions it covers.
+
+    What follows it about the same column (NOT NULL, its default, comment, place and name) is part
+    of the change, and takes effect in the same commit.
+
+    Args:
+        actions: the first is a `ChangeType`.
+    """
+    change = actions[0]
+    assert isinstance(change, ChangeType)  # noqa: S101  the caller has asked is_online
+    request = ColumnChangeRequest(change.path, change.data_type, cast=change.using)
+    count = 1
+    for action in actions[1:]:
+        folded = _with(request, change.path, action)
+        # After a rename, the column goes by another name.
+        if folded is None or request.new_name is not None:
+            break
+        request, count = folded, count + 1
+    return request, count
+
+
+def _with(
+    request: ColumnChangeRequest, path: ColumnPath, action: SchemaAction
+) -> ColumnChangeRequest | None:
+    """The request with what another action asks of its column; None if it asks something else."""
+    if not isinstance(
+        action,
+        SetNotNull
+        | DropNotNull
+        | SetDefault
+        | DropDefault
+        | SetComment
+        | MoveColumn
+        | RenameColumn,
+    ):
+        return None
+    if [step.casefold() for step in action.path] != [step.casefold() for step in path]:
+        return None
+    match action:
+        case SetNotNull() | DropNotNull():
+            return replace(request, nullable=isinstance(action, DropNotNull))
+        case SetDefault(_, expression):
+            is_null = expression.strip().casefold() == "null"
+            return _with_metadata(request, DEFAULT_KEY, None if is_null else expression)
+        case DropDefault():
+            return _with_metadata(request, DEFAULT_KEY, None)
+        case SetComment(_, comment):
+            return _with_metadata(request, "comment", comment or None)
+        case MoveColumn(_, position):
+            # A field of a struct is moved by a commit of its own.
+            return replace(request, position=Position(position.after)) if len(path) == 1 else None
+        case RenameColumn(_, new_name):
+            return replace(request, new_name=new_name)
+
+
+def _with_metadata(
+    request: ColumnChangeRequest, key: str, value: str | None
+) -> ColumnChangeRequest:
+    given = {**dict(request.field_metadata), key: value}
+    return replace(request, field_metadata=tuple(given.items()))
