@@ -28,6 +28,7 @@ __all__ = [
     "change_struct",
     "dotted",
     "find_place",
+    "is_reached_through_structs",
     "not_null_sql",
     "quote_path",
     "to_path",
@@ -151,6 +152,17 @@ def _step(
     where = f"in {dotted(tuple(found))} there" if found else "the columns"
     there = f"{where} are {', '.join(names)}" if names else f"{dotted(tuple(found))} is of {node}"
     raise SchemaMismatch(f"there is no column {column}; {there}", column=column)
+
+
+def is_reached_through_structs(schema: StructType, path: ColumnPath) -> bool:
+    """Whether no array and no map lies on the way to a field, and the path ends at a field."""
+    level: DataType = schema
+    for step in path[:-1]:
+        field = level.get(step) if isinstance(level, StructType) else None
+        if field is None:
+            return False
+        level = field.data_type
+    return isinstance(level, StructType)
 
 
 def change_field(

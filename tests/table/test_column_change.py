@@ -786,3 +786,23 @@ def test_the_metrics_tell_what_was_lost_to_other_writers() -> None:
     assert (result.metrics["numRetries"], result.metrics["numBatches"]) == (1, 1)
     assert int(result.metrics["longestRetryMs"]) >= 0
     assert [each["id"] for each in read(opened(store))] == [1, 2, 3, 4, 6]
+
+
+@pytest.mark.parametrize("path", ["value", "s.element"])
+def test_a_column_that_is_called_as_a_part_of_a_map_becomes_required_like_any_other(
+    path: str,
+) -> None:
+    table = DeltaTable("memory://t", store=MemoryStore(), must_exist=False)
+    rows = pa.table({"value": ["1", None], "s": [{"element": "1"}, {"element": None}]})
+    table.append(rows, properties=MAPPED)
+    with pytest.raises(ColumnChangeFailed, match="1 row"):
+        table.change_column(path, "INT", nullable=False)
+
+
+@pytest.mark.parametrize("path", ["l.element", "m.element.a", "m.element.value"])
+def test_what_lies_in_an_array_is_not_made_required(path: str) -> None:
+    table = DeltaTable("memory://t", store=MemoryStore(), must_exist=False)
+    rows = pa.table({"l": [["1", None]], "m": [[{"a": None, "value": "1"}, {"a": "2"}]]})
+    table.append(rows, properties=MAPPED)
+    with pytest.raises(SchemaChangeRefused, match="lies in an array or a map"):
+        table.change_column(path, "INT", nullable=False)

@@ -26,6 +26,7 @@ from dagster_delta.evolution.column_paths import (
     change_field,
     dotted,
     find_place,
+    is_reached_through_structs,
     not_null_sql,
     quote_path,
     to_path,
@@ -187,6 +188,11 @@ def _check_request(request: ColumnChangeRequest, place: Place, schema: StructTyp
             f"cast and position apply to top-level columns, and {column} is nested: without them, "
             "change the type; move the field in a statement of its own",
             column=column,
+        )
+    becomes_required = request.nullable is False and _takes_null(schema, place.path)
+    if becomes_required and not is_reached_through_structs(schema, place.path):
+        raise SchemaChangeRefused(
+            f"column {column} lies in an array or a map and cannot be made NOT NULL", column=column
         )
     position = _position(request.position)
     if position is not None and position.after is not None:
@@ -419,7 +425,7 @@ def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator
     """
     old = configuration.schema
     new = published_schema(old, change, moves=False)
-    if "element" not in change.path and "value" not in change.path:
+    if is_reached_through_structs(new, change.path):
         field = find_place(new, change.path).field
         if not field.nullable:
             yield f"NOT NULL {dotted(change.path)}", not_null_sql(change.path)

@@ -28,6 +28,7 @@ from dagster_delta.evolution.column_paths import (
     change_struct,
     dotted,
     find_place,
+    is_reached_through_structs,
 )
 from dagster_delta.evolution.dependants import (
     expression_dependants,
@@ -125,7 +126,7 @@ def _check_new(draft: SchemaDraft, path: ColumnPath, action: AddColumn) -> None:
             "choose another name",
             column=column,
         )
-    is_reached = _is_reached_through_structs(draft.schema, path)
+    is_reached = is_reached_through_structs(draft.schema, path)
     if action.default is not None and len(path) > 1 and not (draft.keeps_files and is_reached):
         raise InvalidArgument(
             f"field {column} cannot have a default: only whole columns have one; a field of a "
@@ -289,7 +290,7 @@ def set_not_null(draft: SchemaDraft, action: SetNotNull) -> None:
     if not place.field.nullable:
         draft.note(f"column {dotted(place.path)} is NOT NULL already", "nothing")
         return
-    if not _is_reached_through_structs(draft.schema, place.path):
+    if not is_reached_through_structs(draft.schema, place.path):
         raise SchemaChangeRefused(
             f"column {dotted(place.path)} lies in an array or a map and cannot be made NOT NULL",
             column=dotted(place.path),
@@ -299,16 +300,6 @@ def set_not_null(draft: SchemaDraft, action: SetNotNull) -> None:
     )
     draft.required.append(place.path)
     draft.note(f"set NOT NULL on column {dotted(place.path)}", "validates")
-
-
-def _is_reached_through_structs(schema: StructType, path: ColumnPath) -> bool:
-    level: DataType = schema
-    for step in path[:-1]:
-        field = level.get(step) if isinstance(level, StructType) else None
-        if field is None:
-            return False
-        level = field.data_type
-    return isinstance(level, StructType)
 
 
 def drop_not_null(draft: SchemaDraft, action: DropNotNull) -> None:
