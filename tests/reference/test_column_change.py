@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 import pytest
@@ -113,3 +114,38 @@ def test_delta_spark_reads_a_change_in_a_struct_and_in_an_array(
     (first, second) = delta_spark.sql(f"SELECT * FROM delta.`{uri}` ORDER BY id").collect()
     assert (first.s.a, first.s.b, [str(first.l[0]), first.l[1]]) == (1, "x", ["7.0", None])
     assert (second.s, second.l) == (None, [])
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+def test_delta_spark_goes_on_with_what_a_statement_changed_and_renamed(
+    delta_spark: SparkSession, tmp_path: Path, engine: Literal["arrow", "spark"]
+) -> None:
+    uri = str(tmp_path / "table")
+    delta_spark.sql(f"CREATE TABLE delta.`{uri}` (id BIGINT, v STRING, n INT) USING delta")
+    delta_spark.sql(f"INSERT INTO delta.`{uri}` VALUES (1, '1', 1), (2, '2', 2)")
+    DeltaTable(uri).alter(
+        "ALTER TABLE t RENAME n TO m, CHANGE COLUMN v w DECIMAL(6,2) NOT NULL DEFAULT 7.5 "
+        "COMMENT 'EUR' FIRST, ADD CONSTRAINT positive CHECK (w > 0)",
+        enable_features=True,
+        engine=engine,
+    )
+    table = f"delta.`{uri}`"
+    assert rows_of(delta_spark, uri) == [
+        (Decimal("1.00"), 1, 1),
+        (Decimal("2.00"), 2, 2),
+    ]
+    described = {each.col_name: each for each in delta_spark.sql(f"DESCRIBE {table}").collect()}
+    assert (described["w"].data_type, described["w"].comment) == ("decimal(6,2)", "EUR")
+    delta_spark.sql(f"INSERT INTO {table} (id, m) VALUES (3, 3)")
+    delta_spark.sql(f"UPDATE {table} SET w = w + 1 WHERE id = 1")
+    assert rows_of(delta_spark, uri) == [
+        (Decimal("2.00"), 1, 1),
+        (Decimal("2.00"), 2, 2),
+        (Decimal("7.50"), 3, 3),
+    ]
+    for bad in ("(CAST(NULL AS DECIMAL(6,2)), 4, 4)", "(-1, 4, 4)"):
+        with pytest.raises(Exception, match=r"(?i)not null|positive"):
+            delta_spark.sql(f"INSERT INTO {table} VALUES {bad}")
+    assert rows_of(delta_spark, uri, 1) == [(1, "1", 1), (2, "2", 2)]
+    ours = DeltaTable(uri).snapshot().scan().to_arrow().sort_by("id")
+    assert ours["w"].to_pylist() == [Decimal("2.00"), Decimal("2.00"), Decimal("7.50")]
