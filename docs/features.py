@@ -198,6 +198,14 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_delta_spark_goes_on_with_what_we_changed",
     ),
     Operation(
+        "`MODIFY COLUMN`, `CHANGE COLUMN` and `ALTER COLUMN … TYPE … USING` to any type, as an "
+        "online change; a dry run tells its steps and cost",
+        "tests/table/test_alter_online.py::"
+        "test_the_last_commit_brings_all_that_a_statement_says_of_the_column",
+        "tests/reference/test_column_change.py::"
+        "test_delta_spark_goes_on_with_what_a_statement_changed_and_renamed",
+    ),
+    Operation(
         "Widen column types at every nesting level, including partition columns, as a metadata-"
         "only change",
         "tests/table/test_schema_changes.py::"
