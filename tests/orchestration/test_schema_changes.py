@@ -16,6 +16,7 @@ from dagster_delta.errors import ColumnChangeFailed, InvalidArgument, SchemaChan
 from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
 from dagster_delta.orchestration.schema_changes.jobs import delta_schema_change_job
+from dagster_delta.orchestration.schema_changes.launchpad_words import in_launchpad_words
 from dagster_delta.table.column_change_methods import ColumnChangeMethods
 from dagster_delta.table.delta_table import DeltaTable
 from dagster_delta.table.schema.column_change import begin_column_change
@@ -353,6 +354,19 @@ def test_a_value_in_the_way_fails_the_run_and_leaves_the_table(filled: Lake) -> 
     assert isinstance(library_error(caught.value), ColumnChangeFailed)
     prices = table_of(filled).snapshot().scan().to_arrow()["price"].to_pylist()
     assert sorted(prices) == ["10", "20", "dear"]
+
+
+def test_messages_speak_the_words_of_the_launchpad() -> None:
+    said = in_launchpad_words(
+        'pass enable_features=True; or existing_rows="lazy"; by change_column with '
+        'on_error="null"; '
+        "nullable=False; column `change_column`, CHECK (nullable = True), a.change_column"
+    )
+    assert said == (
+        'set enable_features: true; or existing_rows: "lazy"; by kind CHANGE_COLUMN with '
+        'on_error: "null"; nullable: false; column `change_column`, CHECK (nullable = True), '
+        "a.change_column"
+    )
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_the_switches_are_named_where_they_are_shown() -> None:
     table.append(texts(1, 2))
     with pytest.raises(SchemaChangeRefused) as caught:
         table.alter("ADD COLUMN n INT, MODIFY v INT")
-    assert "from string to integer online, as that type is not wider" in caught.value.message
+    assert "from string to int online, as that type is not wider" in caught.value.message
     assert "dagsterDelta.enableColumnChange = true" in caught.value.message
     assert "pass enable_features=True" in caught.value.message
     table.set_properties({"dagsterDelta.enableColumnChange": "false"})
@@ -258,7 +258,7 @@ def test_a_dry_run_tells_every_part_its_cost_and_what_is_off() -> None:
     for part in ("Part 1: one commit", "Part 2: an online change", "Part 3: one commit"):
         assert part in text
     assert "3 rows in 2 files" in text
-    assert "in 2 commits of batches" in text
+    assert "batches: 2, each a commit" in text
     assert "`prepared`" in text
     assert "its name becomes `w`" in text
     assert "its comment: `x`" in text

@@ -109,7 +109,10 @@ class ColumnChangePlan:
             f"- values are converted by {how}; those that cannot be {failing}",
             *self._zone(),
             *self._redefinition(),
-            *(f"- every row has to satisfy {name}: `{sql}`" for name, sql in change.checks),
+            *(
+                f"- every row has to satisfy {name}: {code_span(sql)}"
+                for name, sql in change.checks
+            ),
             *self._commits(),
             *missing_switch_lines(self.missing_switches),
             *configuration_lines(self.before, self.published),
@@ -136,15 +139,13 @@ class ColumnChangePlan:
         cost = self.cost
         if cost is None:
             return
-        batches = f"{cost.num_batches} commit{'s' if cost.num_batches != 1 else ''}"
         rows = "" if cost.num_rows is None else f"{cost.num_rows:,} rows in "
         yield (
-            f"- cost: {rows}{cost.num_files:,} files, {cost.size_bytes:,} bytes are rewritten in "
-            f"{batches} of batches, while others read and write"
+            f"- cost: {rows}{cost.num_files:,} files, {cost.size_bytes:,} bytes are rewritten, "
+            f"batches: {cost.num_batches:,}, each a commit, while others read and write"
         )
         yield (
-            "- steps: `prepared`, from which writers fill the new column too; `reorganising`, "
-            f"{batches} that rewrite{'s' if cost.num_batches == 1 else ''} the files there are; "
-            "`public`, one commit by which readers see the new column and all else that changes "
-            "of it"
+            "- steps: `prepared`, after which writers fill the new column too; `reorganising`, in "
+            "which the batches are rewritten; `public`, the commit after which readers see the new "
+            "column"
         )

@@ -11,13 +11,14 @@ __all__ = ["in_launchpad_words"]
 _OPTION = re.compile(
     rf"(?:\bpass )?\b({'|'.join(DeltaSchemaChangeConfig.model_fields)})=(True|False|\"[^\"]*\")"
 )
+_CALL = re.compile(r"(?<![\w.`])change_column(?![\w(`])")
 
 
 def in_launchpad_words(text: str) -> str:
     """The text with `pass enable_features=True` as `set enable_features: true`, and so on for every
-    option of the config.
+    option of the config, and with `change_column` as the kind of that name.
     """
-    return _OPTION.sub(_as_config, text)
+    return _CALL.sub("kind CHANGE_COLUMN", _OPTION.sub(_as_config, text))
 
 
 def _as_config(option: re.Match[str]) -> str:

@@ -23,6 +23,7 @@ from dagster_delta.evolution.online_actions import is_online, online_request
 from dagster_delta.evolution.schema_change.draft import PlannedStep
 from dagster_delta.evolution.schema_change.plan import SchemaChangePlan
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
+from dagster_delta.sql.types import sql_type_name
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.schema.column_change import (
     BATCH_BYTES,
@@ -166,12 +167,12 @@ class _Statement:
             )
         except DeltaError as error:
             place = find_place(self._configuration.schema, tuple(request.column))
-            error.message = (
-                f"column {dotted(place.path)} is changed from {place.data_type} to "
-                f"{request.new_type} online, as that type is not wider: {error.message}"
-                if request.cast is None
-                else error.message
-            )
+            if request.cast is None and not isinstance(request.new_type, str):
+                old, new = sql_type_name(place.data_type), sql_type_name(request.new_type)
+                error.message = (
+                    f"column {dotted(place.path)} has to change from {old} to {new} online, as "
+                    f"that type is not wider: {error.message}"
+                )
             raise
         return _OnlineChange(request, plan)
 

@@ -405,8 +405,9 @@ class ColumnChangeJob:
                 rolled_back = "the change was cancelled, and the table is as it was"
         raise ColumnChangeFailed(
             f"at least {problems.num_rows} row(s) do not go with column {column} as {target}; "
-            f"{rolled_back}; correct the rows, say in `cast` how they are converted, or let what "
-            'cannot be become null by on_error="null"',
+            f"{rolled_back}; correct the rows, say how they are converted (`cast` of "
+            "change_column, USING in a statement), or let what cannot be become null by "
+            'change_column with on_error="null"',
             table=self._store.location.uri,
             column=column,
             examples=tuple(problems.examples),
