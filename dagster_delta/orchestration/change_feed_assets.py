@@ -71,7 +71,9 @@ _INPUT = "changes"
 _CONTEXT_NAMES = ("context", "_context", "_")
 """What Dagster lets a function call its context."""
 
-_LOADABLE = frozenset({"pyspark", "pyarrow", "pyarrow_reader", "pandas", "polars", "polars_lazy"})
+_LOADABLE = frozenset(
+    {"pyspark", "pyarrow", "pyarrow_reader", "pandas", "polars", "polars_lazy", "duckdb"}
+)
 
 
 class ChangeFeedConfig(KnownFieldsOnly, dg.Config):
@@ -415,7 +417,8 @@ def _load_type(hint: Any, default: str | None) -> TypeHandler[Any] | None:
         raise InvalidArgument(
             f"the parameter {_INPUT!r} is annotated with {annotation_of(load_type)}, and changes "
             "come as pyspark.DataFrame, pyarrow.Table, pyarrow.RecordBatchReader, "
-            "pandas.DataFrame, polars.DataFrame, polars.LazyFrame or dagster_delta.UpstreamChanges"
+            "pandas.DataFrame, polars.DataFrame, polars.LazyFrame, duckdb.DuckDBPyRelation or "
+            "dagster_delta.UpstreamChanges"
         )
     return load_type
 

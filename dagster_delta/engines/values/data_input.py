@@ -21,7 +21,8 @@ def to_reader(data: object) -> pa.RecordBatchReader:
     Args:
         data: a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner; a pandas
             DataFrame (named index levels become columns, an unnamed index is dropped, NaN is null);
-            a polars DataFrame or LazyFrame; or anything that exports the Arrow C stream.
+            a polars DataFrame or LazyFrame; a DuckDB relation, whose HUGEINT columns, such as the
+            sums of integers, become BIGINT; or anything that exports the Arrow C stream.
 
     Raises:
         InvalidArgument: `data` is none of these, or pandas values that no Arrow type holds.
@@ -43,8 +44,8 @@ def to_reader(data: object) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(batch.schema, [batch])
     raise InvalidArgument(
         f"cannot write a {type(data).__module__}.{type(data).__qualname__}: pass a pyarrow table, "
-        "batch, reader or dataset, a pandas, polars or Spark frame, or any object with "
-        f"__arrow_c_stream__{_conversion(data)}"
+        "batch, reader or dataset, a pandas, polars or Spark frame, a DuckDB relation, or any "
+        f"object with __arrow_c_stream__{_conversion(data)}"
     )
 
 
@@ -169,8 +170,31 @@ def _from_old_polars(data: Any) -> Any:
     return pa.RecordBatchReader.from_stream(data.collect(engine="streaming"))
 
 
+def _from_duckdb(data: Any) -> Any:
+    """The rows of a relation, computed while they are read."""
+    if not hasattr(data, "to_arrow_reader"):
+        return None
+    if "HUGEINT" in map(str, data.types):
+        data = data.select(*map(_duckdb_column, data.columns, map(str, data.types)))
+    schema = data.limit(0).to_arrow_table().schema
+
+    def batches() -> Iterator[Any]:
+        # A connection computes one relation at a time, so none begins before it is read.
+        yield from data.to_arrow_reader(_CHUNK_ROWS)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _duckdb_column(name: str, data_type: str) -> Any:
+    import duckdb
+
+    column = duckdb.ColumnExpression(name)
+    return column.cast("BIGINT").alias(name) if data_type == "HUGEINT" else column
+
+
 _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "pyarrow": _from_pyarrow,
     "pandas": _from_pandas,
     "polars": _from_polars,
+    "duckdb": _from_duckdb,
 }

@@ -168,7 +168,8 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
     default_load_type: str | None = Field(
         default=None,
         description="How to load inputs without an annotation: pyspark, pyarrow, pyarrow_reader, "
-        "pandas, polars, polars_lazy, delta_table, snapshot or scan.",
+        "pandas, polars, polars_lazy, duckdb, delta_table, snapshot or scan, or the name of a "
+        "TypeHandler.",
     )
     spark: ConfigurableResource | None = Field(  # type: ignore[type-arg]  # of whatever value
         default=None,

@@ -142,6 +142,7 @@ TABLE_TYPES: tuple[TypeHandler[Any], ...] = (
     _TableType("pandas", "pandas.DataFrame", lambda i: i.scan.to_pandas()),
     _TableType("polars", "polars.DataFrame", lambda i: i.scan.to_polars()),
     _TableType("polars_lazy", "polars.LazyFrame", lambda i: i.scan.to_polars().lazy()),
+    _TableType("duckdb", "duckdb.DuckDBPyRelation", lambda i: i.scan.to_duckdb()),
     _TableType("delta_table", "dagster_delta.DeltaTable", lambda i: i.table),
     _TableType("snapshot", "dagster_delta.Snapshot", _snapshot),
     _TableType("scan", "dagster_delta.Scan", lambda i: i.scan),

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 from dagster_delta.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    import duckdb
     import pandas as pd
     import polars as pl
     import pyarrow as pa
+
+    from dagster_delta.table.read.batch_dataset import BatchDataset
 
 __all__ = ["RowFrames"]
 
@@ -40,6 +43,37 @@ class RowFrames(ABC):
         """
         frame: pl.DataFrame = _require("polars").from_arrow(self.to_arrow())
         return frame
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """The rows as a lazy DuckDB relation, read batch by batch whenever it is computed.
+
+        A `Scan` reads the columns that the query needs, and skips files and row groups by filters
+        that DuckDB hands on: comparisons of columns with constants.
+
+        Args:
+            connection: that computes it; relations are joined on one connection only. By default
+                the one of `duckdb.sql`, whose queries name relations by their variables.
+
+        Raises:
+            As `to_batches` does; what fails later is a `duckdb.Error` with the message.
+        """
+        import duckdb
+
+        if connection is None:
+            connection = duckdb.default_connection()
+        return connection.from_arrow(self.duckdb_dataset())
+
+    def duckdb_dataset(self) -> BatchDataset:
+        """What DuckDB, and nothing else, reads the rows from: `connection.register("name", …)`
+        makes a view of it. Raises as `to_batches` does.
+        """
+        from dagster_delta.table.read.batch_dataset import BatchDataset
+
+        return BatchDataset(
+            self.to_batches().schema, lambda _columns, _where: self.to_batches(), ()
+        )
 
 
 def _require(module: str) -> Any:

@@ -14,6 +14,7 @@ from dagster_delta.engines import embedded_engine, spark_engine
 from dagster_delta.engines.plans import LoggedFiles, ReadPlan
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.features.row_tracking import materialized_columns, tracked_configuration
+from dagster_delta.protocol.features.text_limits import char_paths
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, ROW_ID_COLUMNS
 from dagster_delta.protocol.schema import PrimitiveType, StructField, StructType
 from dagster_delta.protocol.statistics.predicates import Predicate
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.table.read.batch_dataset import BatchDataset
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["ROW_ID_NAMES", "Scan", "resolve_columns", "resolve_filter"]
@@ -167,6 +169,33 @@ class Scan(RowFrames):
             found = FilePlanner(self.snapshot).candidates(*predicates)
         rows = engine.read(self._read_plan(found.files, is_decided=found.is_decided))
         return rows.toDF(*self.schema.names) if self.row_ids else rows
+
+    def duckdb_dataset(self) -> BatchDataset:
+        """What DuckDB, and nothing else, reads the rows from: `connection.register("name", …)`
+        makes a view of it. Raises nothing.
+        """
+        from dagster_delta.table.read.batch_dataset import BatchDataset
+
+        # CHAR(n) is filled up with spaces before Spark SQL compares it.
+        padded = {path[0] for path in char_paths(self.snapshot.schema)}
+        exact = set(self.columns) - padded
+        return BatchDataset(to_arrow_schema(self.schema), self._narrowed, exact)
+
+    def _narrowed(self, columns: Sequence[str], where: str | None) -> pa.RecordBatchReader:
+        """The rows with at least these columns and for which at least this holds."""
+        if self.row_ids:
+            return self.to_batches()
+        if where is None:
+            combined = self.where
+        else:
+            own = "" if self.where is None else f"({self.where.sql}) AND "
+            try:
+                combined = resolve_filter(self.snapshot.schema, f"{own}({where})")
+            except InvalidArgument:
+                # A filter of hundreds of conditions is nested too deeply.
+                combined = self.where
+        scan = Scan(self.snapshot, columns, combined, verify_checksums=self.verify_checksums)
+        return scan.to_batches()
 
     def count(self) -> int:
         """Number of rows, from the log alone if it suffices. Rows marked as deleted are not
