@@ -129,13 +129,13 @@ def test_a_table_that_appears_is_read_from_its_first_commit() -> None:
 def test_commits_of_deltalake_are_told_apart(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     feed = {"delta.enableChangeDataFeed": "true"}
-    deltalake.write_deltalake(uri, of_day(1, 2), partition_by=["day"], configuration=feed)
+    deltalake.write_deltalake(uri, of_day(1, 2, day="a"), partition_by=["day"], configuration=feed)
     store = open_store(uri)
     cursor = start_cursor(store)
     deltalake.write_deltalake(uri, of_day(3, day="b"), mode="append")
     deltalake.DeltaTable(uri).update(updates={"id": "id + 10"}, predicate="day = 'a' and id = 2")
     deltalake.DeltaTable(uri).delete("day = 'b'")
-    deltalake.write_deltalake(uri, of_day(4), mode="append")
+    deltalake.write_deltalake(uri, of_day(4, day="a"), mode="append")
     deltalake.DeltaTable(uri).optimize.compact()
     _, commits = read_new_commits(store, cursor)
     assert [(each.operation, each.changes_data, each.rows) for each in commits] == [
