@@ -16,10 +16,10 @@ CONNECT := SPARK_SESSION=connect $(PYTEST) -n $(WORKERS) --dist worksteal -m "sp
 help:
 	@echo "make demo         run the demo pipeline on real data, on local Spark"
 	@echo "make test         run every test but the short soak run"
-	@echo "make test-all     run that too, and the Spark tests on Spark Connect again"
+	@echo "make test-all     run that too, and make test-connect"
 	@echo "make soak         attack tables for an hour: MINUTES=5, PARTS=crash,s3, SEED=7, ROUND=0"
 	@echo "make test-spark   run only the tests that need Spark"
-	@echo "make test-connect run those again with all sessions of Spark Connect"
+	@echo "make test-connect run what Spark Connect may do differently, with sessions of Connect"
 	@echo "make lint         style, types and layers"
 	@echo "make audit        known vulnerabilities of the locked dependencies"
 	@echo "make bench        benchmarks, side by side with their peers"

@@ -35,27 +35,41 @@ SESSIONS = {"spark", "delta_spark", "connect_session"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that need Spark by the sessions they ask for, and leave out those that have no
-    meaning, or nothing new to say, where all sessions are of Connect.
+    """Mark the tests that need Spark, and leave out those that the other pass runs.
+
+    One pass has classic sessions, the other (`make test-connect`) sessions of Connect alone:
+
+    - tests of the embedded engine, of delta-spark and of no engine run in the first;
+    - tests that ask for `spark` run in both, unless they are marked `classic`;
+    - the conformance suite runs on Arrow and classic Spark in the first, on Connect in the second;
+    - tests that ask for `connect_session` run in the second, and in the first if they are marked
+      `classic`: they are about both kinds in one process.
     """
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
     for item in items:
-        asked = SESSIONS.intersection(getattr(item, "fixturenames", ()))
+        asked = _sessions(item)
         if asked:
             item.add_marker(pytest.mark.spark)
         if "delta_spark" in asked:
             item.add_marker(pytest.mark.delta_spark)
-    if not CONNECT_ONLY:
-        return
-    kept: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
-    for item in items:
-        asked = SESSIONS.intersection(getattr(item, "fixturenames", ()))
-        (kept if asked else left_out).append(item)
-        classic = item.get_closest_marker("classic")
-        if classic is not None:
-            item.add_marker(pytest.mark.skip(reason=f"a classic session only: {classic.args[0]}"))
+        classic = item.get_closest_marker("classic") is not None
+        on_connect = bool(asked) and not classic
+        on_classic = "connect_session" not in asked or classic
+        (kept if (on_connect if CONNECT_ONLY else on_classic) else left_out).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
+
+
+def _sessions(item: pytest.Item) -> set[str]:
+    """The session fixtures that a test asks for, or that its engine asks for."""
+    parameters = (
+        item.callspec.params
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        else {}
+    )
+    names = SESSIONS.intersection(getattr(item, "fixturenames", ()))
+    return names | ({"connect_session"} if parameters.get("engine") == "connect" else set())
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CONNECT_ONLY = os.environ.get("SPARK_SESSION") == "connect"
-"""Whether every test that asks for a session gets one of Connect, as `make test-connect` has it."""
+"""Whether this is the pass of `make test-connect`, in which all sessions are of Connect."""
 
 _SERVICE = "org.apache.spark.sql.connect.service"
 

@@ -19,16 +19,18 @@ from dagster_delta.protocol.values.arrow_schema import from_arrow_schema, to_arr
 from dagster_delta.table.read.change_data_feed import ChangeDataFeed
 from dagster_delta.table.read.scan import Scan
 from tests.golden.answers import rows_of
+from tests.sessions import CONNECT_ONLY
 from tests.table_rows import Row, row_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ENGINES = [
-    pytest.param("arrow"),
-    pytest.param("spark", marks=pytest.mark.spark),
-    pytest.param("connect", marks=pytest.mark.spark),
-]
+ENGINES = (
+    [pytest.param("connect", marks=pytest.mark.spark)]
+    if CONNECT_ONLY
+    else [pytest.param("arrow"), pytest.param("spark", marks=pytest.mark.spark)]
+)
+"""Spark Connect is tested where all sessions are of Connect, and only there."""
 
 
 @dataclass(frozen=True)

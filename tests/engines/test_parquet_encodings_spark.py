@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from dagster_delta.storage import open_store
 from tests.engines.data_tables import configuration, schema_of, write
@@ -47,6 +48,7 @@ def _table() -> pa.Table:
     )
 
 
+@pytest.mark.classic("Spark is the judge, with the same functions on every kind of session")
 def test_spark_reads_every_chosen_encoding(spark: SparkSession, tmp_path: Path) -> None:
     data = _table()
     store = open_store(str(tmp_path))

@@ -92,6 +92,7 @@ def listed(files: pa.Table) -> list[str]:
 # -- golden tables ------------------------------------------------------------------------------
 
 
+@pytest.mark.classic("the layouts below are replayed on Connect")
 @pytest.mark.parametrize("name", CHECKPOINTED)
 @pytest.mark.usefixtures("golden_tables")
 def test_a_golden_log_replayed_by_spark_has_the_same_files(

@@ -24,7 +24,10 @@ from tests.engines.random_expressions import random_expressions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.classic("Spark is the judge, with the same functions on every kind of session"),
+]
 
 NAN, INF = math.nan, math.inf
 UTC = dt.UTC

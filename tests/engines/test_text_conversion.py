@@ -85,6 +85,7 @@ def plain(values: pa.Array) -> list[Any]:
     return [repr(each) for each in values.to_pylist()]
 
 
+@pytest.mark.classic("Spark is the judge, with the same functions on every kind of session")
 def test_every_text_is_read_as_spark_reads_it(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(each,) for each in TEXTS], "v string").coalesce(1)
     casts = [f"TRY_CAST(v AS {spelled})" for spelled in TYPES]

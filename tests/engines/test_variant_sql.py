@@ -68,6 +68,7 @@ def embedded(sql: str, row: dict[str, Any]) -> Any:
     return variants_to_json(found)[0] if pa.types.is_struct(found.type) else found[0].as_py()
 
 
+@pytest.mark.classic("Spark is the judge, with the same functions on every kind of session")
 def test_what_is_computed_is_what_spark_computes(spark: SparkSession) -> None:
     rows = []
     for index, text in enumerate(TEXTS):

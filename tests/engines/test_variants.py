@@ -170,6 +170,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.classic("Spark is the judge, with the same functions on every kind of session")
 def test_json_means_what_it_means_in_spark(spark: SparkSession) -> None:
     texts = [*NUMBERS, *OTHERS]
     frame = spark.createDataFrame([(text,) for text in texts], "t string")
@@ -204,6 +205,7 @@ def spark_schemas(spark: SparkSession, variants: list[Any]) -> list[str]:
     return [each.s for each in frame.orderBy("i").collect()]
 
 
+@pytest.mark.classic("Spark is the judge, with the same functions on every kind of session")
 def test_floats_are_spelled_as_spark_spells_them(spark: SparkSession) -> None:
     doubles = [1e7, 9999999.0, 1e-3, 9.99e-4, 123456.789, 1e22, 100.0, -0.0, 0.1 + 0.2, -1.5e-9]
     singles = [SingleFloat.of(each) for each in (0.1, 1e10, 3.4e38, 1e39, -1.5, 16777216.0)]
