@@ -127,13 +127,19 @@ def test_an_earlier_version_has_the_rows_it_had(name: str, engine: Engine) -> No
 @pytest.mark.parametrize("name", [name for name in COMPLETE if answer(name).get("versions")])
 def test_time_travel_gives_the_rows_of_each_version(name: str, engine: Engine) -> None:
     table = DeltaTable(table_path(name))
-    for version, expected in answer(name)["versions"].items():
+    versions = answer(name)["versions"]
+    counted = set(versions)
+    if engine.session is not None:
+        # The files of a version do not depend on the engine: Spark reads those of four versions.
+        counted = set(list(versions)[:: max(1, len(versions) // 3)])
+    for version, expected in versions.items():
         snapshot = table.snapshot(version=int(version))
         if expected.get("num_active_files") is not None:
             assert snapshot.num_files == expected["num_active_files"], version
         if expected.get("row_count") is not None:
             assert snapshot.num_records in (None, expected["row_count"]), version
-            assert engine.count(snapshot.scan(columns=[])) == expected["row_count"], version
+            if version in counted:
+                assert engine.count(snapshot.scan(columns=[])) == expected["row_count"], version
 
 
 @pytest.mark.parametrize("name", COMPLETE)
