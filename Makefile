@@ -10,16 +10,18 @@ PARTS ?=
 SEED ?=
 ROUND ?=
 CONNECT := SPARK_SESSION=connect $(PYTEST) -n $(WORKERS) --dist worksteal -m "spark and not delta_spark"
+SAIL := SPARK_SESSION=sail $(PYTEST) tests/conformance
 
-.PHONY: help install demo test test-all soak test-spark test-connect lint format audit bench ui docs screenshots lock clean check-python check-java
+.PHONY: help install demo test test-all soak test-spark test-connect test-sail lint format audit bench ui docs screenshots lock clean check-python check-java
 
 help:
 	@echo "make demo         run the demo pipeline on real data, on local Spark"
 	@echo "make test         run every test but the short soak run"
-	@echo "make test-all     run that too, and make test-connect"
+	@echo "make test-all     run that too, make test-connect and make test-sail"
 	@echo "make soak         attack tables for an hour: MINUTES=5, PARTS=crash,s3, SEED=7, ROUND=0"
 	@echo "make test-spark   run only the tests that need Spark"
 	@echo "make test-connect run what Spark Connect may do differently, with sessions of Connect"
+	@echo "make test-sail    run the conformance tests on Sail, a Connect server without a JVM"
 	@echo "make lint         style, types and layers"
 	@echo "make audit        known vulnerabilities of the locked dependencies"
 	@echo "make bench        benchmarks, side by side with their peers"
@@ -53,7 +55,8 @@ test: $(STAMP) check-java
 
 # What fails on Connect must not hide what fails elsewhere, and the summary of all tests comes last.
 test-all: $(STAMP) check-java
-	$(CONNECT); on_connect=$$?; $(PYTEST) -n $(WORKERS) --dist worksteal && exit $$on_connect
+	$(CONNECT); on_connect=$$?; $(SAIL); on_sail=$$?; \
+		$(PYTEST) -n $(WORKERS) --dist worksteal && exit $$((on_connect | on_sail))
 
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --parts "$(PARTS)" \
@@ -64,6 +67,9 @@ test-spark: $(STAMP) check-java
 
 test-connect: $(STAMP) check-java
 	$(CONNECT)
+
+test-sail: $(STAMP)
+	$(SAIL)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -433,6 +433,12 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_every_row_gets_the_first_clause_whose_condition_holds",
     ),
     Operation(
+        "Connect servers that are not Spark, such as Sail: reads, writes, DML, maintenance and "
+        "assets of PySpark without Java",
+        None,
+        "tests/engines/test_sail.py::test_assets_run_without_java",
+    ),
+    Operation(
         "Dagster IO manager: merge, by type or by clauses, restricted to the partitions of the run",
         "tests/orchestration/test_merge_mode.py::test_a_merge_keeps_to_the_partitions_of_the_run",
         "tests/orchestration/test_spark_merge_assets.py::"

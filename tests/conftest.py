@@ -13,10 +13,13 @@ from hypothesis import settings
 from tests.reference.jars import resolve_jars
 from tests.sessions import (
     CONNECT_ONLY,
+    ON_SAIL,
+    SAIL_LIMITS,
     classic_session,
     connect_session_alone,
     connect_session_beside,
     java_is_there,
+    sail_session,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
-SESSIONS = {"spark", "delta_spark", "connect_session"}
+SESSIONS = {"spark", "delta_spark", "connect_session", "sail_url"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -54,9 +57,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "delta_spark" in asked:
             item.add_marker(pytest.mark.delta_spark)
         classic = item.get_closest_marker("classic") is not None
-        on_connect = bool(asked) and not classic
+        # Tests of Sail start a server of their own.
+        on_connect = bool(asked - {"sail_url"}) and not classic
         on_classic = "connect_session" not in asked or classic
         (kept if (on_connect if CONNECT_ONLY else on_classic) else left_out).append(item)
+        if ON_SAIL and item.name in SAIL_LIMITS:
+            item.add_marker(pytest.mark.xfail(reason=SAIL_LIMITS[item.name], strict=True))
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
 
@@ -83,6 +89,10 @@ def golden_tables() -> Path:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session per process: classic and local, or of a Connect server where that is asked for."""
+    if ON_SAIL:
+        with sail_session(tmp_path_factory.mktemp("sail")) as session:
+            yield session
+        return
     if not java_is_there():
         pytest.skip("Spark needs Java 17 or newer, and there is none")
     start = connect_session_alone if CONNECT_ONLY else classic_session

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -21,6 +21,7 @@ from dagster_delta.engines.spark.session.schema import (
     to_spark_schema,
     to_spark_type,
 )
+from dagster_delta.engines.spark.session.server import is_apache_spark
 from dagster_delta.engines.spark.session.session import frame_of, functions_of
 from dagster_delta.engines.statements.merge_clauses import SOURCE
 from dagster_delta.engines.statements.merge_condition import (
@@ -77,7 +78,11 @@ class SparkMergeSource:
             SchemaMismatch: a column has a type that no Delta type holds, or is there twice.
         """
         if is_spark_frame(data):
-            return cls._of_frame(data, table)  # type: ignore[arg-type]
+            frame = cast("DataFrame", data)
+            if is_apache_spark(frame.sparkSession):
+                return cls._of_frame(frame, table)
+            # Other servers keep no rows from one query to the next, so this process does.
+            session, data = frame.sparkSession, frame.toArrow()
         rows = data if isinstance(data, SourceRows) else SourceRows(data, directory)
         schema = to_arrow_schema(rows.schema)
         found = pa.Table.from_batches([batch for _, batch in rows.batches()], schema)

@@ -56,6 +56,7 @@ from dagster_delta.engines.spark.session.schema import (
     to_spark_schema,
     to_spark_type,
 )
+from dagster_delta.engines.spark.session.server import is_apache_spark
 from dagster_delta.engines.spark.session.session import (
     FIELD_ID_READ,
     frame_of,
@@ -452,6 +453,10 @@ class _FrameReader:
     def read_spread(self, files: DataFrame) -> DataFrame:
         """Files of `FILE_SCHEMA`, read where they stand; all rows of the needed columns."""
         plan = self.plan
+        counts_only = not self._needed_fields and not self.with_positions
+        if counts_only and not is_apache_spark(self.session):
+            # Other servers take no batches for rows that have no columns.
+            return replace(self, with_positions=True).read_spread(files).select()
         task = ReadTask(
             location=plan.store.location,
             version=plan.version,

@@ -14,6 +14,7 @@ from dagster_delta.engines.spark.session.errors import (
     missing_data_file,
     read_failure,
 )
+from dagster_delta.engines.spark.session.server import is_apache_spark
 from dagster_delta.engines.spark.session.session import is_connect, session_conf
 from dagster_delta.storage.locations import scheme_of
 from dagster_delta.storage.object_store import StoreLocation
@@ -179,14 +180,17 @@ def _serial_discovery(session: SparkSession, paths: Sequence[str]) -> Iterator[N
 
 
 def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bool:
-    """Whether Spark has a file system for a data file.
+    """Whether Spark reads the session's files, and has a file system for a data file.
 
     Object stores need JARs that Spark does not bring along; without them the Arrow engine reads.
+    So it does on Connect servers that are not Spark.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import types
 
+    if not is_apache_spark(session):
+        return False
     scheme = scheme_of(path)
     if scheme in _BUILT_IN_SCHEMES or scheme in _opened.get(session, ()):
         return True

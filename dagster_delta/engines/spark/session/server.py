@@ -1,0 +1,57 @@
+"""What answers a session: Apache Spark, or another server that speaks the protocol of Connect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from dagster_delta.engines.spark.session.session import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["is_apache_spark"]
+
+_known: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
+
+
+def is_apache_spark(session: SparkSession) -> bool:
+    """Whether Spark itself reads the files of a session, as that of a vendor too.
+
+    Other servers lack the hidden column `_metadata`, and may show a file that they do not find as
+    no rows. A Connect server is asked once per session, without a job.
+
+    Args:
+        session: classic or Connect.
+    """
+    if not is_connect(session):
+        return True
+    if session not in _known:
+        _known[session] = _knows_metadata_columns(session) and _has_version_of_spark(session)
+    return _known[session]
+
+
+def _knows_metadata_columns(session: SparkSession) -> bool:
+    from pyspark.errors import AnalysisException, UnsupportedOperationException
+
+    rows = session.range(0)
+    try:
+        _ = rows.select(rows.metadataColumn("_metadata")).schema
+    except UnsupportedOperationException:
+        return False
+    except AnalysisException:
+        # Spark knows of the column, and that these rows have none.
+        return True
+    return True
+
+
+def _has_version_of_spark(session: SparkSession) -> bool:
+    """Whether SQL names the version that the protocol names: others name their own."""
+    from pyspark.errors import PySparkException
+
+    try:
+        (row,) = session.sql("SELECT version()").collect()
+    except PySparkException:
+        # Not every platform lets everybody call every function.
+        return True
+    return str(row[0]).startswith(session.version)
