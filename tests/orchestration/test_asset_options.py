@@ -197,3 +197,9 @@ def test_input_metadata_names_columns_filter_and_version():
 def test_a_negative_version_is_an_error():
     with pytest.raises(InvalidArgument, match="not negative"):
         read_input_options({"version": -1}, InputOptions(), asset="flights")
+
+
+@pytest.mark.parametrize("key", ["schema", "table_name", "root_name", "partition_expr"])
+def test_an_input_does_not_say_where_the_table_of_another_asset_is(key):
+    with pytest.raises(InvalidArgument, match=f"{key!r}, which is no option: it belongs on"):
+        read_input_options({key: "x"}, InputOptions(), asset="flights")

@@ -13,6 +13,7 @@ from dagster_delta.errors import (
     ConstraintViolation,
     InvalidArgument,
     PartitionMismatch,
+    SchemaChangeRefused,
     SchemaMismatch,
 )
 from dagster_delta.orchestration.io.merge_config import (
@@ -327,3 +328,41 @@ def test_a_retried_step_merges_once(lake):
     lake.materialize(both)
     assert crashes == []
     assert values(lake) == {1: "oldold", 2: "oldold"}
+
+
+@pytest.mark.parametrize("key", ["merge_config", "merge_predicate", "delta/merge_predicate"])
+def test_metadata_for_merges_do_not_replace_a_table_of_another_mode(lake, events, key):
+    lake.materialize(events(OLD))
+    value = {"merge_type": "upsert", "predicate": ON} if key == "merge_config" else ON
+    error = lake.fail(events(NEW, metadata={key: value}))
+    assert isinstance(error, InvalidArgument)
+    assert "its mode is 'overwrite', which does not merge: set 'mode': 'merge'" in str(error)
+    assert values(lake) == {1: "old", 2: "old"}
+
+
+def narrow(kind: pa.DataType, value: float) -> pa.Table:
+    return pa.table({"id": [1], "v": pa.array([value], kind)})
+
+
+def test_a_merge_widens_types_where_the_table_allows_it(lake, events):
+    widening = {"table_configuration": {"delta.enableTypeWidening": "true"}}
+    lake.materialize(events(narrow(pa.float32(), 0.5), metadata=widening))
+    config = {"mode": "merge", "merge_config": {"merge_type": "upsert", "predicate": ON}}
+    metadata = {**config, "schema_mode": "widen"}
+    lake.materialize(events(narrow(pa.float64(), 0.1), metadata=metadata))
+    assert values(lake) == {1: 0.1}
+    more = narrow(pa.float64(), 0.2).append_column("w", pa.array([1]))
+    error = lake.fail(events(more, metadata=metadata))
+    assert isinstance(error, SchemaMismatch)
+    assert lake.table().schema().names == ("id", "v")
+
+
+def test_a_merge_that_shall_widen_a_table_without_type_widening_is_refused(lake, events):
+    lake.materialize(events(narrow(pa.float32(), 0.5)))
+    config = {"mode": "merge", "merge_config": {"merge_type": "upsert", "predicate": ON}}
+    error = lake.fail(
+        events(narrow(pa.float64(), 0.1), metadata={**config, "schema_mode": "widen"})
+    )
+    assert isinstance(error, SchemaChangeRefused)
+    assert "delta.enableTypeWidening = true" in str(error)
+    assert values(lake) == {1: 0.5}

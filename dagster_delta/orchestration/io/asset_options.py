@@ -109,6 +109,11 @@ INPUT_KEYS = {
 """The same for the metadata of an input."""
 
 _FOREIGN_INPUT_KEYS = {
+    **{
+        key: "it belongs on the asset that is read, and every reader goes by it"
+        for key, option in ASSET_KEYS.items()
+        if option in _FIXED_OPTIONS
+    },
     "filter": "it is 'where' here",
     "filters": "write Spark SQL in 'where' here",
     "row_filter": "write Spark SQL in 'where' here",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import TableColumnLineage
 
@@ -373,12 +373,6 @@ def _merge(
     config = options.merge or MergeConfig()
     check_merge_options(options, write.name)
     before = _prepare_merge(write, table, source, partition_by)
-    takes_all = config.merge_type is not MergeType.custom or bool(write.control_columns)
-    if options.schema_mode == "strict" and takes_all:
-        # A merge by itself leaves columns alone that only the source has; clauses one by one may
-        # want them for their conditions.
-        known = before.schema
-        check_strict(known, source, option='schema_mode "merge"', filled=known.names)
     on, within = str(config.predicate), None
     if write.selection is not None:
         within = partition_predicate(write.selection, before.schema)
@@ -393,9 +387,34 @@ def _merge(
         idempotency=write.idempotency,
         check=within,
         progress=write.progress,
-        schema_mode="merge" if options.schema_mode == "merge" else "strict",
+        schema_mode=_schema_mode_of_merge(write, before, source),
     )
     return add_clauses(builder, config, source_columns=source.names, within=within).execute()
+
+
+def _schema_mode_of_merge(
+    write: AssetWrite, before: Snapshot, source: StructType
+) -> Literal["strict", "merge"]:
+    """Whether the merge changes the schema of its table, once the columns of its rows are checked.
+
+    Raises:
+        SchemaMismatch, SchemaChangeRefused: the schema_mode does not allow them.
+    """
+    from dagster_delta.table.write.planning import check_widening
+
+    mode, known = write.options.schema_mode, before.schema
+    if mode == "merge":
+        return "merge"
+    merge_type = (write.options.merge or MergeConfig()).merge_type
+    if merge_type is not MergeType.custom or write.control_columns:
+        # A merge by itself leaves columns alone that only the source has; clauses one by one may
+        # want them for their conditions.
+        check_strict(known, source, option='schema_mode "merge"', filled=known.names)
+    if mode == "strict":
+        return "strict"
+    check_widening(before.configuration, source)
+    # Without new columns in the rows, all that is left to merge is wider types.
+    return "strict" if diff_schemas(known, source).added else "merge"
 
 
 def _prepare_merge(

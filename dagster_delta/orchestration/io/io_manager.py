@@ -40,7 +40,7 @@ from dagster_delta.orchestration.io.change_feed_writer import (
     write_changes,
 )
 from dagster_delta.orchestration.io.input_metadata import input_facts, log_input_metadata
-from dagster_delta.orchestration.io.merge_config import MergeConfig
+from dagster_delta.orchestration.io.merge_config import MergeConfig, refuse_unused_merge
 from dagster_delta.orchestration.io.output_metadata import (
     commit_metadata,
     rows_by_partition,
@@ -201,6 +201,9 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             asset=name,
             runtime=context.output_metadata,
         )
+        if not isinstance(obj, AppliedChanges):
+            given = (*context.definition_metadata, *context.output_metadata)
+            refuse_unused_merge(options.mode, given, asset=name)
         keys = tuple(context.asset_partition_keys) if context.has_asset_partitions else ()
         facts = run_facts(context, keys)
         write = AssetWrite(

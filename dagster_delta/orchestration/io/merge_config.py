@@ -7,7 +7,7 @@ is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -32,6 +32,7 @@ __all__ = [
     "add_clauses",
     "parse_merge_config",
     "parse_merge_operations",
+    "refuse_unused_merge",
 ]
 
 
@@ -191,6 +192,25 @@ def _parse(kind: type[T], value: object) -> T | None:
         ) from error
 
 
+def refuse_unused_merge(mode: str, keys: Iterable[str], *, asset: str) -> None:
+    """Refuse metadata that say how to merge on an asset that does not: it would replace its table.
+
+    Args:
+        mode: how the asset is written.
+        keys: of the metadata of the asset and its output.
+        asset: its name, for messages.
+
+    Raises:
+        InvalidArgument: the mode is not `merge`, and there is such metadata.
+    """
+    unused = next((key for key in keys if key.removeprefix("delta/") in _MERGE_KEYS), None)
+    if mode != "merge" and unused is not None:
+        raise InvalidArgument(
+            f"the metadata of asset {asset} has {unused!r}, and its mode is {mode!r}, which does "
+            f"not merge: set 'mode': 'merge', or leave {unused!r} out"
+        )
+
+
 def add_clauses(
     builder: MergeBuilder,
     config: MergeConfig,
@@ -221,6 +241,8 @@ def _clauses(config: MergeConfig, source_columns: Sequence[str]) -> list[ClauseT
     # A clause that always holds hides those behind it.
     return sorted(found, key=lambda each: each.condition is None)
 
+
+_MERGE_KEYS = frozenset({"merge_config", "merge_predicate", "merge_operations_config"})
 
 _EVERY = [OperationAllConfig()]
 

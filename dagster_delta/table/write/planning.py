@@ -39,6 +39,7 @@ __all__ = [
     "SchemaMode",
     "WriteOptions",
     "cast_remedy",
+    "check_widening",
     "grown_configuration",
     "new_column_name",
     "plan_configuration",
@@ -154,7 +155,7 @@ def plan_configuration(
         return current
     if options.schema_mode == "widen":
         check_strict(current.schema, data_schema, option=options.merge_option, filled=filled)
-        _check_widening(current, data_schema)
+        check_widening(current, data_schema)
     return grown_configuration(current, data_schema, filled=filled, next_version=next_version)
 
 
@@ -174,7 +175,16 @@ def _overwritten(
     return planned
 
 
-def _check_widening(current: TableConfiguration, data_schema: StructType) -> None:
+def check_widening(current: TableConfiguration, data_schema: StructType) -> None:
+    """Refuse wider types of the data where the table does not let its types change.
+
+    Args:
+        current: of the table.
+        data_schema: logical schema of the rows.
+
+    Raises:
+        SchemaChangeRefused: `delta.enableTypeWidening` is off, and the data are wider.
+    """
     wider = widenable_columns(current.schema, data_schema)
     if wider and not current.type_widening_enabled:
         raise SchemaChangeRefused(
