@@ -370,3 +370,13 @@ def test_an_asset_that_returns_none_and_does_not_say_so_is_warned(lake, annotati
 def test_an_asset_that_promises_rows_and_returns_none_fails(lake):
     error = lake.fail(returning_none(pd.DataFrame))
     assert "Type check failed" in str(error)
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "append"])
+def test_columns_that_rows_lack_are_named_by_a_warning(lake, events, mode):
+    lake.materialize(events(table_of([{"id": 1, "name": "a"}])))
+    result = lake.materialize(events(table_of([{"id": 2}])), mode=mode)
+    told = [entry.user_message for entry in lake.instance.all_logs(result.run_id)]
+    (warning,) = [message for message in told if "lack columns" in message]
+    assert "which are null in them: name." in warning
+    assert lake.rows()[-1] == {"id": 2, "name": None}

@@ -24,6 +24,7 @@ from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, 
 from dagster_delta.orchestration.io.table_owner import TableClaim
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import identity_values, partition_predicate
+from dagster_delta.protocol.features.column_values import filled_columns
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 
@@ -92,6 +93,8 @@ class WrittenAsset:
     other_properties: Mapping[str, tuple[str | None, str]] = field(default_factory=dict)
     """Table properties that the options ask of a new table and this one does not have: the value
     that it has, and the one asked for."""
+    null_columns: tuple[str, ...] = ()
+    """Columns of the table that the rows lack, so that they are null in what was written."""
 
 
 def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
@@ -145,6 +148,7 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
         compacted_version=result.compacted_version,
         attempts=result.attempts,
         other_properties={} if before is None else _other_properties(properties, before),
+        null_columns=() if before is None else _null_columns(write, before, schema),
     )
 
 
@@ -170,6 +174,14 @@ def _other_properties(
         and not is_protocol_property(key)
         and key not in NEW_TABLE_PROPERTIES
     }
+
+
+def _null_columns(write: AssetWrite, before: Snapshot, schema: StructType) -> tuple[str, ...]:
+    if write.options.mode == "merge" or write.options.schema_mode == "overwrite":
+        return ()
+    filled = {name.casefold() for name in filled_columns(before.configuration)}
+    missing = diff_schemas(before.schema, schema).missing
+    return tuple(each.column for each in missing if each.path[0].casefold() not in filled)
 
 
 def check_merge_options(options: AssetOptions, asset: str) -> None:

@@ -229,6 +229,12 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             context.add_output_metadata(spark_work.metadata)
         if written.skipped_because is not None:
             context.log.info(f"nothing was written to {write.uri}: {written.skipped_because}")
+        if written.null_columns:
+            context.log.warning(
+                f"the rows of {name} lack columns of its table, which are null in them: "
+                f"{', '.join(written.null_columns)}. Drop them with delta_schema_change_job, or "
+                "with the schema_mode overwrite"
+            )
         if written.other_properties:
             context.log.warning(_unset_properties(name, written))
         self._report(context, write, written)
