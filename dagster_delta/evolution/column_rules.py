@@ -6,7 +6,7 @@ Spec: Column Mapping; Schema Serialization Format.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.schema import (
@@ -25,6 +25,7 @@ __all__ = [
     "check_column_names",
     "check_column_types",
     "check_fields_of_structs",
+    "check_file_columns",
     "check_nesting",
     "resolve_partition_columns",
 ]
@@ -33,8 +34,12 @@ __all__ = [
 _UNMAPPED_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
 
 
-def check_column_types(schema: StructType) -> None:
-    """Refuse a schema without columns, or with one that has no type.
+def check_column_types(schema: StructType, known: StructType | None = None) -> None:
+    """Refuse a schema without columns, or with a new one that has no type.
+
+    Args:
+        schema: that a table is to have.
+        known: that the table has, perhaps by another writer; its columns may stay as they are.
 
     Raises:
         InvalidArgument: the message names the column.
@@ -45,15 +50,36 @@ def check_column_types(schema: StructType) -> None:
             "bring their columns all the same"
         )
     check_fields_of_structs(schema)
+    old = {} if known is None else {path: field.data_type for path, field in walk_fields(known)}
     for path, field in walk_fields(schema):
-        if _holds_void(field.data_type):
+        if _holds_void(field.data_type) and old.get(path) != field.data_type:
             column = ".".join(path)
             raise InvalidArgument(
-                f"column {column} of a new table contains only nulls and has no type; give it a "
-                "type: cast it in the data, or create the table with its columns before the first "
-                "write",
+                f"column {column} is new, contains only nulls and has no type; give it a type: "
+                "cast it in the data, or create the table with its columns before the first write",
                 column=column,
             )
+
+
+def check_file_columns(schema: StructType, partition_columns: Collection[str]) -> None:
+    """Refuse to write files without any column: they could not even count their rows.
+
+    Args:
+        schema: logical schema.
+        partition_columns: logical names.
+
+    Raises:
+        InvalidArgument: all columns that files have are of type void, which is never written.
+    """
+    written = [field for field in schema if field.name not in partition_columns]
+    if written and all(field.data_type == PrimitiveType("void") for field in written):
+        column = written[0].name
+        raise InvalidArgument(
+            f"column {column} is of type void, like every column that is no partition column, so "
+            "that data files cannot hold rows; write values of a type to it with "
+            'schema_mode="merge" first',
+            column=column,
+        )
 
 
 def check_fields_of_structs(schema: StructType) -> None:
@@ -179,6 +205,7 @@ def check_column_names(
             raise InvalidArgument(
                 f"the column name {field.name!r} contains one of ' ,;{{}}()=', a tab or a newline; "
                 "rename the column, or create the table with the property "
-                "delta.columnMapping.mode = name",
+                "delta.columnMapping.mode = name, as in table_config of the DeltaIOManager or in "
+                'properties={"delta.columnMapping.mode": "name"}',
                 column=column,
             )

@@ -199,6 +199,9 @@ def _merge_types(
 ) -> DataType:
     """The merged type; type changes below the nearest struct field are appended to `changes`."""
     match table, data:
+        case PrimitiveType("void"), _:
+            # Of no values: whatever comes first decides, as in the reference implementation.
+            return nullable_field(StructField("", data), ()).data_type
         case StructType(), StructType():
             fields = []
             for field in table:

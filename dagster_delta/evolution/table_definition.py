@@ -187,7 +187,7 @@ def with_schema(
     metadata = configuration.metadata
     properties = dict(metadata.configuration)
     check_nesting(schema, known=configuration.schema)
-    check_column_types(schema)
+    check_column_types(schema, known=configuration.schema)
     check_column_names(schema, mode, known=configuration.schema)
     if mode != "none":
         schema, highest = assign_column_mapping(

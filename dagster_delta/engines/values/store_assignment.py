@@ -224,8 +224,11 @@ def _plan_plain(source: Any, target: DataType, place: _Place) -> _Assign:
 
 
 def _unstorable(source: Any, target: DataType, place: _Place) -> SchemaMismatch:
+    remedy = "cast it first"
+    if target == PrimitiveType("void"):
+        remedy = 'pass schema_mode="merge", which gives the column the type of the data'
     return SchemaMismatch(
-        f"{source} data cannot be stored in column {place.column} of type {target}: cast it first",
+        f"{source} data cannot be stored in column {place.column} of type {target}: {remedy}",
         table=place.table,
         column=place.column,
     )

@@ -13,7 +13,11 @@ from typing import Literal, get_args
 from dagster_delta.engines.plans import Constraint, WriteSpec
 from dagster_delta.errors import InvalidArgument, SchemaChangeRefused
 from dagster_delta.evolution.column_paths import dotted, not_null_sql, quote_path
-from dagster_delta.evolution.column_rules import check_fields_of_structs, check_nesting
+from dagster_delta.evolution.column_rules import (
+    check_fields_of_structs,
+    check_file_columns,
+    check_nesting,
+)
 from dagster_delta.evolution.merge_schema import (
     check_strict,
     merge_schemas,
@@ -304,6 +308,7 @@ def write_spec(
         UnsupportedExpression: SQL of the table's metadata does more than compute.
     """
     check_fields_of_structs(configuration.schema)
+    check_file_columns(configuration.schema, configuration.partition_columns)
     check_nesting(configuration.schema)
     own = table_constraints(configuration) if check_rows else ()
     if check_rows:
