@@ -78,6 +78,8 @@ def _check_choice(
     if not allowed or text in allowed or type(text) not in (str, int, float, bool, type(None)):
         return
     hint = f": {earlier[text]}" if isinstance(text, str) and text in earlier else ""
+    if text is None:
+        hint = f": leave it out for {field.default}"
     raise InvalidArgument(
         f"{name} of {owner.__name__} is {text!r}, and takes one of {', '.join(allowed)}{hint}"
     )

@@ -25,6 +25,7 @@ from dagster_delta.orchestration.storage_options import (
     GcsStorageOptions,
     S3StorageOptions,
 )
+from dagster_delta.table.delta_table import DeltaTable
 from tests.orchestration.conftest import QUIET
 
 PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
@@ -117,6 +118,44 @@ def test_a_table_taken_over_is_merged_into_by_type_and_by_clauses(recipe):
     assert reference_rows("lake/public/planes") == [(1, "N1"), (20, "N2"), (30, "N3")]
     materialize(names, "corrections")
     assert reference_rows("lake/public/planes") == [(25, "N2"), (30, "N3")]
+
+
+def test_a_table_of_dagster_polars_is_taken_over(recipe):
+    names = recipe("dagster-polars")
+    rows = {"id": [1, 2], "day": [DAY, dt.date(2024, 1, 2)]}
+    write_deltalake("lake/my_dataset/events.delta", pa.table(rows), partition_by=["day"])
+    materialize(names, "events", partition_key="2024-01-02")
+    assert reference_rows("lake/my_dataset/events.delta") == [(DAY, 1), (dt.date(2024, 1, 2), 100)]
+
+
+def test_calls_of_deltalake_have_counterparts(recipe):
+    write_orders()
+    names = recipe("deltalake")
+    assert sorted(names["rows"]["id"]) == [2, 3]
+    assert len(names["files"]) == 3
+    assert names["first"].num_rows == 3
+    assert [row[1] for row in reference_rows("lake/raw/orders")] == [7, 20, 3]
+
+
+def test_odd_names_of_columns_of_deltalake_are_read_and_written(tmp_path):
+    rows = pa.table({"a b": [1, 2], "c,d": ["x", "y"], "e=(f)": [1.5, 2.5]})
+    write_deltalake(tmp_path / "t", rows, partition_by=["c,d"])
+    table = DeltaTable(tmp_path / "t")
+    table.append(rows.slice(0, 1))
+    table.overwrite(rows.slice(1), where="`c,d` = 'y'")
+    table.update({"`a b`": "`a b` + 10"}, "`e=(f)` > 2")
+    merge = table.merge(rows.slice(0, 1), "s.`a b` = t.`a b`")
+    merge.when_matched_delete().execute()
+    assert table.snapshot().scan().to_arrow().to_pylist() == [{"a b": 12, "c,d": "y", "e=(f)": 2.5}]
+    assert reference_rows(str(tmp_path / "t")) == [(12, "y", 2.5)]
+
+
+def test_odd_names_of_columns_take_one_property_in_a_new_table(lake, events):
+    error = lake.fail(events(pa.table({"a b": [1]})))
+    assert 'properties={"delta.columnMapping.mode": "name"}' in str(error)
+    lake.materialize(
+        events(pa.table({"a b": [1]})), table_config={"delta.columnMapping.mode": "name"}
+    )
 
 
 def test_frames_of_spark_become_tables(recipe, spark):

@@ -91,6 +91,7 @@ _FOREIGN_KEYS = {
     "partition_columns": "it is 'partition_by' here",
     "partition_column": "it is 'partition_by' here, or 'partition_expr' for Dagster's partitions",
     "table_config": "on an asset it is 'table_configuration'",
+    "table_properties": "it is 'table_configuration' here",
     "storage_options": "they are an option of the DeltaIOManager, for all of its tables",
     "writer_engine": "leave it out, what an asset returns picks the engine",
 }

@@ -114,6 +114,9 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
     model_config = ConfigDict(hide_input_in_errors=True)
 
     earlier_options: ClassVar[Mapping[str, str]] = {
+        "base_dir": "it is root_uri here",
+        "cloud_storage_options": "it is storage_options here",
+        "namespace": "it is schema here",
         "client_options": "leave it out, the timeouts and retries of requests are fixed",
         "writer_engine": "leave it out, what an asset returns picks the engine",
         "parquet_read_options": "leave it out, inputs name their columns and a where filter",
