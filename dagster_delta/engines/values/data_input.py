@@ -21,8 +21,9 @@ def to_reader(data: object) -> pa.RecordBatchReader:
     Args:
         data: a pyarrow Table, RecordBatch, RecordBatchReader, Dataset or Scanner; a pandas
             DataFrame (named index levels become columns, an unnamed index is dropped, NaN is null);
-            a polars DataFrame or LazyFrame; a DuckDB relation, whose HUGEINT columns, such as the
-            sums of integers, become BIGINT; or anything that exports the Arrow C stream.
+            a polars DataFrame, or a LazyFrame, whose query runs while the reader is consumed; a
+            DuckDB relation, whose HUGEINT columns, such as the sums of integers, become BIGINT; or
+            anything that exports the Arrow C stream.
 
     Raises:
         InvalidArgument: `data` is none of these, or pandas values that no Arrow type holds.
@@ -153,21 +154,16 @@ def _check_polars_types(schema: Any) -> None:
 def _from_polars(data: Any) -> Any:
     if hasattr(data, "collect_schema"):
         _check_polars_types(data.collect_schema())
-    if not hasattr(data, "collect_batches"):
-        return None if hasattr(data, "__arrow_c_stream__") else _from_old_polars(data)
-    schema = _from_stream(data.limit(0).collect()).schema
-
-    def batches() -> Iterator[Any]:
-        for frame in data.collect_batches(chunk_size=_CHUNK_ROWS, maintain_order=True):
-            yield from pa.RecordBatchReader.from_stream(frame).cast(schema)
-
-    return pa.RecordBatchReader.from_batches(schema, batches())
-
-
-def _from_old_polars(data: Any) -> Any:
+    # Only a LazyFrame is collected.
     if not hasattr(data, "collect"):
         return None
-    return pa.RecordBatchReader.from_stream(data.collect(engine="streaming"))
+    from dagster_delta.engines.values.lazy_input import collected_rows
+
+    # The plan tells the schema; nothing of it runs until the first row is asked for.
+    schema = _from_stream(data.clear().collect()).schema
+    readers = collected_rows(data, _CHUNK_ROWS)
+    batches = (batch for reader in readers for batch in reader.cast(schema))
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def _from_duckdb(data: Any) -> Any:
