@@ -141,7 +141,7 @@ TABLE_TYPES: tuple[TypeHandler[Any], ...] = (
     _TableType("pyarrow_reader", "pyarrow.RecordBatchReader", lambda i: i.scan.to_batches()),
     _TableType("pandas", "pandas.DataFrame", lambda i: i.scan.to_pandas()),
     _TableType("polars", "polars.DataFrame", lambda i: i.scan.to_polars()),
-    _TableType("polars_lazy", "polars.LazyFrame", lambda i: i.scan.to_polars().lazy()),
+    _TableType("polars_lazy", "polars.LazyFrame", lambda i: i.scan.to_polars_lazy()),
     _TableType("duckdb", "duckdb.DuckDBPyRelation", lambda i: i.scan.to_duckdb()),
     _TableType("delta_table", "dagster_delta.DeltaTable", lambda i: i.table),
     _TableType("snapshot", "dagster_delta.Snapshot", _snapshot),

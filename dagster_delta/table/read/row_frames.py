@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.protocol.schema import StructType
 
 if TYPE_CHECKING:
     import duckdb
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from dagster_delta.table.read.batch_dataset import BatchDataset
 
-__all__ = ["RowFrames"]
+__all__ = ["RowFrames", "require"]
 
 
 class RowFrames(ABC):
@@ -41,7 +42,7 @@ class RowFrames(ABC):
         Raises:
             InvalidArgument: polars is not installed; and as `to_batches` does.
         """
-        frame: pl.DataFrame = _require("polars").from_arrow(self.to_arrow())
+        frame: pl.DataFrame = require("polars").from_arrow(self.to_arrow())
         return frame
 
     def to_duckdb(
@@ -75,8 +76,24 @@ class RowFrames(ABC):
             self.to_batches().schema, lambda _columns, _where: self.to_batches(), ()
         )
 
+    def to_polars_lazy(self) -> pl.LazyFrame:
+        """The rows as a polars LazyFrame: batches are read while a query runs, in bounded memory,
+        and again by each query.
 
-def _require(module: str) -> Any:
+        Raises:
+            InvalidArgument: polars is not installed. What `to_batches` raises comes out of the
+                query.
+        """
+        require("polars")
+        from dagster_delta.engines.polars import lazy_frame
+
+        # Without fields, no part of a filter becomes SQL.
+        return lazy_frame(
+            self.to_batches().schema, StructType(()), lambda _columns, _where: self.to_batches()
+        )
+
+
+def require(module: str) -> Any:
     """A module of an optional dependency.
 
     Raises:

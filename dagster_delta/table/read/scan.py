@@ -21,9 +21,10 @@ from dagster_delta.protocol.statistics.predicates import Predicate
 from dagster_delta.protocol.values.arrow_schema import to_arrow_schema
 from dagster_delta.table.read.file_planner import CandidateFiles, FilePlanner, any_of
 from dagster_delta.table.read.file_totals import count_records
-from dagster_delta.table.read.row_frames import RowFrames
+from dagster_delta.table.read.row_frames import RowFrames, require
 
 if TYPE_CHECKING:
+    import polars as pl
     from pyspark.sql import DataFrame, SparkSession
 
     from dagster_delta.sql.expressions import SqlExpression
@@ -147,6 +148,24 @@ class Scan(RowFrames):
         renamed = (pa.RecordBatch.from_arrays(each.columns, schema=schema) for each in rows)
         return pa.RecordBatchReader.from_batches(schema, renamed)
 
+    def to_polars_lazy(self) -> pl.LazyFrame:
+        """The rows as a polars LazyFrame of this version: each query reads, in bounded memory, only
+        the columns that it uses, and of the files only those that may hold rows for its filters.
+
+        polars sends filters with Python functions in them by way of the package cloudpickle.
+
+        Raises:
+            InvalidArgument: polars is not installed.
+            UnsupportedExpression: only Spark can evaluate the filter; use `to_spark`.
+            What `to_batches` raises besides comes out of the query.
+        """
+        if self.where is not None:
+            self.where.check_embeddable()
+        require("polars")
+        from dagster_delta.engines.polars import lazy_frame
+
+        return lazy_frame(to_arrow_schema(self.schema), self.schema, self._narrowed)
+
     def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
         """The rows as a lazy Spark DataFrame.
 
@@ -188,7 +207,8 @@ class Scan(RowFrames):
         if where is None:
             combined = self.where
         else:
-            own = "" if self.where is None else f"({self.where.sql}) AND "
+            # A comment may end the text.
+            own = "" if self.where is None else f"({self.where.sql}\n) AND "
             try:
                 combined = resolve_filter(self.snapshot.schema, f"{own}({where})")
             except InvalidArgument:
