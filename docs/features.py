@@ -510,7 +510,14 @@ OPERATIONS: tuple[Operation, ...] = (
         "Dagster column lineage: incremental assets by name, SQL assets from their query",
         "tests/orchestration/test_column_lineage.py::"
         "test_an_incremental_asset_keeps_the_columns_of_its_upstream",
-        "tests/orchestration/test_column_lineage.py::"
+        "tests/orchestration/test_sql_assets.py::"
+        "test_a_query_is_an_asset_that_shows_where_its_columns_come_from",
+    ),
+    Operation(
+        "Dagster SQL assets, by DuckDB or by Spark",
+        "tests/orchestration/test_sql_assets.py::"
+        "test_a_query_reads_and_writes_the_partitions_of_the_run",
+        "tests/orchestration/test_sql_assets.py::"
         "test_a_query_is_an_asset_that_shows_where_its_columns_come_from",
     ),
     Operation(

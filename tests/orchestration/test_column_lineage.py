@@ -8,8 +8,8 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dagster_delta import DeltaTable, delta_change_feed_asset, delta_sql_asset, sql_column_lineage
-from dagster_delta.errors import InvalidArgument, UnsupportedExpression
+from dagster_delta import delta_change_feed_asset, sql_column_lineage
+from dagster_delta.errors import UnsupportedExpression
 from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, column_lineage_by_name
 
 ORDERS = UpstreamColumns(dg.AssetKey(["raw", "orders"]), ["Id", "price", "currency", "cust.name"])
@@ -123,40 +123,3 @@ def test_an_incremental_asset_may_tell_better(lake, events) -> None:
     lake.materialize(source)
     shown = lake.metadata(lake.materialize(late_events, source), "late_events")
     assert told(shown["dagster/column_lineage"]) == {"id": ["events.delay"]}
-
-
-@pytest.mark.spark
-def test_a_query_is_an_asset_that_shows_where_its_columns_come_from(lake, spark, events) -> None:
-    flights = pa.table({"carrier": ["UA", "UA", "AA"], "arr_delay": [10, 20, 3]})
-    source = events(flights, name="flights")
-    carriers = dg.AssetSpec("carriers")
-    DeltaTable(str(lake.root / "public" / "carriers"), must_exist=False).append(
-        pa.table({"carrier": ["UA"], "name": ["United"]})
-    )
-    asset = delta_sql_asset(
-        "delays",
-        "SELECT name, avg(arr_delay) AS delay, '{{}}' AS braces "
-        "FROM {flights} JOIN {carriers} USING (carrier) GROUP BY name",
-        {"flights": source, "carriers": carriers},
-    )
-    shown = lake.metadata(lake.materialize(asset, source, carriers), "delays")
-    assert lake.rows("delays") == [{"name": "United", "delay": 15.0, "braces": "{}"}]
-    assert told(shown["dagster/column_lineage"]) == {
-        "name": ["carriers.name"],
-        "delay": ["flights.arr_delay"],
-    }
-    assert "FROM flights JOIN carriers" in shown["delta/query"]
-
-
-@pytest.mark.parametrize(
-    ("sql", "upstream"),
-    [
-        ("SELECT 1", {}),
-        ("SELECT * FROM {flight}", {"flights": "flights"}),
-        ("SELECT * FROM {flights", {"flights": "flights"}),
-        ("SELECT * FROM {a-b}", {"a-b": "flights"}),
-    ],
-)
-def test_a_query_that_does_not_fit_its_tables_is_refused_when_it_is_declared(sql, upstream) -> None:
-    with pytest.raises(InvalidArgument):
-        delta_sql_asset("delays", sql, upstream)

@@ -41,6 +41,7 @@ totals = delta_sql_asset(
     "totals",
     "SELECT parity, sum(id) AS total FROM {numbers} GROUP BY parity",
     {"numbers": numbers},
+    engine="spark",
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dagster import AssetKey, TableColumnDep, TableColumnLineage
 
@@ -47,7 +47,11 @@ def column_lineage_by_name(columns: Sequence[str], upstream: UpstreamColumns) ->
 
 
 def sql_column_lineage(
-    sql: str, tables: Mapping[str, UpstreamColumns], columns: Sequence[str] | None = None
+    sql: str,
+    tables: Mapping[str, UpstreamColumns],
+    columns: Sequence[str] | None = None,
+    *,
+    dialect: Literal["spark", "duckdb"] = "spark",
 ) -> TableColumnLineage:
     """The column lineage of a query: for each of its columns, the upstream columns it is computed
     from.
@@ -56,9 +60,10 @@ def sql_column_lineage(
     rows.
 
     Args:
-        sql: a query in Spark SQL.
+        sql: a query.
         tables: name in the query to the upstream asset.
         columns: of the result, in its order; by default as the query names them.
+        dialect: the SQL that the query is in.
 
     Raises:
         UnsupportedExpression: the query cannot be understood, or is about other tables.
@@ -72,7 +77,7 @@ def sql_column_lineage(
     from sqlglot.errors import SqlglotError
 
     try:
-        return _lineage(sql, tables, columns)
+        return _lineage(sql, tables, columns, dialect)
     except (SqlglotError, ValueError) as error:
         raise UnsupportedExpression(
             f"the column lineage cannot be derived from the query: {error}"
@@ -80,7 +85,7 @@ def sql_column_lineage(
 
 
 def _lineage(
-    sql: str, tables: Mapping[str, UpstreamColumns], columns: Sequence[str] | None
+    sql: str, tables: Mapping[str, UpstreamColumns], columns: Sequence[str] | None, dialect: str
 ) -> TableColumnLineage:
     from sqlglot import exp, parse_one
     from sqlglot.lineage import lineage
@@ -92,11 +97,11 @@ def _lineage(
     schema: dict[str, object] = {
         name: dict.fromkeys(each.columns, "string") for name, each in upstream.items()
     }
-    query = parse_one(sql, dialect="spark")
+    query = parse_one(sql, dialect=dialect)
     if not isinstance(query, exp.Query):
         raise UnsupportedExpression("column lineage is derived from a query: SELECT …")
     written = query.named_selects
-    qualified: Any = qualify(query.copy(), schema=schema, dialect="spark")
+    qualified: Any = qualify(query.copy(), schema=schema, dialect=dialect)
     names = qualified.named_selects
     if columns is None:
         # Qualified names have lost their case; with a star there are no others.
@@ -110,7 +115,7 @@ def _lineage(
     scope = build_scope(qualified)
     deps = {}
     for column, name in zip(columns, names, strict=True):
-        root = lineage(name, qualified, schema, dialect="spark", scope=scope)
+        root = lineage(name, qualified, schema, dialect=dialect, scope=scope)
         if found := set(_sources(root, upstream)):
             deps[column] = sorted(found, key=lambda each: (each.asset_key.path, each.column_name))
     return TableColumnLineage(deps)

@@ -1,10 +1,10 @@
-"""Assets given as Spark SQL, with the lineage of each of their columns."""
+"""Assets given as a query in SQL, with the lineage of each of their columns."""
 
 # No `from __future__ import annotations`: Dagster reads the annotations of assets itself.
 
 import inspect
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import dagster as dg
 
@@ -14,7 +14,7 @@ from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asse
 from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, sql_column_lineage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from dagster_delta.table.read.scan import Scan
 
 __all__ = ["delta_sql_asset"]
 
@@ -24,24 +24,31 @@ def delta_sql_asset(
     sql: str,
     upstream: Mapping[str, Any],
     *,
+    engine: Literal["arrow", "spark"] = "arrow",
+    memory_limit: str = "2GB",
     io_manager_key: str = "io_manager",
     **asset_options: Any,
 ) -> dg.AssetsDefinition:
-    """An asset computed from other assets by a query that Spark runs.
+    """An asset computed from other assets by a query in SQL.
 
-    The query names its tables in braces, as `SparkSession.sql` has it; a brace of its own is
-    doubled. Every materialisation shows the query, and from which upstream columns the values of
-    each column come. Where that cannot be told, the log of the run says why.
+    The embedded engine runs the query with DuckDB, in DuckDB's SQL, and streams the result into the
+    table; the query reads its upstream tables and nothing else. Spark runs it in Spark SQL.
+
+    The query names its tables in braces; a brace of its own is doubled. Every materialisation shows
+    the query, and from which upstream columns the values of each column come. Where that cannot be
+    derived, the log of the run says why.
 
     Args:
         name: of the asset.
-        sql: a query in Spark SQL: `SELECT … FROM {flights}`.
+        sql: one query: `SELECT … FROM {flights}`.
         upstream: name in the query to the asset, or its key, that the IO manager loads for it.
+        engine: `arrow` for the embedded engine, or `spark`.
+        memory_limit: of DuckDB, such as `2GB`; sorts, joins and aggregates beyond it go to disk.
         io_manager_key: of a DeltaIOManager, which writes the table.
         asset_options: of `dg.asset`: key_prefix, partitions_def, metadata, description, …
 
     Raises:
-        InvalidArgument: the query and its tables do not fit.
+        InvalidArgument: the query and its tables do not fit, or there is no such engine.
 
     Examples:
         delta_sql_asset(
@@ -50,49 +57,76 @@ def delta_sql_asset(
             {"flights": flights},
         )
     """
-    from pyspark.sql import DataFrame
-
+    if engine not in ("arrow", "spark"):
+        raise InvalidArgument(f"engine is 'arrow' or 'spark', not {engine!r}")
     keys = {table: asset_key_of(asset) for table, asset in upstream.items()}
-    query = _query(name, sql, keys)
-    options = {"kinds": {"deltalake", "spark", "sql"}, **asset_options}
+    query = _query(name, sql, {table: table for table in keys})
+    options = {
+        "kinds": {"deltalake", "duckdb" if engine == "arrow" else "spark", "sql"},
+        **asset_options,
+    }
     read_asset_options(options.get("metadata") or {}, AssetOptions(), asset=name)
     ins = dict(options.pop("ins", None) or {})
     options["ins"] = {table: dg.AssetIn(key) for table, key in keys.items()} | ins
 
-    def compute(context: dg.AssetExecutionContext, **frames: Any) -> Any:
-        session = next(iter(frames.values())).sparkSession
-        result = session.sql(sql, **frames)
-        metadata = {"delta/query": dg.MetadataValue.md(f"```sql\n{query}\n```")}
-        return dg.Output(result, metadata=metadata | _lineage(context, query, keys, frames, result))
+    def compute_embedded(context: dg.AssetExecutionContext, **scans: "Scan") -> Any:
+        from dagster_delta.orchestration.io.embedded_query import run_query
 
-    parameters = [
-        inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-        *(
-            inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=DataFrame)
-            for each in keys
-        ),
-    ]
-    compute.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    compute.__annotations__ = {each.name: DataFrame for each in parameters[1:]}
+        quoted = _query(name, sql, {table: f'"{table}"' for table in keys})
+        rows = run_query(quoted, scans, name=name, memory_limit=memory_limit)
+        columns = {table: scan.columns for table, scan in scans.items()}
+        lineage = _lineage(context, query, keys, columns, rows.schema.names, "duckdb")
+        return dg.Output(rows, metadata=_shown(query) | lineage)
+
+    def compute_on_spark(context: dg.AssetExecutionContext, **frames: Any) -> Any:
+        result = next(iter(frames.values())).sparkSession.sql(sql, **frames)
+        columns = {table: frame.columns for table, frame in frames.items()}
+        lineage = _lineage(context, query, keys, columns, result.columns, "spark")
+        return dg.Output(result, metadata=_shown(query) | lineage)
+
+    compute = compute_embedded if engine == "arrow" else compute_on_spark
+    _annotate(compute, tuple(keys), _input_type(engine))
     define = dg.asset(name=name, io_manager_key=io_manager_key, **options)
     return cast("dg.AssetsDefinition", define(compute))
 
 
-def _query(name: str, sql: str, keys: Mapping[str, dg.AssetKey]) -> str:
-    """The query with plain names of its tables."""
-    if not keys:
-        raise InvalidArgument(f"{name} has no upstream asset for Spark to query")
-    if odd := [each for each in keys if not each.isidentifier() or each == "context"]:
+def _input_type(engine: str) -> type:
+    if engine == "arrow":
+        from dagster_delta.table.read.scan import Scan
+
+        return Scan
+    from pyspark.sql import DataFrame
+
+    return DataFrame
+
+
+def _annotate(compute: Any, tables: Sequence[str], input_type: type) -> None:
+    """Give a function the parameters that Dagster loads: a context, and an input per table."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    inputs = [inspect.Parameter(table, kind, annotation=input_type) for table in tables]
+    compute.__signature__ = inspect.Signature([inspect.Parameter("context", kind), *inputs])
+    compute.__annotations__ = dict.fromkeys(tables, input_type)
+
+
+def _shown(query: str) -> dict[str, Any]:
+    return {"delta/query": dg.MetadataValue.md(f"```sql\n{query}\n```")}
+
+
+def _query(name: str, sql: str, names: Mapping[str, str]) -> str:
+    """The query with these names of its tables."""
+    if not names:
+        raise InvalidArgument(f"{name} has no upstream asset to query")
+    if odd := [table for table in names if not table.isidentifier() or table == "context"]:
         raise InvalidArgument(
             f"the query of {name} has the table name {odd[0]!r}, which is not allowed: use "
             "letters, digits and underscores"
         )
     try:
-        return sql.format_map({each: each for each in keys})
+        return sql.format_map(names)
     except (KeyError, ValueError, IndexError) as error:
         raise InvalidArgument(
             f"the query of {name} has braces around {error}, which is none of its tables "
-            f"{', '.join(keys)}; a brace of its own is doubled"
+            f"{', '.join(names)}; a brace of its own is doubled"
         ) from error
 
 
@@ -100,12 +134,13 @@ def _lineage(
     context: dg.AssetExecutionContext,
     query: str,
     keys: Mapping[str, dg.AssetKey],
-    frames: Mapping[str, "DataFrame"],
-    result: "DataFrame",
+    columns: Mapping[str, Sequence[str]],
+    result: Sequence[str],
+    dialect: Literal["spark", "duckdb"],
 ) -> dict[str, Any]:
-    tables = {name: UpstreamColumns(key, frames[name].columns) for name, key in keys.items()}
+    tables = {table: UpstreamColumns(key, columns[table]) for table, key in keys.items()}
     try:
-        lineage = sql_column_lineage(query, tables, result.columns)
+        lineage = sql_column_lineage(query, tables, result, dialect=dialect)
     except UnsupportedExpression as error:
         context.log.warning(str(error))
         return {}

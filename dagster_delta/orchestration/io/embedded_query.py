@@ -1,0 +1,107 @@
+"""A query over Delta tables, computed in this process by a DuckDB without other access."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.storage.scratch_directory import scratch_directory
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from dagster_delta.table.read.batch_dataset import BatchDataset
+    from dagster_delta.table.read.scan import Scan
+
+__all__ = ["run_query"]
+
+_FOR_SPARK = 'the query is in the SQL of DuckDB; engine="spark" runs one in Spark SQL'
+
+
+def run_query(
+    sql: str, tables: Mapping[str, Scan], *, name: str, memory_limit: str
+) -> pa.RecordBatchReader:
+    """The result of a query as a `pa.RecordBatchReader`, computed while it is consumed.
+
+    Columns and filters of the query are pushed down into the scans. HUGEINT, the type of sums of
+    integers, becomes BIGINT, and timestamps are in UTC.
+
+    Args:
+        sql: one query in DuckDB's SQL.
+        tables: name in the query to what it reads.
+        name: of the asset, for messages.
+        memory_limit: of DuckDB, such as `2GB`; sorts, joins and aggregates beyond it go to disk.
+
+    Raises:
+        InvalidArgument: DuckDB refuses the query, here, or it fails on a value, later.
+        DeltaError: of reading the tables.
+    """
+    import duckdb
+
+    from dagster_delta.engines.values.data_input import to_reader
+
+    datasets = {table: scan.duckdb_dataset() for table, scan in tables.items()}
+    with ExitStack() as stack:
+        stack.enter_context(_errors_of_query(name, datasets))
+        connection = stack.enter_context(_sealed_connection(memory_limit))
+        for table, dataset in datasets.items():
+            connection.register(table, dataset)
+        statements = connection.extract_statements(sql)
+        if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
+            raise InvalidArgument(f"the query of {name} has to be one SELECT: {sql!r}")
+        reader = to_reader(connection.sql(sql))
+        # Whoever reads the result closes the connection with its end.
+        resources = stack.pop_all()
+    return pa.RecordBatchReader.from_batches(reader.schema, _until_closed(reader, resources))
+
+
+def _until_closed(reader: pa.RecordBatchReader, resources: ExitStack) -> Iterator[object]:
+    with resources:
+        yield from reader
+
+
+@contextmanager
+def _sealed_connection(memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB that reads what is registered, and no file, network or variable."""
+    import duckdb
+
+    from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG
+
+    with scratch_directory("query-") as directory:
+        settings = {**SEALED_CONFIG, "temp_directory": directory, "memory_limit": memory_limit}
+        with duckdb.connect(":memory:", config=settings) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute("SET lock_configuration = true")
+            yield connection
+
+
+@contextmanager
+def _errors_of_query(name: str, datasets: Mapping[str, BatchDataset]) -> Iterator[None]:
+    """What DuckDB raises, as the error of the table that could not be read, or as one of ours."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        for dataset in datasets.values():
+            if dataset.failure is not None:
+                raise dataset.failure from None
+        raise InvalidArgument(f"the query of {name} {_problem(error)}") from error
+
+
+def _problem(error: duckdb.Error) -> str:
+    import duckdb
+
+    text = str(error).strip()
+    match error:
+        case duckdb.CatalogException() | duckdb.BinderException() | duckdb.ParserException():
+            return f"is refused: {text}\n{_FOR_SPARK}"
+        case duckdb.PermissionException():
+            return f"may read its upstream tables and nothing else: {text}"
+        case duckdb.OutOfMemoryException():
+            return f'needs more memory: {text}\nset memory_limit, or engine="spark"'
+    return f"fails: {text}"
