@@ -387,8 +387,8 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "Dagster IO manager: Spark stage progress in the run log, also over Spark Connect; "
-        "metrics, the physical plan with secrets removed, and a link to the Spark UI in the "
-        "metadata",
+        "metrics, the physical plan with secrets removed, and a link to the History Server in "
+        "the metadata",
         None,
         "tests/orchestration/test_spark_progress.py::"
         "test_a_materialisation_of_a_frame_tells_what_spark_did",

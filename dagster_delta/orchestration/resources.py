@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from dagster import ConfigurableResource, get_dagster_logger
 from pydantic import ConfigDict, Field
@@ -19,6 +20,7 @@ from dagster_delta.orchestration.column_change_switch import (
     NEW_TABLE_PROPERTIES,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
+from dagster_delta.orchestration.spark.progress import APPLICATION_ID, HISTORY_SERVER_URL
 from dagster_delta.orchestration.storage_options import (
     AnyStorageOptions,
     LocalStorageOptions,
@@ -92,6 +94,13 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         "have it installed. Its dependencies have to be installed there.",
     )
 
+    history_server_url: str | None = Field(
+        default=None,
+        description="Where the Spark History Server shows an application, such as "
+        "http://host:18080/history/{application_id}: runs link to it. The application has to log "
+        "its events (spark.eventLog.enabled).",
+    )
+
     @property
     def session(self) -> SparkSession:
         """The session, started if there is none yet.
@@ -114,6 +123,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         from dagster_delta.engines.spark.session.shipping import ship_package
 
         refuse_mask("remote", self.remote)
+        _check_history_server(self.history_server_url)
         if self.remote is None:
             _local_cores(self.master)
         session = running_session()
@@ -125,6 +135,8 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             self._tell_what_takes_no_effect(session, late)
         else:
             session = self._start()
+        if self.history_server_url is not None:
+            _set(session, HISTORY_SERVER_URL, self.history_server_url)
         if self.ship_package:
             ship_package(session)
         return session
@@ -183,6 +195,26 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
                     "SparkSessionResource of a code location the same settings, or stop() the "
                     "session first"
                 )
+
+
+def _check_history_server(template: str | None) -> None:
+    """Refuse what makes no link, or one that shows a password.
+
+    Raises:
+        InvalidArgument: the template is none.
+    """
+    if template is None:
+        return
+    found = urlsplit(template)
+    if (
+        found.scheme not in {"http", "https"}
+        or APPLICATION_ID not in template
+        or "@" in found.netloc
+    ):
+        raise InvalidArgument(
+            "history_server_url is an http or https URL without a password and with "
+            f"{APPLICATION_ID} in it, such as http://host:18080/history/{APPLICATION_ID}"
+        )
 
 
 def _set(session: SparkSession, name: str, value: str) -> bool:

@@ -259,5 +259,6 @@ def test_the_bytes_of_stages_are_told_where_there_is_a_ui(seen: Any) -> None:
     assert metadata["spark/input_bytes"] > 0
     assert metadata["spark/shuffle_write_bytes"] > 0
     assert metadata["spark/shuffle_read_bytes"] > 0
-    assert metadata["spark/ui"].startswith("http://127.0.0.1:")
+    # The UI ends with the process.
+    assert "spark/ui" not in metadata
     assert "Range" in metadata["spark/plan"]

@@ -5,16 +5,21 @@ from __future__ import annotations
 import http.server
 import re
 import threading
+from functools import partial
 
 import dagster as dg
 import pytest
 
+from dagster_delta import DeltaTable, SparkSessionResource
+from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.maintenance.config import OptimizeConfig
+from dagster_delta.orchestration.maintenance.steps import optimize_step
 from dagster_delta.orchestration.spark.plan import (
     MAX_PLAN_CHARACTERS,
     physical_plan,
     without_secrets,
 )
-from dagster_delta.orchestration.spark.progress import watch_spark
+from dagster_delta.orchestration.spark.progress import HISTORY_SERVER_URL, watch_spark
 from dagster_delta.orchestration.spark.stages import StageBytes, StageMetrics
 from tests.orchestration.conftest import table_of
 
@@ -92,6 +97,57 @@ def test_a_materialisation_of_a_frame_tells_what_spark_did(lake, events, spark):
     other = lake.materialize(events(table_of([{"id": 1}])))
     (materialisation,) = other.asset_materializations_for_node("events")
     assert not any(name.startswith("spark/") for name in materialisation.metadata)
+
+
+@pytest.mark.classic("Connect tells of stages alone")
+def test_an_optimize_by_spark_reports_its_stages_and_its_bytes(spark, tmp_path, monkeypatch):
+    table = DeltaTable(str(tmp_path), must_exist=False)
+    for start in range(3):
+        table.append(spark.range(start, start + 100_000, 1, 1))
+    often = partial(watch_spark, every_seconds=0.01)
+    monkeypatch.setattr("dagster_delta.orchestration.maintenance.steps.watch_spark", often)
+    lines = Lines()
+    report = optimize_step(table, OptimizeConfig(engine="spark"), lines, {})
+    assert any(re.search(r"Spark: stage \d+ \(.*\): \d of \d tasks done", x) for x in lines)
+    assert report.metadata["spark/tasks"] >= 1
+    assert report.metadata["spark/output_bytes"] == report.metadata["delta/optimize_bytes_added"]
+    assert "spark/plan" not in report.metadata
+    embedded = optimize_step(table, OptimizeConfig(), Lines(), {})
+    assert not any(name.startswith("spark/") for name in embedded.metadata)
+
+
+def test_the_bytes_written_are_those_of_the_files(lake, events, spark):
+    rows = spark.range(0, 1000, 1, 2).selectExpr("id", "id % 3 AS p")
+    result = lake.materialize(events(rows, metadata={"partition_by": ["p"]}))
+    (materialisation,) = result.asset_materializations_for_node("events")
+    files = lake.table("events").snapshot().files()
+    written = sum(files["size_bytes"].to_pylist())
+    assert materialisation.metadata["spark/output_bytes"].value == written
+
+
+def test_a_link_leads_to_the_history_server_and_none_to_a_ui_that_ends(lake, events, spark):
+    url = "http://history:18080/history/{application_id}/jobs"
+    try:
+        session = SparkSessionResource(history_server_url=url).session
+        result = lake.materialize(events(session.range(3)))
+    finally:
+        spark.conf.unset(HISTORY_SERVER_URL)
+    (materialisation,) = result.asset_materializations_for_node("events")
+    found = materialisation.metadata["spark/history_server"].value
+    assert found == url.replace("{application_id}", spark.conf.get("spark.app.id"))
+    assert "spark/ui" not in materialisation.metadata
+    again = lake.materialize(events(spark.range(3)))
+    (materialisation,) = again.asset_materializations_for_node("events")
+    assert "spark/history_server" not in materialisation.metadata
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host:18080/", "history/{application_id}", "http://me:hush@h/{application_id}"]
+)
+def test_a_history_server_that_makes_no_link_is_refused(url):
+    with pytest.raises(InvalidArgument, match="history_server_url is an http or https URL") as told:
+        _ = SparkSessionResource(history_server_url=url).session
+    assert "hush" not in str(told.value)
 
 
 def test_a_plan_shows_what_is_read_and_neither_secrets_nor_everything(spark, tmp_path):

@@ -6,7 +6,9 @@ rows, and in the end keep only the text of the error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +25,8 @@ __all__ = [
     "REPORT_SCHEMA",
     "IdentityMarks",
     "Reports",
+    "WrittenBytes",
+    "counting_written_bytes",
     "decode_reports",
     "encode_error",
     "joined_marks",
@@ -43,6 +47,28 @@ IdentityMarks = Mapping[str, tuple[int, int]]
 """Last value and step, by logical name of each identity column that was numbered."""
 
 _Detail = TypeVar("_Detail", bound=msgspec.Struct)
+
+
+@dataclass(slots=True)
+class WrittenBytes:
+    """What the tasks of some jobs have written."""
+
+    size_bytes: int = 0
+    """Of data files and change data files, referenced by a commit or not."""
+
+
+_written: ContextVar[WrittenBytes | None] = ContextVar("written_bytes", default=None)
+
+
+@contextmanager
+def counting_written_bytes() -> Iterator[WrittenBytes]:
+    """Count the bytes of the files that are reported to this thread while the block runs."""
+    counted = WrittenBytes()
+    token = _written.set(counted)
+    try:
+        yield counted
+    finally:
+        _written.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +153,10 @@ def settle_reports(
     if reports.error is not None:
         delete_unreferenced(store, reports.paths)
         raise reports.error
+    counted = _written.get()
+    if counted is not None:
+        counted.size_bytes += sum(file.size_bytes for file in reports.files)
+        counted.size_bytes += sum(file.size_bytes for file in reports.change_files)
     return reports
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dagster import MetadataValue
 
+from dagster_delta.engines.spark.session.active_session import active_spark_session
 from dagster_delta.orchestration.maintenance.config import (
     CheckpointConfig,
     CleanLogConfig,
@@ -16,6 +17,7 @@ from dagster_delta.orchestration.maintenance.config import (
     RestoreConfig,
     VacuumConfig,
 )
+from dagster_delta.orchestration.spark.progress import watch_spark
 from dagster_delta.table.write.clustering import table_clustering
 
 if TYPE_CHECKING:
@@ -75,18 +77,20 @@ def optimize_step(
             f"{progress.num_added_files} files instead of {progress.num_removed_files}"
         )
 
-    result = table.optimize(
-        config.where,
-        target_file_size=config.target_file_size,
-        min_file_size=config.min_file_size,
-        max_deleted_share=config.max_deleted_share,
-        zorder_by=config.zorder_by,
-        # A job may have tables of both kinds.
-        full=config.full and bool(table_clustering(table.refresh())),
-        engine=config.engine,
-        commit_info=commit_info,
-        on_progress=tell,
-    )
+    session = active_spark_session() if config.engine == "spark" else None
+    with watch_spark(session, log) as spark_work:
+        result = table.optimize(
+            config.where,
+            target_file_size=config.target_file_size,
+            min_file_size=config.min_file_size,
+            max_deleted_share=config.max_deleted_share,
+            zorder_by=config.zorder_by,
+            # A job may have tables of both kinds.
+            full=config.full and bool(table_clustering(table.refresh())),
+            engine=config.engine,
+            commit_info=commit_info,
+            on_progress=tell,
+        )
     metrics = result.metrics
     summary = (
         f"{metrics['numRemovedFiles']} files ({spell_bytes(metrics['numRemovedBytes'])}) became "
@@ -108,6 +112,7 @@ def optimize_step(
             "delta/optimize_bytes_removed": metrics["numRemovedBytes"],
             "delta/optimize_bytes_added": metrics["numAddedBytes"],
             "delta/optimize_versions": ", ".join(map(str, result.versions)) or "none",
+            **spark_work.metadata,
         },
     )
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from dagster import MetadataValue
 
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkWork", "watch_spark"]
+__all__ = ["APPLICATION_ID", "HISTORY_SERVER_URL", "SparkWork", "watch_spark"]
+
+HISTORY_SERVER_URL = "spark.dagster_delta.historyServerUrl"
+"""Session setting: where the History Server shows an application, with `APPLICATION_ID` in it."""
+APPLICATION_ID = "{application_id}"
+"""What stands in `HISTORY_SERVER_URL` for the id of the application."""
 
 _JOB_GROUP = "spark.jobGroup.id"
 _SECONDS_BETWEEN_REPORTS = 10.0
@@ -36,6 +41,10 @@ class _Log(Protocol):
 
 
 class _Watch(Protocol):
+    @property
+    def ui(self) -> str | None:
+        """Address of a UI that answers as long as this process runs."""
+
     def line(self) -> str | None:
         """How far Spark is; None where it does nothing."""
 
@@ -61,7 +70,8 @@ def watch_spark(
     """Report on the Spark jobs that the block starts in this thread.
 
     Args:
-        data: what the block works on; nothing happens unless it is a DataFrame of Spark.
+        data: what the block works on, or works with; nothing happens unless it is a DataFrame or a
+            session of Spark.
         log: of the run.
         every_seconds: how long to wait between two lines in the log; work that takes less has none.
 
@@ -70,19 +80,28 @@ def watch_spark(
     """
     work = SparkWork()
     frame = _frame(data)
-    if frame is None:
+    session = _session(data) if frame is None else frame.sparkSession
+    if session is None:
         yield work
         return
+    from dagster_delta.engines.spark.executor_reports import counting_written_bytes
     from dagster_delta.engines.spark.session.running_session import naming_lost_session
 
     with naming_lost_session():
-        yield from _watched(work, frame, log, every_seconds)
+        with counting_written_bytes() as written:
+            yield from _watched(work, session, log, every_seconds)
+        if written.size_bytes:
+            work.metadata["spark/output_bytes"] = written.size_bytes
+        plan = None if frame is None else physical_plan(frame)
+        if plan is not None:
+            # The plan may hold backticks, but no line of them alone.
+            work.metadata["spark/plan"] = MetadataValue.md(f"```text\n{plan}\n```")
 
 
 def _watched(
-    work: SparkWork, frame: DataFrame, log: _Log, every_seconds: float
+    work: SparkWork, session: SparkSession, log: _Log, every_seconds: float
 ) -> Iterator[SparkWork]:
-    watch = _watch_of(frame.sparkSession)
+    watch = _watch_of(session)
     stopped = threading.Event()
     reporter = threading.Thread(
         target=_report,
@@ -100,16 +119,41 @@ def _watched(
         watch.close()
     work.metadata["spark/seconds"] = round(time.monotonic() - start, 3)
     work.metadata.update(watch.metadata())
-    plan = physical_plan(frame)
-    if plan is not None:
-        # The plan may hold backticks, but no line of them alone.
-        work.metadata["spark/plan"] = MetadataValue.md(f"```text\n{plan}\n```")
+    work.metadata.update(_history_link(session))
 
 
 def _frame(data: object) -> DataFrame | None:
     if not is_spark_frame(data):
         return None
     return data if hasattr(data, "sparkSession") else None  # type: ignore[return-value]
+
+
+def _session(data: object) -> SparkSession | None:
+    is_session = is_spark_frame(data) and type(data).__name__ == "SparkSession"
+    return cast("SparkSession", data) if is_session else None
+
+
+def _history_link(session: SparkSession) -> dict[str, Any]:
+    """Where the application can be looked at once its process has ended, if that is known."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from dagster_delta.engines.spark.session.session import is_connect, session_conf
+
+    try:
+        template = session_conf(session, HISTORY_SERVER_URL)
+        application = (
+            session_conf(session, "spark.app.id")
+            if is_connect(session)
+            else session.sparkContext.applicationId
+        )
+    except (AttributeError, Py4JError, PySparkException):
+        # The rows are committed: a session that was stopped meanwhile is no reason to fail.
+        return {}
+    if not template or not application:
+        return {}
+    url = template.replace(APPLICATION_ID, application)
+    return {"spark/history_server": MetadataValue.url(url)}
 
 
 def _watch_of(session: SparkSession) -> _Watch:
@@ -137,14 +181,17 @@ def _classic_context(session: SparkSession) -> SparkContext | None:
 def _report(watch: _Watch, log: _Log, every_seconds: float, stopped: threading.Event) -> None:
     """Log how far the work is, again and again, where it has changed."""
     last = None
+    ui = watch.ui
     while not stopped.wait(every_seconds):
         line = watch.line()
         if line is not None and line != last:
-            log.info(f"Spark: {line}")
-            last = line
+            log.info(f"Spark: {line}" + (f"; UI until this process ends: {ui}" if ui else ""))
+            last, ui = line, None
 
 
 class _NoWatch:
+    ui = None
+
     def line(self) -> str | None:
         return None
 
@@ -167,6 +214,10 @@ class _ClassicWatch:
             context.setLocalProperty(_JOB_GROUP, self._own_group)
         self._before = frozenset(self._ids_of_group())
         self._metrics = StageMetrics(context)
+
+    @property
+    def ui(self) -> str | None:
+        return self._context.uiWebUrl
 
     def close(self) -> None:
         if self._own_group:
@@ -218,17 +269,16 @@ class _ClassicWatch:
         moved = self._metrics.of_stages(frozenset(each.stageId for each in stages))
         if moved:
             found["spark/input_bytes"] = sum(each.input_bytes for each in moved)
-            found["spark/output_bytes"] = sum(each.output_bytes for each in moved)
             found["spark/shuffle_read_bytes"] = sum(each.shuffle_read_bytes for each in moved)
             found["spark/shuffle_write_bytes"] = sum(each.shuffle_write_bytes for each in moved)
             found["spark/spilled_bytes"] = sum(each.disk_bytes_spilled for each in moved)
-        if self._context.uiWebUrl is not None:
-            found["spark/ui"] = MetadataValue.url(self._context.uiWebUrl)
         return found
 
 
 class _ConnectWatch:
     """What a Connect server says of the queries of this thread, every other second."""
+
+    ui = None
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
