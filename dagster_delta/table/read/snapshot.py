@@ -18,6 +18,7 @@ from dagster_delta.engines.plans import LARGE_TABLE_FILES, LoggedFiles
 from dagster_delta.errors import InvalidArgument
 from dagster_delta.protocol.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from dagster_delta.protocol.checkpoint.batches import FileBatch
+from dagster_delta.protocol.features.row_tracking import NO_ROW_IDS, parse_high_water_mark
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.paths import commit_path
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA
@@ -391,6 +392,13 @@ class Snapshot:
             with located(self.store, self.version):
                 found = self._state.table_actions().domain_metadata
         return {name: domain for name, domain in found.items() if not domain.removed}
+
+    @property
+    def highest_row_id(self) -> int:
+        """The highest row id that was assigned; -1 if there is none. Spec: Row Tracking."""
+        if not any(map(self.configuration.supports, ("rowTracking", "rowIds"))):
+            return NO_ROW_IDS
+        return parse_high_water_mark(self.domain_metadata().values())
 
     def tombstones(self, *, now_ms: int | None = None) -> pa.Table:
         """Removes that have not expired, a `pa.Table` of TOMBSTONE_SCHEMA.

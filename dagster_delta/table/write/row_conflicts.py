@@ -35,9 +35,19 @@ from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.write.deletion_vector_files import store_deletion_vectors
 
-__all__ = ["RowChange", "UnitedChange", "unite_row_changes", "vector_files", "winners_of_rows"]
+__all__ = [
+    "RowChange",
+    "UnitedChange",
+    "superseded_vectors",
+    "unite_row_changes",
+    "winners_of_rows",
+]
 
 _ABOUT_ROWS = (ConcurrentAppend, ConcurrentDeleteDelete, ConcurrentDeleteRead)
+
+
+SelectsRows = Callable[[Sequence[AddFile]], bool]
+"""Whether files hold a row that a change selects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +57,8 @@ class RowChange:
     adds: Sequence[AddFile]
     removes: Sequence[RemoveFile]
     reads: ReadScope
-    selects: Callable[[Sequence[AddFile]], bool]
-    """Whether new files, all of which `reads.may_hold`, hold a row that the change selects."""
+    selects: SelectsRows
+    """Asked about new files of others, all of which `reads.may_hold`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +131,12 @@ def winners_of_rows(
     return winners if check_conflicts(others, winners) is None else None
 
 
-def vector_files(adds: Iterable[AddFile]) -> Iterator[str]:
-    """Files of the deletion vectors that some adds name, relative to the table root."""
+def superseded_vectors(before: Iterable[AddFile], after: Iterable[AddFile]) -> set[str]:
+    """Files of deletion vectors that only the former adds name, relative to the table root."""
+    return set(_vector_files(before)) - set(_vector_files(after))
+
+
+def _vector_files(adds: Iterable[AddFile]) -> Iterator[str]:
     for add in adds:
         vector = add.deletion_vector
         if vector is not None and vector.storage_type != "i":

@@ -6,7 +6,7 @@ Spec: Delta Log Entries; Transaction Identifiers; Domain Metadata.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,6 @@ from dagster_delta.protocol.features.row_tracking import (
     NO_ROW_IDS,
     ROW_IDS_KEPT_TAG,
     materialized_columns,
-    parse_high_water_mark,
 )
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
 from dagster_delta.protocol.log.commit_writer import CommitContents
@@ -58,17 +57,16 @@ from dagster_delta.table.write.committer import (
 )
 from dagster_delta.table.write.row_conflicts import (
     RowChange,
+    SelectsRows,
+    superseded_vectors,
     unite_row_changes,
-    vector_files,
     winners_of_rows,
 )
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
 
-__all__ = ["AppTransaction", "CommitResult", "SelectsRows", "Transaction"]
-
-SelectsRows = Callable[[Sequence[AddFile]], bool]
+__all__ = ["AppTransaction", "CommitResult", "Transaction"]
 
 
 @dataclass(slots=True)
@@ -369,8 +367,9 @@ class Transaction:
             return False
         checksum = read_checksum_after(self.store, self.snapshot.checksum, commits)
         self.snapshot = self.snapshot.advance(commits, checksum=checksum)
-        superseded = set(vector_files(self._adds)) - set(vector_files(united.adds))
-        self.created_files.delete(keep=set(self.created_files.paths) - superseded)
+        self.created_files.delete(
+            keep=set(self.created_files.paths) - superseded_vectors(self._adds, united.adds)
+        )
         self.created_files.add(united.new_files)
         self._adds, self._removes = list(united.adds), list(united.removes)
         return True
@@ -423,7 +422,7 @@ class Transaction:
             is_blind_append=self._reads.is_empty and not contents.removes,
             in_commit_timestamps=configuration.in_commit_timestamps_enabled,
             read_timestamp_ms=self._read_timestamp_ms(),
-            read_highest_row_id=self._highest_row_id(),
+            read_highest_row_id=self.snapshot.highest_row_id if self.snapshot else NO_ROW_IDS,
             tags=self._tags(),
         )
 
@@ -432,13 +431,6 @@ class Transaction:
         if self.snapshot is None or not self.configuration.in_commit_timestamps_enabled:
             return False
         return not self.snapshot.configuration.in_commit_timestamps_enabled
-
-    def _highest_row_id(self) -> int:
-        if self.snapshot is None or not any(
-            map(self.snapshot.configuration.supports, ("rowTracking", "rowIds"))
-        ):
-            return NO_ROW_IDS
-        return parse_high_water_mark(self.snapshot.domain_metadata().values())
 
     def _tags(self) -> dict[str, str]:
         if not self.configuration.row_tracking_enabled:
