@@ -33,6 +33,13 @@ _COMPARISONS = {
     "!>": "<=", "!<": ">=", "<=>": "<=>",
 }  # fmt: skip
 
+_MOVED_BY_UNITS = frozenset(
+    {"date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff"}
+)
+"""Functions that may have a unit of time before their arguments: `datediff(DAY, a, b)`."""
+_UNITS = INTERVAL_UNITS | {"dayofyear", "quarter"}
+
+
 # Words that never are a column without backticks; Spark lets most others be one.
 _RESERVED = frozenset(
     {"AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "WHEN", "THEN", "ELSE", "SELECT", "CASE"}
@@ -410,7 +417,10 @@ class _Parser:
                 return self._keyword_call(name)
             if self._token.is_word("DISTINCT", "ALL", "SELECT", "WITH"):
                 self._leave("expected an argument")
-            return Function(name, tuple(self._list(")")))
+            arguments = tuple(self._list(")"))
+            if name in _MOVED_BY_UNITS and len(arguments) == 3 and _is_unit(arguments[0]):
+                self._leave("expected a moment")
+            return Function(name, arguments)
         except GrammarUnknown:
             self._index, self._depth = start + 2, depth
             return self._opaque_until_closed(f"this form of the function {name}")
@@ -479,3 +489,7 @@ class _Parser:
             if token.kind in ("word", "quoted"):
                 names.append(token.text)
         return Opaque(construct, tuple(Name((each,)) for each in names))
+
+
+def _is_unit(argument: Syntax) -> bool:
+    return isinstance(argument, Name) and argument.parts[0].casefold() in _UNITS

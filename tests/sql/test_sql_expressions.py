@@ -257,6 +257,14 @@ def test_what_spark_refuses_as_well_is_called_wrong(sql: str, problem: str) -> N
     assert "Spark engine" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "sql", ["datediff(MONTH, day, day) = 1", "dateadd(MONTH, 1, day) = day", "ceil(x, 1) = 1", "soundex(1) = 'x'"]
+)  # fmt: skip
+def test_what_only_spark_computes_is_not_called_wrong(sql: str) -> None:
+    with pytest.raises(UnsupportedExpression, match="use the Spark engine"):
+        parse_expression(sql, SCHEMA).check_embeddable()
+
+
 def test_an_unknown_function_is_asked_to_be_corrected() -> None:
     expression = parse_expression("uper(Name) = 'A'", SCHEMA)
     with pytest.raises(UnsupportedExpression, match="did you mean upper") as caught:

@@ -41,7 +41,8 @@ _BY_COUNT: Mapping[tuple[int, int | None], str] = {
     """,
     (0, None): """
         array arrays_zip between case cast concat dense_rank grouping_id map map_concat
-        named_struct struct try_cast when percent_rank rank variant_explode variant_explode_outer
+        named_struct percent_rank rank struct try_cast variant_explode variant_explode_outer
+        when
     """,
     (1, 1): """
         abs acos acosh any array_agg array_compact array_distinct array_max array_min
@@ -97,11 +98,10 @@ _BY_COUNT: Mapping[tuple[int, int | None], str] = {
     (2, 2): """
         add_months array_append array_contains array_except array_intersect array_position
         array_prepend array_remove array_repeat array_union arrays_overlap atan2 bit_get
-        collate contains corr covar_pop covar_samp date_add date_diff date_format date_part
-        date_sub date_trunc dateadd datediff datepart div element_at encode endswith
-        equal_null exists extract filter find_in_set forall format_number from_utc_timestamp
-        get get_json_object getbit histogram_numeric hypot ifnull instr
-        kll_sketch_get_quantile_bigint kll_sketch_get_quantile_double
+        collate contains corr covar_pop covar_samp date_format date_part date_sub date_trunc
+        datepart div element_at encode endswith equal_null exists extract filter find_in_set
+        forall format_number from_utc_timestamp get get_json_object getbit histogram_numeric
+        hypot ifnull instr kll_sketch_get_quantile_bigint kll_sketch_get_quantile_double
         kll_sketch_get_quantile_float kll_sketch_get_rank_bigint kll_sketch_get_rank_double
         kll_sketch_get_rank_float kll_sketch_merge_bigint kll_sketch_merge_double
         kll_sketch_merge_float left map_contains_key map_filter map_from_arrays mod nanvl
@@ -117,12 +117,13 @@ _BY_COUNT: Mapping[tuple[int, int | None], str] = {
         xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string
     """,
     (2, 3): """
-        approx_percentile array_join convert_timezone from_avro from_csv from_json from_xml
-        hll_union ilike levenshtein like locate lpad max_by min_by months_between nth_value
-        parse_url percentile percentile_approx position regexp_extract regexp_extract_all
-        regexp_instr replace rpad sequence split substr substring theta_union time_bucket
-        try_parse_url try_variant_get tuple_intersection_double tuple_intersection_integer
-        tuple_intersection_theta_double tuple_intersection_theta_integer uniform variant_get
+        approx_percentile array_join convert_timezone date_add date_diff dateadd datediff
+        from_avro from_csv from_json from_xml hll_union ilike levenshtein like locate lpad
+        max_by min_by months_between nth_value parse_url percentile percentile_approx
+        position regexp_extract regexp_extract_all regexp_instr replace rpad sequence split
+        substr substring theta_union time_bucket try_parse_url try_variant_get
+        tuple_intersection_double tuple_intersection_integer tuple_intersection_theta_double
+        tuple_intersection_theta_integer uniform variant_get
     """,
     (2, 4): """
         from_protobuf to_protobuf window
@@ -141,7 +142,7 @@ _BY_COUNT: Mapping[tuple[int, int | None], str] = {
     """,
     (3, 3): """
         array_insert conv if make_date make_time map_zip_with nvl2 slice split_part
-        substring_index time_diff translate zip_with
+        substring_index time_diff timestampadd timestampdiff translate zip_with
     """,
     (3, 4): """
         aggregate overlay reduce regexp_replace
@@ -150,7 +151,8 @@ _BY_COUNT: Mapping[tuple[int, int | None], str] = {
         width_bucket
     """,
 }
-"""Names by the fewest and the most arguments; None: any number of them."""
+"""Names by the fewest and the most arguments; None: any number of them. Functions of dates may have
+a unit before the others, which only the grammar of Spark knows: `datediff(DAY, a, b)`."""
 
 _COUNTS = {name: count for count, names in _BY_COUNT.items() for name in names.split()}
 
