@@ -76,7 +76,7 @@ def renamed(
                 ours = keywords.get(name) or _OUR_KEYWORDS.get(name)
                 if ours is not None:
                     raise TypeError(
-                        f"{method.__name__}() has no parameter {name!r}: write {ours}; {_GUIDE}"
+                        f"{_called(method)}() has no parameter {name!r}: write {ours}; {_GUIDE}"
                     )
             return method(*args, **kwargs)
 
@@ -85,6 +85,10 @@ def renamed(
         return call
 
     return decorate
+
+
+def _called(method: Callable[..., object]) -> str:
+    return "DeltaTable" if method.__name__ == "__init__" else method.__name__
 
 
 def _refusing(message: str) -> Callable[..., NoReturn]:

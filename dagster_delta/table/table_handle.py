@@ -12,6 +12,7 @@ from dagster_delta.protocol.actions import Metadata, Protocol
 from dagster_delta.protocol.schema import StructType
 from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
+from dagster_delta.table.peer_names import renamed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.write.transaction import CommitResult, Transaction
 
@@ -24,6 +25,7 @@ __all__ = ["TableHandle"]
 class TableHandle:
     """What the calls of a table stand on; `DeltaTable` puts them together and documents it."""
 
+    @renamed({"table_uri": "uri"})
     def __init__(
         self,
         uri: str | os.PathLike[str],

@@ -39,6 +39,10 @@ def table(tmp_path: Path) -> Any:
         (lambda t: t.vacuum(enforce_retention_duration=False), "write enforce_retention"),
         (lambda t: t.restore(target=1), "version or timestamp"),
         (lambda t: t.overwrite(ROWS, predicate="a = 1"), "write where"),
+        (
+            lambda t: type(t)(table_uri=t.uri),
+            r"DeltaTable\(\) has no parameter 'table_uri': write uri",
+        ),
         (lambda t: t.append(ROWS, commit_properties=1), "write commit_info"),
         (lambda t: type(t).create("x", ROWS.schema, configuration={}), "write properties"),
     ],

@@ -128,11 +128,12 @@ def _check_pandas_column(column: Any, field: pa.Field) -> None:
         return
     if column.dtype != object or not pa.types.is_temporal(field.type):
         return
-    kinds = {
-        (isinstance(value, dt.datetime), getattr(value, "tzinfo", None) is None)
-        for value in column.dropna()
-    }
-    if len(kinds) > 1:
+    values = column.dropna().to_numpy()
+    # Columns of dates are common and long: their values are looked at by class alone.
+    are_times = {issubclass(kind, dt.datetime) for kind in set(map(type, values))}
+    if len(are_times) > 1 or (
+        are_times == {True} and len({value.tzinfo is None for value in values}) > 1
+    ):
         raise InvalidArgument(
             f"column {field.name} mixes dates, times with a zone and times without one: convert it "
             "with pandas.to_datetime(…, utc=True), or its dates apart from its times",
