@@ -213,6 +213,12 @@ def test_the_switches_are_named_where_they_are_shown() -> None:
     table.set_properties({"dagsterDelta.enableColumnChange": "false"})
     with pytest.raises(SchemaChangeRefused, match="explicitly set to false"):
         table.alter("MODIFY v INT", enable_features=True)
+    off = table.plan_column_change("v", "INT").missing_switches
+    assert [each.name for each in off] == [
+        "dagsterDelta.enableColumnChange",
+        "columnMapping",
+        "domainMetadata",
+    ]
     kept = DeltaTable("memory://t", store=table.store, allow_column_changes=False)
     switch = "SET TBLPROPERTIES ('dagsterDelta.enableColumnChange' = 'true')"
     with pytest.raises(SchemaChangeRefused, match="enable_column_change to true on the resource"):

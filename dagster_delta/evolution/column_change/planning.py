@@ -5,7 +5,7 @@ Spec: none of the protocol's own; the states are in `column_change_states`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -114,7 +114,7 @@ def plan_column_change(
     _refuse_bound_column(configuration, place.path)
     missing = tuple(_missing_switches(configuration, request))
     if missing and not dry_run:
-        raise _refusal(request, missing)
+        raise _refusal(request, missing, _lacking(configuration))
     enabled = _enabled(configuration, request, new_name)
     shadow, highest = _shadow(enabled, place.path, target, request.nullable, new_name)
     source = enabled.schema.field(place.path[0])
@@ -264,15 +264,16 @@ def _missing_switches(
     """What is off, and may not be turned on together with the change."""
     if not request.is_allowed:
         yield MissingSwitch(_DEPLOYMENT_SWITCH, _DEPLOYMENT_REMEDY)
-    switch = configuration.properties.enable_column_change
-    if switch is False:
+    lacking = _lacking(configuration)
+    if configuration.properties.enable_column_change is False:
+        del lacking[COLUMN_CHANGE_SWITCH]
         yield MissingSwitch(
             COLUMN_CHANGE_SWITCH,
             "set this table property to true first; it is explicitly set to false, which "
             "enable_features does not override",
         )
-    elif not request.enable_features:
-        for name, setting in _lacking(configuration).items():
+    if not request.enable_features:
+        for name, setting in lacking.items():
             yield MissingSwitch(
                 name, f"set the table property {setting} first, or {ENABLE_FEATURES}"
             )
@@ -293,13 +294,18 @@ def _lacking(configuration: TableConfiguration) -> dict[str, str]:
 
 
 def _refusal(
-    request: ColumnChangeRequest, missing: tuple[MissingSwitch, ...]
+    request: ColumnChangeRequest,
+    missing: tuple[MissingSwitch, ...],
+    lacking: Mapping[str, str],
 ) -> SchemaChangeRefused:
-    needed = ", ".join(each.name for each in missing)
-    remedies = "; ".join(each.remedy for each in missing)
+    needed = ", ".join(switch.name for switch in missing)
+    remedies = [switch.remedy for switch in missing if ENABLE_FEATURES not in switch.remedy]
+    if len(remedies) < len(missing):
+        settings = ", ".join(lacking[each.name] for each in missing if each.name in lacking)
+        remedies.append(f"{ENABLE_FEATURES}, or set {settings} on the table first")
     return SchemaChangeRefused(
-        f"changing a column online needs {needed}, off at present: {remedies}; clients that do not "
-        "support the table's features can no longer read or write it then",
+        f"changing a column online needs {needed}, off at present: {'; '.join(remedies)}; clients "
+        "that do not support the table's features can no longer read or write it then",
         column=dotted(to_path(request.column)),
     )
 
