@@ -36,6 +36,7 @@ from dagster_delta.storage.object_store import ObjectMeta, ObjectStore, StoreLoc
 from dagster_delta.storage.s3_connection import connect
 from dagster_delta.storage.s3_options import parse_s3_options
 from dagster_delta.storage.s3_requests import S3Requests, error_code, error_status
+from dagster_delta.storage.s3_upload import S3Upload
 
 __all__ = ["S3Store"]
 
@@ -176,10 +177,14 @@ class S3Store:
         Raises:
             StorageFailure: the storage refused.
         """
-        with self._requests.naming_failures(path):
-            file_system = self._connection.file_system()
-            stream = file_system.open_output_stream(f"{self._bucket}/{self._key(path)}")
-            return pa.PythonFile(_Upload(stream, path, self._requests), mode="w")
+        upload = S3Upload(
+            path, self._requests, put=self.put, open_stream=self._open_stream, head=self.head
+        )
+        return pa.PythonFile(upload, mode="w")
+
+    def _open_stream(self, path: str) -> Any:
+        file_system = self._connection.file_system()
+        return file_system.open_output_stream(f"{self._bucket}/{self._key(path)}")
 
     def copy_object(self, source: ObjectStore, path: str, target: str) -> bool:
         """Have the storage copy an object; False where it is reached in another way than this
@@ -324,34 +329,6 @@ class S3Store:
             f"(If-None-Match: *). {reason}",
             table=self._root,
         )
-
-
-class _Upload:
-    """An object that is being written, as a file object for `pyarrow.PythonFile`."""
-
-    def __init__(self, stream: Any, path: str, requests: S3Requests) -> None:
-        self._stream = stream
-        self._path = path
-        self._requests = requests
-
-    @property
-    def closed(self) -> bool:
-        return bool(self._stream.closed)
-
-    def write(self, data: Any) -> int:
-        with self._requests.naming_failures(self._path):
-            return int(self._stream.write(data))
-
-    def flush(self) -> None:
-        with self._requests.naming_failures(self._path):
-            self._stream.flush()
-
-    def tell(self) -> int:
-        return int(self._stream.tell())
-
-    def close(self) -> None:
-        with self._requests.naming_failures(self._path):
-            self._stream.close()
 
 
 def _split(location: str) -> tuple[str, str]:

@@ -221,6 +221,49 @@ def test_a_commit_whose_answers_are_all_pages_is_of_unknown_state(
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("way", ["page", "unfinished page"])
+def test_a_page_that_answers_the_put_of_a_data_file_is_no_success(
+    uri: str, options: dict[str, str], endpoint: FailingEndpoint, way: Way
+) -> None:
+    table = _table(uri, options)
+    with endpoint.failing("PUT", ".parquet", way), pytest.raises(StorageFailure) as caught:
+        table.append(ROWS)
+    assert str(caught.value.file).endswith(".parquet")
+    with endpoint.failing("PUT", ".parquet", way, times=1) as asked:
+        table.append(ROWS)
+    assert asked
+    assert DeltaTable(uri, storage_options=options).snapshot().scan().to_arrow().num_rows == 40
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("way", ["page", "unfinished page"])
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+@pytest.mark.parametrize("size_bytes", [0, 1, 6_000_000, 25_000_000])
+def test_a_page_that_answers_an_upload_is_no_success(
+    uri: str,
+    options: dict[str, str],
+    endpoint: FailingEndpoint,
+    way: Way,
+    method: str,
+    size_bytes: int,
+) -> None:
+    store = open_store(uri, options)
+    content = bytes(range(250)) * (size_bytes // 250) + b"x" * (size_bytes % 250)
+
+    def upload() -> None:
+        with store.open_output("a") as stream:
+            for start in range(0, size_bytes, 1_000_000):
+                stream.write(content[start : start + 1_000_000])
+
+    # Only objects of several parts take a POST, before and after them.
+    if method == "PUT" or size_bytes > 10_000_000:
+        with endpoint.failing(method, "/a", way), pytest.raises(StorageFailure):
+            upload()
+    upload()
+    assert store.read("a") == content
+
+
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("way", ["503", "reset"])
 def test_an_outage_while_a_data_file_is_written_is_a_storage_failure(
     uri: str, options: dict[str, str], endpoint: FailingEndpoint, way: Way
