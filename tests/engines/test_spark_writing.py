@@ -228,15 +228,20 @@ def test_workers_without_the_package_are_told_apart() -> None:
 def test_an_outage_while_spark_reads_a_data_file_is_no_damage(
     cause: str, kind: type[DeltaError]
 ) -> None:
+    from pyspark.errors.exceptions.connect import SparkException
+
     from dagster_delta.engines.spark.session.errors import executor_failure
 
     text = (
         "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/t/a.parquet. "
         f"SQLSTATE: KD001\n\tat org.apache.spark.Reader\nCaused by: {cause}\n\tat java.Thread"
     )
-    failure = executor_failure(RuntimeError(text), table="t")
-    assert type(failure) is kind
-    assert failure.file == "s3a://b/t/a.parquet"
+    message, _, trace = text.partition("\n")
+    over_connect = SparkException(message, server_stacktrace=f"org.SparkException\n{trace}")
+    for error in (RuntimeError(text), over_connect):
+        failure = executor_failure(error, table="t")
+        assert type(failure) is kind
+        assert failure.file == "s3a://b/t/a.parquet"
 
 
 def test_a_table_in_memory_is_out_of_reach(spark: SparkSession) -> None:

@@ -68,7 +68,7 @@ def executor_failure(error: Exception, *, table: str) -> DeltaError | None:
     """The error of this library that a failed Spark job amounts to, or None where it is Spark's own
     or that of the user's code.
     """
-    text = str(error)
+    text = _text_with_causes(error)
     if match := _MISSING_MODULE.search(text):
         return InvalidArgument(_missing(match["module"]), table=table)
     if match := _STORAGE_FAILURE.search(text):
@@ -88,6 +88,15 @@ def executor_failure(error: Exception, *, table: str) -> DeltaError | None:
             )
         return _unreadable_file(match["reason"], match["file"], table=table)
     return None
+
+
+def _text_with_causes(error: Exception) -> str:
+    """What Spark says, with the errors of the JVM that led to it."""
+    text = str(error)
+    # Of Spark Connect, which leaves them out of the text.
+    trace = getattr(error, "getStackTrace", None)
+    causes = trace() if callable(trace) else None
+    return f"{text}\n{causes}" if isinstance(causes, str) and causes not in text else text
 
 
 @contextmanager
