@@ -155,6 +155,9 @@ SIDECAR_DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
     "empty": lambda _: b"",
     "cut": lambda data: data[: len(data) // 2],
     "longer": lambda data: data + b"x",
+    "zeros": lambda data: bytes(len(data)),
+    "a lost end": lambda data: data[:-100] + bytes(100),
+    "a wrong length": lambda data: data[:-8] + b"\xff\xff\xff\x7fPAR1",
 }
 
 
@@ -235,7 +238,7 @@ def test_a_checkpoint_that_is_cleaned_up_while_a_write_begins_is_no_damage(
     assert DeltaTable("", store=store).snapshot().scan().to_arrow().num_rows == 15
 
 
-def test_appends_read_no_sidecar_and_look_for_each_once() -> None:
+def test_appends_read_the_end_of_each_sidecar_once() -> None:
     store = MemoryStore()
     sidecars = _table_on_sidecars(store)
     asked: list[tuple[str, str]] = []
@@ -247,7 +250,7 @@ def test_appends_read_no_sidecar_and_look_for_each_once() -> None:
     table = DeltaTable("", store=FaultyStore(store, before_call=note))
     for _ in range(3):
         table.append(ROWS)
-    assert sorted(asked) == [("head", path) for path in sorted(sidecars)]
+    assert sorted(asked) == [("read_range", path) for path in sorted(sidecars)]
 
 
 @pytest.mark.parametrize("write", WRITES)

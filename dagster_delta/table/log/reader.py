@@ -60,7 +60,7 @@ from dagster_delta.storage.object_store import ObjectMeta, ObjectStore
 __all__ = [
     "EMPTY_CHECKPOINT",
     "OpenCheckpoint",
-    "check_sidecar_sizes",
+    "check_sidecar_ends",
     "configuration_of",
     "extended_segment",
     "find_segment",
@@ -79,6 +79,7 @@ __all__ = [
 # Enough to hide the latency of an object store; a local disk is read by the caller's thread.
 _CONCURRENT_READS = 32
 # Checkpoint files up to this size come over the network whole: one request instead of several.
+_FOOTER_END_BYTES = 8  # of the length of the footer, and the magic
 _DOWNLOAD_BYTES = 4 * 1024 * 1024
 
 # The last version that a name of the log has room for.
@@ -393,28 +394,38 @@ def read_sidecars(store: ObjectStore, checkpoint: CheckpointFiles | None) -> lis
     return found
 
 
-def check_sidecar_sizes(store: ObjectStore, sidecars: Sequence[SidecarFile]) -> None:
-    """Compare the sizes of sidecars with those that their checkpoint says; none of them is read.
+def check_sidecar_ends(store: ObjectStore, sidecars: Sequence[SidecarFile]) -> None:
+    """Make sure that sidecars end as Parquet files where their checkpoint says that they do.
+
+    One small request each, in the place of one for the size: a file of the right size whose end is
+    lost, as after a power failure, cannot be read either.
 
     Raises:
-        CorruptLog: one is missing, or has another size.
+        CorruptLog: one is missing, has another size, or does not end so.
         StorageFailure.
     """
-    paths = [sidecar_path(sidecar.path) for sidecar in sidecars]
-    if len(paths) < 2 or store.local_path(LOG_DIRECTORY) is not None:
-        found = [store.head(path) for path in paths]
-    else:
-        with ThreadPoolExecutor(min(_CONCURRENT_READS, len(paths))) as pool:
-            found = list(pool.map(store.head, paths))
-    for sidecar, path, meta in zip(sidecars, paths, found, strict=True):
-        if meta is None:
-            raise _missing(path)
-        if meta.size_bytes != sidecar.size_in_bytes:
+
+    def check(sidecar: SidecarFile) -> None:
+        path, size = sidecar_path(sidecar.path), sidecar.size_in_bytes
+        # A byte more than there is, if the size is right.
+        start = max(0, size - _FOOTER_END_BYTES)
+        read = partial(store.read_range, offset=start, length=_FOOTER_END_BYTES + 1)
+        end = _read_existing(read, path)
+        length = int.from_bytes(end[:4], "little")
+        if len(end) != _FOOTER_END_BYTES or end[4:] != b"PAR1" or length >= size:
             raise CorruptLog(
-                f"A sidecar has {meta.size_bytes} bytes, and the checkpoint says that it has "
-                f"{sidecar.size_in_bytes}: it is cut or changed; {_WITHOUT_CHECKPOINT}",
+                f"A sidecar does not end as a Parquet file of the {size} bytes that the checkpoint "
+                f"says it has: it is cut or changed; {_WITHOUT_CHECKPOINT}",
                 file=path,
             )
+
+    if len(sidecars) < 2 or store.local_path(LOG_DIRECTORY) is not None:
+        for sidecar in sidecars:
+            check(sidecar)
+        return
+    with ThreadPoolExecutor(min(_CONCURRENT_READS, len(sidecars))) as pool:
+        for _ in pool.map(check, sidecars):
+            pass
 
 
 def _part(store: ObjectStore, path: str, size_bytes: int) -> CheckpointPart:

@@ -62,7 +62,7 @@ from dagster_delta.table.log.columns import (
 )
 from dagster_delta.table.log.fallback import LogFallback, begun
 from dagster_delta.table.log.reader import (
-    check_sidecar_sizes,
+    check_sidecar_ends,
     read_commits,
     read_sidecars,
 )
@@ -208,10 +208,10 @@ class LogState:
         checkpoint = self._fallback.segment.checkpoint
         try:
             if base is None:
-                check_sidecar_sizes(store, read_sidecars(store, checkpoint))
+                check_sidecar_ends(store, read_sidecars(store, checkpoint))
             elif base.masks is None:
                 # Otherwise they were read.
-                check_sidecar_sizes(store, base.actions.sidecars)
+                check_sidecar_ends(store, base.actions.sidecars)
         except CorruptLog:
             files = () if checkpoint is None else checkpoint.files
             if all(store.head(file.path) is not None for file in files):

@@ -284,7 +284,7 @@ class Snapshot:
 
         Raises:
             CorruptLog: the newest commit is empty, cut or changed, or holds a value of a wrong
-                type, or a sidecar of the checkpoint is missing or has another size than it says.
+                type, or a sidecar of the checkpoint is missing, or does not end where it says.
             LogGap: it has disappeared.
             StorageFailure: the store refused or failed.
         """
