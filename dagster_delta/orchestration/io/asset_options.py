@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 from dagster import AssetKey, MetadataValue
 
@@ -24,6 +24,20 @@ from dagster_delta.orchestration.io.merge_config import (
     MergeOperationsConfig,
     parse_merge_config,
     parse_merge_operations,
+)
+from dagster_delta.orchestration.io.option_values import (
+    ASSET_KEY_LIST,
+    BOOLEAN,
+    COMMIT_PROPERTIES,
+    COUNT,
+    EXPRESSION,
+    NAMES,
+    STRING_MAPPING,
+    TEXT,
+    VERSION,
+    WRITER_PROPERTIES,
+    ValueKind,
+    one_of,
 )
 
 __all__ = [
@@ -219,35 +233,35 @@ def read_asset_options(
     _check_plain_keys(metadata, ASSET_KEYS, _FOREIGN_KEYS, found, owner)
     reader = _Reader(found | _runtime_options(runtime or {}, owner), owner)
     none: Mapping[str, str] = {}
-    files = reader.read("writer_properties", _WRITER_PROPERTIES, none)
-    properties = reader.read("properties", _STRING_MAPPING, none)
-    commit = reader.read("commit_properties", _COMMIT_PROPERTIES, none)
-    custom_metadata = reader.read("custom_metadata", _STRING_MAPPING, none)
+    files = reader.read("writer_properties", WRITER_PROPERTIES, none)
+    properties = reader.read("properties", STRING_MAPPING, none)
+    commit = reader.read("commit_properties", COMMIT_PROPERTIES, none)
+    custom_metadata = reader.read("custom_metadata", STRING_MAPPING, none)
     schema_mode = reader.read("schema_mode", _SCHEMA_MODE, defaults.schema_mode)
-    if reader.read("overwrite_schema", _BOOLEAN, default=False):
+    if reader.read("overwrite_schema", BOOLEAN, default=False):
         schema_mode = "overwrite"
     return AssetOptions(
         mode=reader.read("mode", _WRITE_MODE, defaults.mode),
         schema_mode=schema_mode,
-        schema=reader.read("schema", _TEXT, defaults.schema),
-        table_name=reader.read("table_name", _TEXT, defaults.table_name),
-        partition_expr=reader.read("partition_expr", _EXPRESSION, defaults.partition_expr),
-        partition_by=reader.read("partition_by", _NAMES, defaults.partition_by),
-        cluster_by=reader.read("cluster_by", _NAMES, defaults.cluster_by),
-        sort_by=reader.read("sort_by", _NAMES, defaults.sort_by),
+        schema=reader.read("schema", TEXT, defaults.schema),
+        table_name=reader.read("table_name", TEXT, defaults.table_name),
+        partition_expr=reader.read("partition_expr", EXPRESSION, defaults.partition_expr),
+        partition_by=reader.read("partition_by", NAMES, defaults.partition_by),
+        cluster_by=reader.read("cluster_by", NAMES, defaults.cluster_by),
+        sort_by=reader.read("sort_by", NAMES, defaults.sort_by),
         properties={**defaults.properties, **files, **properties},
         custom_metadata={**defaults.custom_metadata, **commit, **custom_metadata},
         merge=_merge(reader, defaults.merge),
-        history=reader.read("history", _COUNT, defaults.history),
-        renamed_from=reader.read("renamed_from", _ASSET_KEYS, ()),
-        shared_table=reader.read("shared_table", _BOOLEAN, default=False),
+        history=reader.read("history", COUNT, defaults.history),
+        renamed_from=reader.read("renamed_from", ASSET_KEY_LIST, ()),
+        shared_table=reader.read("shared_table", BOOLEAN, default=False),
     )
 
 
 def _merge(reader: _Reader, default: MergeConfig | None) -> MergeConfig | None:
     merge = reader.read("merge", _MERGE, default)
     changes: dict[str, Any] = {
-        "predicate": reader.read("merge_predicate", _TEXT, None),
+        "predicate": reader.read("merge_predicate", TEXT, None),
         "merge_operations_config": reader.read("merge_operations", _MERGE_OPERATIONS, None),
     }
     changes = {name: value for name, value in changes.items() if value is not None}
@@ -274,9 +288,9 @@ def read_input_options(
     _check_plain_keys(metadata, INPUT_KEYS, _FOREIGN_INPUT_KEYS, found, owner)
     reader = _Reader(found, owner)
     return InputOptions(
-        columns=reader.read("columns", _NAMES, defaults.columns),
-        where=reader.read("where", _TEXT, defaults.where),
-        version=reader.read("version", _VERSION, defaults.version),
+        columns=reader.read("columns", NAMES, defaults.columns),
+        where=reader.read("where", TEXT, defaults.where),
+        version=reader.read("version", VERSION, defaults.version),
     )
 
 
@@ -386,15 +400,6 @@ def _unknown_key(key: str, known: Mapping[str, str], owner: str) -> InvalidArgum
     return InvalidArgument(f"the metadata of {owner} has the unknown key {key!r}; {hint}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind(Generic[T]):
-    """What an option takes."""
-
-    expected: str
-    parse: Callable[[Any], T | None]
-    """The option's value, or None where it does not fit."""
-
-
 class _Reader:
     """Validated access to the options found, with errors that name the key as it was written."""
 
@@ -402,7 +407,7 @@ class _Reader:
         self._options = options
         self._owner = owner
 
-    def read(self, option: str, kind: _Kind[T], default: T) -> T:
+    def read(self, option: str, kind: ValueKind[T], default: T) -> T:
         if option not in self._options:
             return default
         key, value = self._options[option]
@@ -416,98 +421,11 @@ class _Reader:
         return parsed
 
 
-def _one_of(choices: Any) -> _Kind[Any]:
-    allowed: tuple[str, ...] = get_args(choices)
-
-    def parse(value: Any) -> str | None:
-        # Enumerations of earlier integrations (`WriteMode.append`) are strings underneath.
-        text = getattr(value, "value", value)
-        return str(text) if text in allowed else None
-
-    return _Kind(f"one of {', '.join(allowed)}", parse)
-
-
-def _parse_version(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        return None
-    return int(value) if str(value).isdecimal() else None
-
-
-def _parse_names(value: Any) -> tuple[str, ...] | None:
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, Sequence) and all(isinstance(each, str) for each in value):
-        return tuple(value)
-    return None
-
-
-def _parse_asset_keys(value: Any) -> tuple[str, ...] | None:
-    keys = [value] if isinstance(value, str | AssetKey) else value
-    if not isinstance(keys, Sequence) or not all(isinstance(key, str | AssetKey) for key in keys):
-        return None
-    return tuple(key.to_user_string() if isinstance(key, AssetKey) else key for key in keys)
-
-
-def _parse_expression(value: Any) -> str | Mapping[str, str] | None:
-    if isinstance(value, str):
-        return value or None
-    if isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values()):
-        return dict(value)
-    return None
-
-
-def _parse_string_mapping(value: Any) -> Mapping[str, str] | None:
-    if not isinstance(value, Mapping):
-        return None
-    # Table properties are strings, and their booleans are lower case.
-    return {
-        str(key): str(each).lower() if isinstance(each, bool) else str(each)
-        for key, each in value.items()
-    }
-
-
-_WRITE_MODE: _Kind[WriteMode] = _one_of(WriteMode)
-_SCHEMA_MODE: _Kind[SchemaMode] = _one_of(SchemaMode)
-_TEXT: _Kind[str | None] = _Kind(
-    "a string", lambda value: value if isinstance(value, str) else None
+_WRITE_MODE: ValueKind[WriteMode] = one_of(WriteMode)
+_SCHEMA_MODE: ValueKind[SchemaMode] = one_of(SchemaMode)
+_MERGE: ValueKind[MergeConfig | None] = ValueKind(
+    "a MergeConfig, or a mapping like it", parse_merge_config
 )
-_BOOLEAN = _Kind("true or false", lambda value: value if isinstance(value, bool) else None)
-_VERSION: _Kind[int | None] = _Kind("a version: a number that is not negative", _parse_version)
-_COUNT: _Kind[int] = _Kind("a number that is not negative", _parse_version)
-_NAMES: _Kind[tuple[str, ...] | None] = _Kind("a column name or a list of them", _parse_names)
-_ASSET_KEYS: _Kind[tuple[str, ...]] = _Kind(
-    "an asset key as 'a/b', or a list of them", _parse_asset_keys
-)
-_EXPRESSION: _Kind[str | Mapping[str, str] | None] = _Kind(
-    "a column name, or a mapping from partition dimension to column name", _parse_expression
-)
-
-
-def _parse_commit_properties(value: Any) -> Mapping[str, str] | None:
-    # Objects of earlier integrations have it as an attribute.
-    plain = value if isinstance(value, Mapping) else getattr(value, "__dict__", None)
-    if plain is None or set(plain) - {"custom_metadata"}:
-        return None
-    return _parse_string_mapping(plain.get("custom_metadata") or {})
-
-
-def _parse_writer_properties(value: Any) -> Mapping[str, str] | None:
-    if not isinstance(value, Mapping) or set(value) - {"compression"}:
-        return None
-    codec = value.get("compression")
-    return {} if codec is None else {"delta.parquet.compression.codec": str(codec).lower()}
-
-
-_STRING_MAPPING: _Kind[Mapping[str, str]] = _Kind("a mapping of strings", _parse_string_mapping)
-_COMMIT_PROPERTIES: _Kind[Mapping[str, str]] = _Kind(
-    "a mapping with custom_metadata alone", _parse_commit_properties
-)
-_WRITER_PROPERTIES: _Kind[Mapping[str, str]] = _Kind(
-    "a mapping with compression alone, which becomes the codec of a new table; other properties of "
-    "files are table properties: set table_configuration",
-    _parse_writer_properties,
-)
-_MERGE: _Kind[MergeConfig | None] = _Kind("a MergeConfig, or a mapping like it", parse_merge_config)
-_MERGE_OPERATIONS: _Kind[MergeOperationsConfig | None] = _Kind(
+_MERGE_OPERATIONS: ValueKind[MergeOperationsConfig | None] = ValueKind(
     "a MergeOperationsConfig, or a mapping like it", parse_merge_operations
 )
