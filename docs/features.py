@@ -514,6 +514,13 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_query_is_an_asset_that_shows_where_its_columns_come_from",
     ),
     Operation(
+        "Dagster inputs and outputs of any type that a handler adds, and with one frame per "
+        "partition key",
+        "tests/orchestration/test_partition_frames.py::"
+        "test_a_frame_per_partition_is_written_in_one_commit_and_read_again",
+        None,
+    ),
+    Operation(
         "Dagster SQL assets, by DuckDB or by Spark",
         "tests/orchestration/test_sql_assets.py::"
         "test_a_query_reads_and_writes_the_partitions_of_the_run",

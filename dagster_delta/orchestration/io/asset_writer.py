@@ -21,6 +21,7 @@ from dagster_delta.evolution.schema_diff import diff_schemas
 from dagster_delta.orchestration.column_change_switch import NEW_TABLE_PROPERTIES
 from dagster_delta.orchestration.io.asset_options import AssetOptions
 from dagster_delta.orchestration.io.merge_config import MergeConfig, MergeType, add_clauses
+from dagster_delta.orchestration.io.partition_frames import FrameMismatch
 from dagster_delta.orchestration.io.table_owner import TableClaim
 from dagster_delta.orchestration.partitions.partitions import PartitionSelection
 from dagster_delta.orchestration.partitions.predicates import identity_values, partition_predicate
@@ -132,7 +133,7 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
         else:
             result = _commit(write, table, data, predicate, partition_by)
     except PartitionMismatch as error:
-        if write.selection is None:
+        if write.selection is None or isinstance(error, FrameMismatch):
             raise
         raise _outside_of_run(write, write.selection, predicate, error) from error
     return WrittenAsset(

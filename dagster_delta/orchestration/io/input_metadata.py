@@ -86,6 +86,10 @@ def _cut(sql: str) -> str:
 
 def _rows(value: object) -> int | None:
     """Rows of what is in memory: a frame or table; None for what is read later."""
+    if isinstance(value, dict):
+        counts = [_rows(frame) for frame in value.values()]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
     if type(value).__module__.partition(".")[0] == "pyspark":
         return None
     shape = getattr(value, "shape", None)

@@ -46,6 +46,7 @@ from dagster_delta.orchestration.io.output_metadata import (
     rows_by_partition,
     table_metadata,
 )
+from dagster_delta.orchestration.io.partition_frames import PartitionFrames
 from dagster_delta.orchestration.io.run_facts import (
     add_partition_metadata,
     asset_description,
@@ -64,8 +65,8 @@ from dagster_delta.orchestration.io.type_handlers import (
     with_table_types,
 )
 from dagster_delta.orchestration.known_fields import KnownFieldsOnly
-from dagster_delta.orchestration.partitions.partitions import PartitionSelection, select_partitions
 from dagster_delta.orchestration.partitions.predicates import partition_predicate
+from dagster_delta.orchestration.partitions.run_partitions import RunPartitions
 from dagster_delta.orchestration.resources import SparkSessionResource
 from dagster_delta.orchestration.spark.progress import watch_spark
 from dagster_delta.orchestration.storage_options import AnyStorageOptions, LocalStorageOptions
@@ -73,7 +74,9 @@ from dagster_delta.orchestration.storage_options import AnyStorageOptions, Local
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dagster_delta.orchestration.partitions.partitions import PartitionSelection
     from dagster_delta.table.delta_table import DeltaTable
+    from dagster_delta.table.read.scan import Scan
     from dagster_delta.table.read.snapshot import Snapshot
 
 __all__ = ["DeltaIOManager"]
@@ -209,12 +212,15 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             refuse_unused_merge(options.mode, given, asset=name)
         keys = tuple(context.asset_partition_keys) if context.has_asset_partitions else ()
         facts = run_facts(context, keys)
+        partitions = RunPartitions(
+            context, options.partition_expr, name, context.definition_metadata
+        )
         write = AssetWrite(
             name=name,
             uri=options.table_uri(self.root_uri, *_identity(context)),
             storage_options=self.storage_options.to_options(),
             options=options,
-            selection=_selection(context, options, context.definition_metadata, name),
+            selection=partitions.selection(),
             idempotency=idempotency(facts),
             commit_info=commit_info(facts, options.custom_metadata),
             description=asset_description(context),
@@ -222,6 +228,14 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         )
         rows = obj.rows if isinstance(obj, AppliedChanges) else obj
         rows = rows_to_write(rows, context.dagster_type.typing_type, self._handlers())
+        if isinstance(rows, dict):
+            frames = PartitionFrames(name, rows, partitions.select)
+            frames.check_keys(write.selection)
+            if not frames.written_keys:
+                context.log.info(f"{name} returned None for each partition: nothing was written")
+                return
+            write = replace(write, selection=partitions.select(frames.written_keys))
+            rows = frames.to_reader()
         with watch_spark(rows, context.log) as spark_work:
             if isinstance(obj, AppliedChanges):
                 written = write_changes(write, replace(obj, rows=rows))
@@ -269,14 +283,22 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
             context.log.info(f"{name} has no Delta table yet: the input {context.name} is None")
             return None
         snapshot = table.snapshot(version=wanted.version)
-        conditions = [] if wanted.where is None else [wanted.where]
-        selection = _selection(context, options, metadata, name)
-        if selection is not None:
-            conditions.append(partition_predicate(selection, snapshot.schema))
-        where = " AND ".join(f"({each})" for each in conditions) or None
+        partitions = RunPartitions(context, options.partition_expr, name, metadata)
+        selection = partitions.selection()
+        where = _where(wanted.where, selection, snapshot)
         scan = snapshot.scan(columns=wanted.columns, where=where)
         context.log.debug("loading %s at version %d, where %s", name, snapshot.version, where)
-        value = handler.load(TableInput(table, scan, self._session))
+
+        def scans_by_partition() -> dict[str, Scan]:
+            return {
+                key: snapshot.scan(
+                    wanted.columns, _where(wanted.where, partitions.select([key]), snapshot)
+                )
+                for key in (selection.keys if selection is not None else ())
+            }
+
+        by_partition = None if selection is None else scans_by_partition
+        value = handler.load(TableInput(table, scan, self._session, by_partition))
         log_input_metadata(context, input_facts(scan, handler, value))
         return value
 
@@ -459,19 +481,11 @@ def _unset_properties(name: str, written: WrittenAsset) -> str:
     )
 
 
-def _selection(
-    context: OutputContext | InputContext,
-    options: AssetOptions,
-    metadata: Mapping[str, Any],
-    name: str,
-) -> PartitionSelection | None:
-    """The partitions being written or read, or None where the asset has none."""
-    if not context.has_asset_partitions:
-        return None
-    return select_partitions(
-        context.asset_partitions_def,
-        context.asset_partition_keys,
-        options.partition_expr,
-        asset=name,
-        metadata_keys=metadata,
-    )
+def _where(
+    condition: str | None, selection: PartitionSelection | None, snapshot: Snapshot
+) -> str | None:
+    """Spark SQL of the rows of some partitions for which a condition holds; None for all rows."""
+    conditions = [] if condition is None else [condition]
+    if selection is not None:
+        conditions.append(partition_predicate(selection, snapshot.schema))
+    return " AND ".join(f"({each})" for each in conditions) or None

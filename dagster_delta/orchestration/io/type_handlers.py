@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_origin
 
 from dagster_delta.errors import InvalidArgument
@@ -48,6 +48,8 @@ class TableInput:
     """The columns, rows and partitions that the input asked for."""
     spark: Callable[[], SparkSession]
     """Starts or gets the Spark session; called only for inputs that are Spark's."""
+    scans_by_partition: Callable[[], Mapping[str, Scan]] | None = None
+    """Makes a scan for each partition key of the input; None if it is not partitioned."""
 
 
 class TypeHandler(ABC, Generic[T]):
@@ -135,6 +137,27 @@ def _snapshot(table_input: TableInput) -> Snapshot:
     return table_input.scan.snapshot
 
 
+class _FramesByPartition(TypeHandler[dict[str, Any]]):
+    """`dict[str, T]`: a value of another handler for each partition key of the input."""
+
+    supported_types: tuple[str, ...] = ()
+
+    def __init__(self, frames: TypeHandler[Any]) -> None:
+        self._frames = frames
+        self.supported_types = (f"dict[str, {annotation_of(frames)}]",)
+
+    def load(self, table_input: TableInput) -> dict[str, Any]:
+        if table_input.scans_by_partition is None:
+            raise InvalidArgument(
+                f"the annotation {self.supported_types[0]} is for one value per partition key, and "
+                f"the input is not partitioned: annotate it with {annotation_of(self._frames)}"
+            )
+        return {
+            key: self._frames.load(replace(table_input, scan=scan))
+            for key, scan in table_input.scans_by_partition().items()
+        }
+
+
 TABLE_TYPES: tuple[TypeHandler[Any], ...] = (
     _TableType("pyspark", "pyspark.DataFrame", lambda i: i.scan.to_spark(i.spark())),
     _TableType("pyarrow", "pyarrow.Table", lambda i: i.scan.to_arrow()),
@@ -181,6 +204,8 @@ def type_handler_of(
     for handler in handlers:
         if any(_is_type(wanted, supported) for supported in handler.supported_types):
             return handler
+    if (frame := _frame_of(wanted)) is not None:
+        return _FramesByPartition(type_handler_of(frame, None, name=name, handlers=handlers))
     raise InvalidArgument(
         f"the input {name!r} is annotated with {wanted}, and a Delta table can be loaded as "
         f"one of {_annotations(handlers)}; a TypeHandler in type_handlers of the IO manager adds "
@@ -207,7 +232,8 @@ def with_table_types(handlers: Sequence[object]) -> Sequence[TypeHandler[Any]]:
 
 
 def rows_to_write(value: Any, annotation: Any, handlers: Sequence[TypeHandler[Any]]) -> Any:
-    """The rows that an asset returned, in a form that tables are written from.
+    """The rows that an asset returned, in a form that tables are written from; of `dict[str, T]`
+    by key.
 
     Args:
         value: what the asset returned; None remains None.
@@ -224,6 +250,8 @@ def rows_to_write(value: Any, annotation: Any, handlers: Sequence[TypeHandler[An
     for handler in handlers:
         if any(_is_instance(value, supported) for supported in handler.supported_types):
             return handler.to_arrow(value)
+    if isinstance(value, dict) and (frame := _frame_of(wanted)) is not None:
+        return {key: rows_to_write(each, frame, handlers) for key, each in value.items()}
     return value
 
 
@@ -264,6 +292,13 @@ def handler_named(name: str, handlers: Sequence[TypeHandler[Any]]) -> TypeHandle
     raise InvalidArgument(
         f"default_load_type is one of {', '.join(_names(handlers))}, not {name!r}"
     )
+
+
+def _frame_of(annotation: Any) -> Any:
+    """`T` of `dict[str, T]` and `dict[str, T | None]`; None for other annotations."""
+    if get_origin(annotation) is not dict or get_args(annotation)[0] is not str:
+        return None
+    return without_none(get_args(annotation)[1])
 
 
 def _names(handlers: Sequence[TypeHandler[Any]]) -> list[str]:
