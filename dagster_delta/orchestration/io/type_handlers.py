@@ -208,8 +208,8 @@ def type_handler_of(
         return _FramesByPartition(type_handler_of(frame, None, name=name, handlers=handlers))
     raise InvalidArgument(
         f"the input {name!r} is annotated with {wanted}, and a Delta table can be loaded as "
-        f"one of {_annotations(handlers)}; a TypeHandler in type_handlers of the IO manager adds "
-        "a type"
+        f"one of {_annotations(handlers)}, or as dict[str, …] of one, by partition key; a "
+        "TypeHandler in type_handlers of the IO manager adds a type"
     )
 
 
