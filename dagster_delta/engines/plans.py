@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
@@ -54,7 +55,7 @@ class ReadPlan:
     """Version of the table that is read."""
     configuration: TableConfiguration
     """Schema, partitioning, column mapping and features of that version."""
-    files: Any
+    files: pa.Table
     """pyarrow.Table of the files that may hold rows, with the columns of `LIVE_FILE_SCHEMA`."""
     columns: tuple[str, ...]
     """Logical top-level columns of the result, in order."""
@@ -94,7 +95,7 @@ class ChangeFileSet:
 
     configuration: TableConfiguration
     """See `feed_configuration`."""
-    files: Any
+    files: pa.Table
     """`pa.Table` of CHANGE_FILE_SCHEMA, by ascending version."""
     where: SqlExpression | None
     """Exact row filter; None where none is needed."""

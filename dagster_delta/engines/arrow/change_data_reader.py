@@ -95,6 +95,6 @@ class _ChangeFileReader:
         return self._selections.load(vector, data_file=data_file)
 
 
-def _rows(files: Any) -> Iterator[dict[str, Any]]:
+def _rows(files: pa.Table) -> Iterator[dict[str, Any]]:
     for chunk in files.to_batches(max_chunksize=_ROWS_AT_ONCE):
         yield from chunk.to_pylist()

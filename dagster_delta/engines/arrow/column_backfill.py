@@ -7,9 +7,9 @@ batch come out joined. A value that cannot be converted stops the batch, and is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.parquet.read.data_file import data_files
@@ -88,7 +88,7 @@ class _Backfill:
         )
         return reader.sources(data_files(plan.files))
 
-    def _take(self, batch: Any, writer: DataFileWriter) -> None:
+    def _take(self, batch: pa.RecordBatch, writer: DataFileWriter) -> None:
         filled = self._shadow.fill(_rows(batch))
         if filled.num_problems:
             self._report(batch)
@@ -98,7 +98,7 @@ class _Backfill:
         if not self.problems.num_rows:
             writer.add(filled.batch)
 
-    def _report(self, batch: Any) -> None:
+    def _report(self, batch: pa.RecordBatch) -> None:
         """Find out which files of a batch the problems are in."""
         start = 0
         for run in pc.run_end_encode(batch.column(FILE_ORDINAL)).run_ends.to_pylist():
@@ -109,5 +109,5 @@ class _Backfill:
             self.problems.add(filled.num_problems, filled.problems(), path)
 
 
-def _rows(batch: Any) -> Any:
+def _rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select(list(range(batch.num_columns - _NUM_POSITION_COLUMNS)))

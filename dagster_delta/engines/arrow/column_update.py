@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -89,12 +88,12 @@ class ColumnUpdate:
             self._changed(self._row_reader.read_group(chosen, group))
             raise
 
-    def _changed(self, batches: Iterable[Any]) -> Any:
+    def _changed(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
         rows = pa.Table.from_batches(map(self._rows, batches), self._schema)
         (batch,) = rows.combine_chunks().to_batches()
         return self._update.apply(batch)
 
-    def _rows(self, batch: Any) -> Any:
+    def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of the table; what was not read is null, as nobody will see it."""
         there = set(batch.schema.names)
         arrays = [
@@ -122,7 +121,7 @@ class FileUpdate:
         start, end = opened.first_rows[group], opened.first_rows[group + 1]
         return int(self.matches.range_cardinality(start, end))
 
-    def marks(self, opened: OpenedFile, group: int) -> Any:
+    def marks(self, opened: OpenedFile, group: int) -> pa.BooleanArray:
         """Which of the live rows of a row group change: a `pyarrow.BooleanArray`."""
         start, end = opened.first_rows[group], opened.first_rows[group + 1]
         marks = deleted_row_mask(self.matches, start, end - start)

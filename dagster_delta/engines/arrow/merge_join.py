@@ -41,17 +41,21 @@ _MEMORY_LIMIT = "1GB"
 _BATCH_ROWS = 131_072
 
 
-def source_columns(batch: Any, paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], Any]:
+def source_columns(
+    batch: pa.RecordBatch, paths: Iterable[tuple[str, ...]]
+) -> dict[tuple[str, ...], pa.Array]:
     """Columns of the source by path, out of a `pyarrow.RecordBatch` of its rows."""
     return {path: _column_at(batch, path[1:]) for path in paths if path[0] == SOURCE}
 
 
-def target_columns(batch: Any, paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], Any]:
+def target_columns(
+    batch: pa.RecordBatch, paths: Iterable[tuple[str, ...]]
+) -> dict[tuple[str, ...], pa.Array]:
     """Columns of the target by path, out of a `pyarrow.RecordBatch` of its rows."""
     return {path: _column_at(batch, path[1:]) for path in paths if path[0] == TARGET}
 
 
-def _column_at(batch: Any, path: Sequence[str]) -> Any:
+def _column_at(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
     """A column of a `pyarrow.RecordBatch`, or a field inside structs, as an array."""
     values = batch.column(path[0])
     for name in path[1:]:
@@ -119,7 +123,7 @@ class SourceKeys:
 
     rows: tuple[Any, ...]
     """numpy int64 arrays: numbers of the rows, batch by batch."""
-    values: tuple[Any, ...]
+    values: tuple[pa.ChunkedArray, ...]
     """Per key, `pyarrow.ChunkedArray`s with a chunk per batch."""
 
     @classmethod
@@ -228,7 +232,7 @@ class MergeJoin:
             return source
         path, semi_join = self._semi_join
 
-        def rows() -> Iterator[Any]:
+        def rows() -> Iterator[pa.RecordBatch]:
             for batch in source():
                 kept = batch.filter(semi_join.may_be_there(_column_at(batch, path)))
                 if kept.num_rows:
@@ -236,7 +240,7 @@ class MergeJoin:
 
         return rows
 
-    def pairs(self, batches: Iterable[Any]) -> Iterator[Pairs]:
+    def pairs(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Pairs]:
         """The matching pairs, in no order.
 
         Args:
@@ -300,7 +304,7 @@ class MergeJoin:
         connection.unregister("given")
         return connection
 
-    def _source_batches(self, fields: list[Any]) -> Iterator[Any]:
+    def _source_batches(self, fields: list[pa.Field]) -> Iterator[pa.RecordBatch]:
         for index, rows in enumerate(self._source_keys.rows):
             arrays = [pa.array(rows)]
             arrays += [
@@ -309,11 +313,11 @@ class MergeJoin:
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
-    def _key_fields(self) -> Iterator[Any]:
+    def _key_fields(self) -> Iterator[pa.Field]:
         for index, data_type in enumerate(self._types):
             yield pa.field(f"k{index}", _input_type(data_type))
 
-    def _target_fields(self) -> Iterator[Any]:
+    def _target_fields(self) -> Iterator[pa.Field]:
         yield pa.field("f", pa.int32())
         yield pa.field("r", pa.int64())
         yield from self._key_fields()
@@ -329,7 +333,9 @@ class MergeJoin:
         join = f"JOIN source ON {' AND '.join(conditions)}" if conditions else "CROSS JOIN source"
         return f"SELECT {', '.join(names)} FROM target {join}"
 
-    def _inputs(self, batches: Iterable[Any], failures: list[BaseException]) -> Iterator[Any]:
+    def _inputs(
+        self, batches: Iterable[pa.RecordBatch], failures: list[BaseException]
+    ) -> Iterator[pa.RecordBatch]:
         schema = pa.schema(list(self._target_fields()))
         try:
             for batch in batches:
@@ -348,10 +354,10 @@ class MergeJoin:
             failures.append(error)
             raise
 
-    def _matching(self, batch: Any) -> Iterator[Pairs]:
+    def _matching(self, batch: pa.RecordBatch) -> Iterator[Pairs]:
         source_rows = _numpy(batch.column("s"))
         needed = sorted({path[1] for path in self._source_paths})
-        columns: dict[tuple[str, ...], Any] = {
+        columns: dict[tuple[str, ...], pa.Array] = {
             path: batch.column(f"c{index}") for index, path in enumerate(self._carried)
         }
         if needed:
@@ -374,16 +380,16 @@ def _paths(typed: Typed) -> Iterator[tuple[str, ...]]:
     return (each.path for each in walk(typed) if isinstance(each, Column))
 
 
-def _numpy(values: Any) -> Any:
+def _numpy(values: pa.Array) -> Any:
     # `to_numpy` would import pandas, where that is installed.
     return np.from_dlpack(values) if len(values) else np.empty(0, dtype=np.int64)
 
 
-def _places(is_true: Any) -> Any:
+def _places(is_true: pa.BooleanArray) -> Any:
     return _numpy(pc.indices_nonzero(is_true)).astype(np.int64)
 
 
-def _join_input(values: Any, data_type: DataType | None) -> Any:
+def _join_input(values: pa.Array, data_type: DataType | None) -> pa.Array:
     """A key in a form in which the SQL engine finds the same values equal as Spark does."""
     assert data_type is not None  # noqa: S101  what is computed has a type
     found = duckdb_input(values, data_type)
@@ -393,11 +399,11 @@ def _join_input(values: Any, data_type: DataType | None) -> Any:
     return found
 
 
-def _input_type(data_type: DataType | None) -> Any:
+def _input_type(data_type: DataType | None) -> pa.DataType:
     assert data_type is not None  # noqa: S101
     return duckdb_input(pa.nulls(0, to_arrow_type(data_type)), data_type).type
 
 
-def _arrow_type(data_type: DataType | None) -> Any:
+def _arrow_type(data_type: DataType | None) -> pa.DataType:
     assert data_type is not None  # noqa: S101
     return to_arrow_type(data_type)

@@ -152,7 +152,7 @@ class _Changing:
 
     def _read(
         self, actions: RowActions, wanted: Any, columns: list[str]
-    ) -> Iterator[tuple[Any, int]]:
+    ) -> Iterator[tuple[pa.RecordBatch | None, int]]:
         """Some columns of the rows as `pyarrow.RecordBatch`es, in the order of the actions."""
         rows = actions.rows[wanted]
         if not columns:
@@ -186,17 +186,17 @@ class _Changing:
             position += batch.num_rows
             yield batch, batch.num_rows
 
-    def _rows(self, batch: Any, count: int) -> Any:
+    def _rows(self, batch: pa.RecordBatch | None, count: int) -> pa.RecordBatch:
         """Rows of the table; what was not read is null, as it will be replaced unseen."""
         schema = to_arrow_schema(self._configuration.schema)
-        there = set() if batch is None else set(batch.schema.names)
+        read = {} if batch is None else dict(zip(batch.schema.names, batch.columns, strict=True))
         arrays = [
-            batch.column(each.name) if each.name in there else pa.nulls(count, each.type)
-            for each in schema
+            read[field.name] if field.name in read else pa.nulls(count, field.type)
+            for field in schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _take(self, rows: Any, clauses: Any, source_rows: Any) -> None:
+    def _take(self, rows: pa.RecordBatch, clauses: Any, source_rows: Any) -> None:
         for index in np.unique(clauses).tolist():
             places = np.flatnonzero(clauses == index)
             chosen = rows if len(places) == len(clauses) else rows.take(pa.array(places))
@@ -205,7 +205,7 @@ class _Changing:
             else:
                 self._record(chosen, "delete")
 
-    def _update(self, index: int, rows: Any, source_rows: Any) -> None:
+    def _update(self, index: int, rows: pa.RecordBatch, source_rows: Any) -> None:
         sides = {TARGET: self._ids.of_table(rows)}
         if self._plan.clauses[index].text.kind == "matched":
             sides[SOURCE] = self._writing.source.take(source_rows, self._source_names[index])
@@ -215,7 +215,7 @@ class _Changing:
         self._record(rows, "update_preimage")
         self._record(changed, "update_postimage")
 
-    def _record(self, rows: Any, change: RowChangeType) -> None:
+    def _record(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
         if self._writing.changes is not None:
             self._writing.changes.add(self._ids.of_table(rows), change)
 
@@ -248,7 +248,7 @@ class _Inserting:
                 if len(mine):
                     self._insert(insertion.rows(rows.take(pa.array(mine))), ids)
 
-    def _insert(self, batches: Iterator[Any], ids: CarriedIds) -> None:
+    def _insert(self, batches: Iterator[pa.RecordBatch], ids: CarriedIds) -> None:
         for new in batches:
             self.writing.data.add(ids.as_new(new))
             self.num_rows += new.num_rows
@@ -265,7 +265,7 @@ class _Insertion:
         self._completion = RowCompletion(clause.values, schema, numbers, table=self._table)
         self._check = ConstraintCheck(_constraints(plan, clause), schema, table=self._table)
 
-    def rows(self, source: Any) -> Iterator[Any]:
+    def rows(self, source: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Rows of the table for rows of the source, as `pyarrow.RecordBatch`es."""
         scope = self._names.rows({SOURCE: source})
         values = [compute_assigned(each, scope, table=self._table) for each in self._assignments]

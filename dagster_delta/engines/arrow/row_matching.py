@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap64
 
 from dagster_delta.engines.parquet.read.data_file import data_files
@@ -47,7 +48,7 @@ def find_matches(plan: ReadPlan) -> Iterator[MatchedRows]:
         yield MatchedRows(plan.files["path"][ordinal].as_py(), rows)
 
 
-def _rows_by_file(batches: Iterable[Any]) -> Iterator[tuple[int, BitMap64]]:
+def _rows_by_file(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, BitMap64]]:
     current = -1
     found: list[Any] = []
     for batch in batches:

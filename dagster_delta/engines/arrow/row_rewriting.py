@@ -120,7 +120,7 @@ def _only(file: DataFile, rows: BitMap64 | None) -> DataFile:
     return file if rows is None else replace(file, selected=rows)
 
 
-def _mark(source: BatchSource, matches: BitMap64 | None) -> Iterator[Any]:
+def _mark(source: BatchSource, matches: BitMap64 | None) -> Iterator[pa.RecordBatch]:
     """The batches with a mark on matching rows instead of the positions."""
     for batch in source():
         indexes = np.from_dlpack(batch.column(ROW_INDEX))
@@ -188,7 +188,7 @@ class _Rewriting:
             self._data.add_encoded(columns.key, self._copier.join(self._copied))
             self._copied = []
 
-    def _take_marked(self, batch: Any) -> None:
+    def _take_marked(self, batch: pa.RecordBatch) -> None:
         marks = batch.column(_MATCHES)
         rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self._schema)
         matching = rows.filter(marks)
@@ -200,7 +200,7 @@ class _Rewriting:
         else:
             self._write(rows.filter(pc.invert(marks)) if matching.num_rows else rows)
 
-    def _change(self, matching: Any) -> Any:
+    def _change(self, matching: pa.RecordBatch) -> pa.RecordBatch | None:
         """The matching rows as they will be, None where they leave; recorded if that is wanted."""
         self.num_changed_rows += matching.num_rows
         if self._update is None:
@@ -211,16 +211,21 @@ class _Rewriting:
         self._record(changed, "update_postimage")
         return changed
 
-    def _record(self, rows: Any, change: RowChangeType) -> None:
+    def _record(self, rows: pa.RecordBatch, change: RowChangeType) -> None:
         if self._changes is not None:
             self._changes.add(self._ids.of_table(rows), change)
 
-    def _write(self, rows: Any) -> None:
+    def _write(self, rows: pa.RecordBatch) -> None:
         if rows is not None and rows.num_rows:
             self._data.add(rows)
 
 
-def _put_back(rows: Any, changed: Any, marks: Any, columns: tuple[str | None, ...]) -> Any:
+def _put_back(
+    rows: pa.RecordBatch,
+    changed: pa.RecordBatch,
+    marks: pa.BooleanArray,
+    columns: tuple[str | None, ...],
+) -> pa.RecordBatch:
     """The rows, with the changed ones at the places they were taken from."""
     places = np.arange(rows.num_rows, dtype=np.int64)
     marked = np.from_dlpack(pc.indices_nonzero(marks))

@@ -45,7 +45,7 @@ class SemiJoinFilter:
         """Whether there are few enough keys of the right kind."""
         return keys.type in _WIDTHS and len(keys) <= MAX_KEYS
 
-    def may_be_there(self, values: pa.Array) -> Any:
+    def may_be_there(self, values: pa.Array) -> pa.BooleanArray:
         """Which values may be among the keys: a `pyarrow.BooleanArray`.
 
         Args:
@@ -55,7 +55,7 @@ class SemiJoinFilter:
         bits = pa.py_buffer(np.packbits(passes, bitorder="little"))
         return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
 
-    def _places(self, values: Any) -> Any:
+    def _places(self, values: pa.Array) -> Any:
         # Not by DLPack, which takes no nulls.
         width = _WIDTHS[values.type]
         if not len(values):

@@ -114,7 +114,9 @@ def sorted_along(
         yield from _sorted(curve, waiting)
 
 
-def _stretch_count(waiting: Sequence[Any], size: int, num_rows: int | None, sort_bytes: int) -> int:
+def _stretch_count(
+    waiting: Sequence[pa.RecordBatch], size: int, num_rows: int | None, sort_bytes: int
+) -> int:
     if num_rows is None:
         return _MAX_STRETCHES // 4
     per_row = size / max(1, sum(each.num_rows for each in waiting))
@@ -125,7 +127,7 @@ def _stretch_count(waiting: Sequence[Any], size: int, num_rows: int | None, sort
 def _spilled(
     curve: ZOrderCurve,
     rows: Iterable[Any],
-    waiting: list[Any],
+    waiting: list[pa.RecordBatch],
     num_stretches: int,
     sort_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
@@ -147,7 +149,7 @@ def _spilled(
             each.unlink()
 
 
-def _spread(curve: ZOrderCurve, batch: Any, ends: Any, sinks: Sequence[Any]) -> None:
+def _spread(curve: ZOrderCurve, batch: pa.RecordBatch, ends: Any, sinks: Sequence[Any]) -> None:
     stretch = np.searchsorted(ends, curve.positions(batch).astype(np.float64), side="right")
     order = np.argsort(stretch, kind="stable")
     rows = batch.take(index_of(order))
@@ -174,7 +176,7 @@ def _sorted_file(curve: ZOrderCurve, path: Path, sort_bytes: int) -> Iterator[pa
             yield from _sorted(curve, together)
 
 
-def _sorted(curve: ZOrderCurve, batches: list[Any]) -> Iterator[pa.RecordBatch]:
+def _sorted(curve: ZOrderCurve, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of the batches in order; the list is emptied, so that they are in memory once."""
     # Taking from several chunks would put them together for each batch.
     table = pa.Table.from_batches(batches).combine_chunks(decoding_pool())

@@ -19,7 +19,7 @@ __all__ = ["compute", "compute_assigned"]
 _MAX_EXAMPLES = 5
 
 
-def compute(value: SqlExpression, rows: pa.RecordBatch) -> Any:
+def compute(value: SqlExpression, rows: pa.RecordBatch) -> pa.Array:
     """The value for each row, as one `pyarrow.Array`.
 
     Raises:
@@ -36,7 +36,7 @@ def compute(value: SqlExpression, rows: pa.RecordBatch) -> Any:
     return _one_array(evaluate(value, rows))
 
 
-def _struct_child(struct: Any, name: str) -> Any:
+def _struct_child(struct: pa.StructArray, name: str) -> pa.Array:
     """A field of a struct array, null where the struct is."""
     index = struct.type.get_field_index(name)
     if not struct.null_count:
@@ -45,7 +45,7 @@ def _struct_child(struct: Any, name: str) -> Any:
     return pc.struct_field(struct, indices=[index])
 
 
-def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str) -> Any:
+def compute_assigned(assignment: Assignment, rows: pa.RecordBatch, *, table: str) -> pa.Array:
     """The new value of a column for each row, as one `pyarrow.Array`.
 
     Args:
@@ -95,7 +95,7 @@ def _failing_rows(value: SqlExpression, rows: pa.RecordBatch, start: int = 0) ->
     return found[:_MAX_EXAMPLES]
 
 
-def _one_array(values: Any) -> Any:
+def _one_array(values: pa.ChunkedArray) -> pa.Array:
     if not isinstance(values, pa.ChunkedArray):
         return values
     return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks)

@@ -68,7 +68,7 @@ class ComputedColumns:
         self._fields = StructType(tuple(schema.field(name) for name in self.names))
         self._table = table
 
-    def compute(self, rows: pa.RecordBatch) -> dict[str, Any]:
+    def compute(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
         """The values by column: `pyarrow.Array`s of the columns' own types.
 
         Args:
@@ -100,7 +100,7 @@ class IdentityNumbers:
         """The last value given out by identity column; none where no row came."""
         return {name: identity.value(count - 1) for name, (identity, count) in self._given.items()}
 
-    def take(self, identity: IdentityColumn, count: int) -> Any:
+    def take(self, identity: IdentityColumn, count: int) -> pa.Array:
         """The next values of a column: a `pyarrow.Int64Array` of that many.
 
         Raises:
@@ -173,14 +173,14 @@ class RowCompletion:
             arrays = [columns[each.name] for each in arrow_schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
 
-    def _take_defaults(self, num_rows: int) -> dict[str, Any]:
+    def _take_defaults(self, num_rows: int) -> dict[str, pa.Array]:
         if not self._default_values and self._defaults.names:
             # Constants are computed once.
             self._default_values = self._defaults.compute(_rows({}, 1))
         return {name: pa.repeat(each[0], num_rows) for name, each in self._default_values.items()}
 
 
-def _rows(columns: Mapping[str, Any], num_rows: int) -> Any:
+def _rows(columns: Mapping[str, pa.Array], num_rows: int) -> pa.RecordBatch:
     if columns:
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     # Constants need to know no more than how many rows there are.

@@ -85,13 +85,13 @@ def split_by_partition(
         yield key, batch.take(_indexes(rows))
 
 
-def _indexes(rows: Any) -> Any:
+def _indexes(rows: Any) -> pa.Array:
     """The positions as an Arrow array; `pyarrow.array` would import pandas."""
     positions = np.ascontiguousarray(rows, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
 
 
-def _encode(column: Any, partition_column: PartitionColumn) -> tuple[Any, list[str | None]]:
+def _encode(column: pa.Array, partition_column: PartitionColumn) -> tuple[Any, list[str | None]]:
     """A code per row, and the serialised value of each code.
 
     Values that serialise alike (null and "") get one code, or one partition would be two.

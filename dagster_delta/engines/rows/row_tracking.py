@@ -6,7 +6,6 @@ Spec: Row Tracking (writer requirements).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 
@@ -74,13 +73,13 @@ class CarriedIds:
         """The column with the version of the last change; None where rows carry none."""
         return None if self.columns is None else self.columns.row_commit_version
 
-    def of_table(self, rows: Any) -> Any:
+    def of_table(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """A `pyarrow.RecordBatch` of the table's own columns."""
         if self.columns is None:
             return rows
         return rows.select(list(range(self.num_table_columns)))
 
-    def as_changed(self, rows: Any) -> Any:
+    def as_changed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a `pyarrow.RecordBatch` as they are after a change: the id stays, and the
         version becomes that of the commit.
         """
@@ -89,7 +88,7 @@ class CarriedIds:
         index = rows.schema.get_field_index(self.version_column)
         return rows.set_column(index, rows.schema.field(index), pa.nulls(rows.num_rows, pa.int64()))
 
-    def as_new(self, rows: Any) -> Any:
+    def as_new(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """A `pyarrow.RecordBatch` of the table's own columns as rows that get new ids."""
         if self.columns is None:
             return rows

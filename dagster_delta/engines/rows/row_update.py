@@ -118,7 +118,9 @@ class RowUpdate:
         self._constraints.check(updated)
         return updated
 
-    def _new_values(self, rows: Any, scope: Any, field: StructField) -> Any:
+    def _new_values(
+        self, rows: pa.RecordBatch, scope: pa.RecordBatch, field: StructField
+    ) -> pa.Array:
         own = self._by_column[field.name]
         if len(own[0].column) == 1:
             return compute_assigned(own[0], scope, table=self._table)
@@ -133,7 +135,7 @@ class RowUpdate:
         return _with_fields(rows.column(field.name), field.data_type, nested, nulls)
 
 
-def _with_columns(rows: Any, columns: Mapping[str, Any]) -> Any:
+def _with_columns(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     """The rows with other values in some columns."""
     arrays = [
         columns.get(name, array)
@@ -143,11 +145,11 @@ def _with_columns(rows: Any, columns: Mapping[str, Any]) -> Any:
 
 
 def _with_fields(
-    struct: Any,
+    struct: pa.StructArray,
     data_type: StructType,
     values: Mapping[tuple[str, ...], Any],
     nulls: Mapping[tuple[str, ...], Any],
-) -> Any:
+) -> pa.StructArray:
     """A struct array with other values of some fields.
 
     Where the struct was null it is one of nulls now, but for these fields, as in Spark; unless
@@ -172,7 +174,7 @@ def _with_fields(
     return pa.StructArray.from_arrays(children, fields=fields, mask=stays_null)
 
 
-def _one_array(values: Any) -> Any:
+def _one_array(values: pa.ChunkedArray) -> pa.Array:
     if not isinstance(values, pa.ChunkedArray):
         return values
     return values.chunk(0) if values.num_chunks == 1 else pa.concat_arrays(values.chunks)

@@ -82,7 +82,7 @@ class ShadowColumn:
         shadow = replace(self.change.shadow, name=shadow_name(self.change))
         return rows.insert(self._position + 1, to_arrow_schema(StructType((shadow,))).field(0))
 
-    def fill(self, batch: Any) -> Filled:
+    def fill(self, batch: pa.RecordBatch) -> Filled:
         """The rows with the shadow. Raises nothing over a value."""
         converted = self._convert(batch)
         columns = list(batch.columns)
@@ -93,7 +93,7 @@ class ShadowColumn:
             self._check(batch, filled)
         return filled
 
-    def _check(self, batch: Any, filled: Filled) -> None:
+    def _check(self, batch: pa.RecordBatch, filled: Filled) -> None:
         columns = list(batch.columns)
         columns[self._position] = filled.converted.values
         rows = pa.RecordBatch.from_arrays(columns, names=list(self._published.names))
@@ -115,7 +115,7 @@ class ShadowColumn:
 class Filled:
     """Rows with the shadow, and what keeps the change from going on."""
 
-    batch: Any
+    batch: pa.RecordBatch
     """`pyarrow.RecordBatch` with the shadow."""
     converted: Converted
     on_error: OnError
@@ -200,7 +200,7 @@ def _check_of_rows(sql: str, schema: StructType) -> ValueConversion:
     )
 
 
-def _one_array(values: Any) -> Any:
+def _one_array(values: pa.Array) -> Any:
     if not isinstance(values, pa.ChunkedArray):
         return values
     return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()

@@ -52,7 +52,7 @@ class SourceRows:
         """Number of rows."""
         return int(self._starts[-1])
 
-    def batches(self) -> Iterator[tuple[int, Any]]:
+    def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The rows as `pyarrow.RecordBatch`es, each with the number of its first row."""
         for start, batch in zip(self._starts, self._batches, strict=False):
             yield int(start), batch
@@ -87,7 +87,9 @@ class SourceRows:
         return joined.take(pa.array(back))
 
 
-def _materialise(batches: Iterable[Any], schema: Any, directory: str) -> list[Any]:
+def _materialise(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, directory: str
+) -> list[pa.RecordBatch]:
     kept: list[Any] = []
     size = 0
     remaining = iter(batches)
@@ -99,7 +101,9 @@ def _materialise(batches: Iterable[Any], schema: Any, directory: str) -> list[An
     return [each for each in kept if each.num_rows]
 
 
-def _put_down(kept: list[Any], remaining: Iterable[Any], schema: Any, directory: str) -> list[Any]:
+def _put_down(
+    kept: list[pa.RecordBatch], remaining: Iterable[Any], schema: pa.Schema, directory: str
+) -> list[pa.RecordBatch]:
     """The batches, mapped from a file: the system drops pages of it when memory gets short."""
     path = str(Path(directory) / f"source-{secrets.token_hex(8)}.arrow")
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
@@ -111,6 +115,6 @@ def _put_down(kept: list[Any], remaining: Iterable[Any], schema: Any, directory:
     return [each for each in table.to_batches() if each.num_rows]
 
 
-def _rows_without_columns(count: int) -> Any:
+def _rows_without_columns(count: int) -> pa.RecordBatch:
     nothing = pa.struct([])
     return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(nothing, count, [None]))

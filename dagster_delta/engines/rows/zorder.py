@@ -27,7 +27,7 @@ _MAX_BITS = 16
 _CURVE_BITS = 63
 
 
-def column_at(rows: Any, path: Sequence[str]) -> Any:
+def column_at(rows: pa.Table | pa.RecordBatch, path: Sequence[str]) -> pa.Array | pa.ChunkedArray:
     """The values at a logical path through structs, one `pa.Array` or chunked array.
 
     Args:
@@ -41,7 +41,7 @@ def column_at(rows: Any, path: Sequence[str]) -> Any:
     return values
 
 
-def index_of(numbers: Any) -> Any:
+def index_of(numbers: Any) -> pa.Array:
     """Numbers of a numpy array as a `pa.Int64Array`; `pyarrow.array` would import pandas."""
     data = np.ascontiguousarray(numbers, dtype=np.int64)
     return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
@@ -64,7 +64,7 @@ class ZOrderCurve:
 
     @classmethod
     def through(
-        cls, columns: Sequence[tuple[str, ...]], sample: Any, *, is_hilbert: bool = False
+        cls, columns: Sequence[tuple[str, ...]], sample: pa.Table, *, is_hilbert: bool = False
     ) -> ZOrderCurve:
         """The curve through a sample of the rows.
 
@@ -83,7 +83,7 @@ class ZOrderCurve:
             is_hilbert,
         )
 
-    def positions(self, rows: Any) -> Any:
+    def positions(self, rows: pa.Table | pa.RecordBatch) -> Any:
         """The place of each row along the curve, a numpy array of uint64; nulls come first.
 
         Args:
@@ -101,7 +101,7 @@ class ZOrderCurve:
                 places = (places << one) | ((each >> np.uint64(bit)) & one)
         return places
 
-    def _ranks(self, values: Any, index: int) -> Any:
+    def _ranks(self, values: pa.Array | pa.ChunkedArray, index: int) -> Any:
         quantiles, has_nulls = self.quantiles[index], self.has_nulls[index]
         ranks = _rank(values, quantiles) + has_nulls
         if values.null_count:
@@ -136,7 +136,7 @@ def _along_hilbert(ranks: list[Any], bits: int) -> list[Any]:
     return [each ^ turned for each in x]
 
 
-def _quantiles(values: Any, most: int) -> Any:
+def _quantiles(values: pa.ChunkedArray, most: int) -> Any:
     """Ascending distinct values, no more than `most`, that split the sample evenly: the least
     values of all ranks but the first.
     """
@@ -151,7 +151,7 @@ def _quantiles(values: Any, most: int) -> Any:
     return sorted(set(found))[1:] if isinstance(found, list) else np.unique(found)[1:]
 
 
-def _rank(values: Any, quantiles: Any) -> Any:
+def _rank(values: pa.Array | pa.ChunkedArray, quantiles: Any) -> Any:
     """For each value how many quantiles are not greater; of nulls any number."""
     if not isinstance(quantiles, list):
         return np.searchsorted(quantiles, _as_numbers(values), side="right").astype(np.int64)
@@ -163,7 +163,7 @@ def _rank(values: Any, quantiles: Any) -> Any:
     return np.asarray(ranks, dtype=np.int64)[indexes]
 
 
-def _is_text(data_type: Any) -> bool:
+def _is_text(data_type: pa.DataType) -> bool:
     is_any = (
         pa.types.is_string,
         pa.types.is_large_string,
@@ -173,13 +173,13 @@ def _is_text(data_type: Any) -> bool:
     return any(each(data_type) for each in is_any)
 
 
-def _as_bytes(values: Any) -> list[bytes]:
+def _as_bytes(values: pa.Array | pa.ChunkedArray) -> list[bytes]:
     # UTF-8 sorts as the text does, which is how statistics compare it.
     found: list[bytes] = values.cast(pa.large_binary()).to_pylist()
     return found
 
 
-def _as_numbers(values: Any) -> Any:
+def _as_numbers(values: pa.Array | pa.ChunkedArray) -> Any:
     """The values as numbers in the same order, nulls as zero; what a float loses does not matter
     to where a row lies.
     """
@@ -197,5 +197,5 @@ def _as_numbers(values: Any) -> Any:
     return np.from_dlpack(_one_array(pc.fill_null(values, zero)))
 
 
-def _one_array(values: Any) -> Any:
+def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

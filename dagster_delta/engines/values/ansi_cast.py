@@ -39,7 +39,7 @@ _TIMES: dict[str, Any] = {
 _UTC_MICROSECONDS = pa.timestamp("us", "UTC")
 
 
-def can_store(source: Any, target: DataType) -> bool:
+def can_store(source: pa.DataType, target: DataType) -> bool:
     """Whether values of the Arrow type `source` may be stored in an atomic column of `target`."""
     try:
         value_cast(source, target)
@@ -48,7 +48,7 @@ def can_store(source: Any, target: DataType) -> bool:
     return True
 
 
-def value_cast(source: Any, target: DataType) -> Cast:
+def value_cast(source: pa.DataType, target: DataType) -> Cast:
     """The cast from an (unencoded, atomic) Arrow type to the Arrow form of an atomic Delta type.
 
     Raises:
@@ -60,7 +60,7 @@ def value_cast(source: Any, target: DataType) -> Cast:
     return cast
 
 
-def failing_values(array: Any, cast: Cast, limit: int = 5) -> list[object]:
+def failing_values(array: pa.Array, cast: Cast, limit: int = 5) -> list[object]:
     """Up to `limit` values that `cast` refuses, found by halving."""
     try:
         cast(array)
@@ -76,7 +76,7 @@ def failing_values(array: Any, cast: Cast, limit: int = 5) -> list[object]:
     return found
 
 
-def floor_to_microseconds(array: Any) -> Any:
+def floor_to_microseconds(array: pa.Array) -> pa.Array:
     """A timestamp array of any unit and zone as UTC microseconds, finer times floored."""
     try:
         return array.cast(_UTC_MICROSECONDS)
@@ -88,7 +88,7 @@ def floor_to_microseconds(array: Any) -> Any:
         return floored.cast(_UTC_MICROSECONDS)
 
 
-def _render(scalar: Any) -> object:
+def _render(scalar: pa.Scalar) -> object:
     try:
         return scalar.as_py()
     except (ValueError, OverflowError, UnicodeDecodeError):
@@ -96,7 +96,7 @@ def _render(scalar: Any) -> object:
         return f"{scalar.value} in {scalar.type}"
 
 
-def _find_cast(source: Any, target: DataType) -> Cast | None:
+def _find_cast(source: pa.DataType, target: DataType) -> Cast | None:
     types = pa.types
     if isinstance(target, DecimalType):
         return _to_decimal(source, target)
@@ -119,7 +119,7 @@ def _find_cast(source: Any, target: DataType) -> Cast | None:
     return None
 
 
-def _identity(array: Any) -> Any:
+def _identity(array: pa.Array) -> pa.Array:
     return array
 
 
@@ -131,7 +131,7 @@ def _null_cast(name: str) -> Cast | None:
     return lambda array: pa.nulls(len(array), arrow_type)
 
 
-def _is_binary(source: Any) -> bool:
+def _is_binary(source: pa.DataType) -> bool:
     types = pa.types
     return bool(
         types.is_binary(source)
@@ -141,7 +141,7 @@ def _is_binary(source: Any) -> bool:
     )
 
 
-def _is_text(source: Any) -> bool:
+def _is_text(source: pa.DataType) -> bool:
     types = pa.types
     return bool(
         types.is_string(source) or types.is_large_string(source) or types.is_string_view(source)
@@ -151,7 +151,7 @@ def _is_text(source: Any) -> bool:
 # Numbers
 
 
-def _to_integer(source: Any, target: Any) -> Cast | None:
+def _to_integer(source: pa.DataType, target: pa.DataType) -> Cast | None:
     types = pa.types
     if types.is_integer(source):
         return _identity if source == target else lambda array: array.cast(target)
@@ -163,7 +163,7 @@ def _to_integer(source: Any, target: Any) -> Cast | None:
     return None
 
 
-def _truncate_floats(array: Any, target: Any) -> Any:
+def _truncate_floats(array: pa.Array, target: pa.DataType) -> pa.Array:
     truncated = pc.trunc(array.cast(pa.float64()))
     bound = 2.0 ** (target.bit_width - 1)
     fits = pc.and_(pc.greater_equal(truncated, -bound), pc.less(truncated, bound))
@@ -172,7 +172,7 @@ def _truncate_floats(array: Any, target: Any) -> Any:
     return truncated.cast(target)
 
 
-def _to_float(source: Any, target: Any) -> Cast | None:
+def _to_float(source: pa.DataType, target: pa.DataType) -> Cast | None:
     types = pa.types
     if source == target:
         return _identity
@@ -187,7 +187,7 @@ def _to_float(source: Any, target: Any) -> Cast | None:
     return None
 
 
-def _floats_from_decimals(array: Any, target: Any) -> Any:
+def _floats_from_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
     """The nearest floats; Arrow's own cast is off by a digit now and then."""
     source = array.type
     digits_of_double, bytes_of_decimal = 15, 16
@@ -205,7 +205,7 @@ def _floats_from_decimals(array: Any, target: Any) -> Any:
     return pa.array(digits / 10.0**source.scale, target, mask=missing)
 
 
-def _to_decimal(source: Any, target: DecimalType) -> Cast | None:
+def _to_decimal(source: pa.DataType, target: DecimalType) -> Cast | None:
     types = pa.types
     arrow_type = pa.decimal128(target.precision, target.scale)
     if source == arrow_type:
@@ -223,14 +223,14 @@ def _to_decimal(source: Any, target: DecimalType) -> Cast | None:
     return None
 
 
-def _round_decimals(array: Any, target: Any) -> Any:
+def _round_decimals(array: pa.Array, target: pa.DataType) -> pa.Array:
     # Rounding may need one more digit than the source type has.
     wide = array.cast(pa.decimal256(76, array.type.scale))
     rounded = pc.round(wide, target.scale, round_mode="half_towards_infinity")
     return rounded.cast(target)
 
 
-def _decimals_from_floats(array: Any, target: Any) -> Any:
+def _decimals_from_floats(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Round the shortest decimal text of each double, as Spark does, not its binary value."""
     unit = decimal.Decimal(1).scaleb(-target.scale)
     context = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
@@ -249,7 +249,7 @@ def _decimals_from_floats(array: Any, target: Any) -> Any:
 # Dates and times
 
 
-def _to_time(source: Any, target: Any) -> Cast | None:
+def _to_time(source: pa.DataType, target: pa.DataType) -> Cast | None:
     types = pa.types
     if source == target:
         return _identity
@@ -263,14 +263,14 @@ def _to_time(source: Any, target: Any) -> Cast | None:
     return None
 
 
-def _days_from_milliseconds(array: Any) -> Any:
+def _days_from_milliseconds(array: pa.Array) -> pa.Array:
     return array.cast(pa.int64()).cast(pa.timestamp("ms")).cast(pa.date32())
 
 
 # Text
 
 
-def _to_string(source: Any) -> Cast | None:
+def _to_string(source: pa.DataType) -> Cast | None:
     types = pa.types
     if types.is_string(source):
         return _identity
@@ -290,14 +290,14 @@ def _to_string(source: Any) -> Cast | None:
 
 
 def _format_each(format_value: Callable[[Any], str]) -> Cast:
-    def cast(array: Any) -> Any:
+    def cast(array: pa.Array) -> pa.Array:
         values = array.to_pylist()
         return pa.array([None if v is None else format_value(v) for v in values], pa.string())
 
     return cast
 
 
-def _text_from_floats(array: Any) -> Any:
+def _text_from_floats(array: pa.Array) -> pa.Array:
     # The shortest digits that give the same float back depend on its width.
     digits = array.cast(pa.float32() if array.type.bit_width == 16 else array.type)
     texts = digits.cast(pa.string()).to_pylist()
@@ -324,7 +324,7 @@ def _java_float(text: str) -> str:
     return f"{prefix}{figures[0]}.{figures[1:] or '0'}E{power}"
 
 
-def _text_from_timestamps(array: Any) -> Any:
+def _text_from_timestamps(array: pa.Array) -> pa.Array:
     naive = floor_to_microseconds(array).cast(pa.timestamp("us"))
     texts = naive.cast(pa.string())
     texts = pc.replace_substring_regex(texts, r"\.0+$", "")

@@ -33,7 +33,7 @@ def encoded_variants(*, table: str, column: str) -> _Convert:
     """
     seen = 0
 
-    def check(array: Any) -> Any:
+    def check(array: pa.StructArray) -> pa.StructArray:
         nonlocal seen
         value, metadata = array.field("value"), array.field("metadata")
         rows = None
@@ -62,7 +62,7 @@ def encoded_variants(*, table: str, column: str) -> _Convert:
     return check
 
 
-def variant_cast(source: Any) -> _Convert:
+def variant_cast(source: pa.DataType) -> _Convert:
     """A function that encodes simple values, as Spark's CAST does: text is a string, not JSON.
 
     Args:
@@ -85,7 +85,7 @@ def variant_cast(source: Any) -> _Convert:
     return _encoded
 
 
-def _encoded(array: Any, wrap: Callable[[Any], object] | None = None) -> Any:
+def _encoded(array: pa.Array, wrap: Callable[[Any], object] | None = None) -> pa.StructArray:
     try:
         values = array.to_pylist()
         if wrap is not None:

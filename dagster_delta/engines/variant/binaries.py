@@ -45,7 +45,7 @@ _DECIMALS = (PrimitiveId.DECIMAL4, PrimitiveId.DECIMAL8, PrimitiveId.DECIMAL16)
 _MAX_SCALE = 38
 
 
-def first_malformed(metadata: Any, values: Any) -> int | None:
+def first_malformed(metadata: pa.Array, values: pa.Array) -> int | None:
     """Position of the first variant that a reader would stumble over, or None.
 
     Args:
@@ -58,7 +58,7 @@ def first_malformed(metadata: Any, values: Any) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def malformed(metadata: Any, values: Any) -> Any:
+def malformed(metadata: pa.Array, values: pa.Array) -> Any:
     """Whether a reader would stumble over each variant: a numpy array of booleans.
 
     Args:
@@ -98,7 +98,7 @@ class _Names:
     """By row."""
 
     @classmethod
-    def of(cls, metadata: Any) -> _Names:
+    def of(cls, metadata: pa.Array) -> _Names:
         encoded = metadata.dictionary_encode()
         ranks: list[tuple[int, int]] = []
         starts, counts, flaws = [], [], []
@@ -135,7 +135,7 @@ def _name_ranks(metadata: bytes) -> list[tuple[int, int]] | None:
     return [(rank[each], java_rank[each]) for each in names]
 
 
-def packed_bytes(values: Any) -> tuple[Any, Any]:
+def packed_bytes(values: pa.Array) -> tuple[Any, Any]:
     """All bytes of a binary array as a numpy array, and where each value begins, the end included.
 
     Args:

@@ -6,7 +6,7 @@ Spec: Variant Data Type.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -60,7 +60,7 @@ def variants_from_json(texts: Iterable[str | None]) -> pa.StructArray:
     return _encoded(texts, encode)
 
 
-def variants_to_python(variants: Any) -> list[object]:
+def variants_to_python(variants: pa.StructArray) -> list[object]:
     """A column of variants as Python values: dicts, lists and scalars, None for null.
 
     Args:
@@ -73,7 +73,7 @@ def variants_to_python(variants: Any) -> list[object]:
     return _decoded(variants, decode_variant)
 
 
-def variants_to_json(variants: Any) -> list[str | None]:
+def variants_to_json(variants: pa.ChunkedArray) -> list[str | None]:
     """A column of variants as compact JSON strings, as by Spark's `to_json` in UTC.
 
     Args:
@@ -112,7 +112,9 @@ def _is_missing(value: object) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _decoded(variants: Any, decode: Callable[[bytes, bytes], object]) -> list[object]:
+def _decoded(
+    variants: pa.Array | pa.ChunkedArray, decode: Callable[[bytes, bytes], object]
+) -> list[object]:
     if not is_variant_storage(variants.type):
         raise InvalidArgument(
             f"a column of variants is a struct of value and metadata, and this is {variants.type}"

@@ -36,14 +36,14 @@ _KEY_COLUMNS = ("path", "deletion_vector")
 class FileBatch:
     """Some live files."""
 
-    files: Any
+    files: pa.Table
     """`pa.Table` with the columns of LIVE_FILE_SCHEMA that were asked for."""
     statistics: Callable[[Sequence[StatisticsColumn]], Any]
     """Gives the statistics table of the files, row for row, for some of the columns that were
     asked for."""
 
 
-def batches_of_files(files: Any, names: Sequence[str]) -> Iterator[FileBatch]:
+def batches_of_files(files: pa.Table, names: Sequence[str]) -> Iterator[FileBatch]:
     """Files that are known already, as batches.
 
     Args:
@@ -55,7 +55,7 @@ def batches_of_files(files: Any, names: Sequence[str]) -> Iterator[FileBatch]:
         yield FileBatch(some.select(list(names)), _statistics_of_texts(some["stats"]))
 
 
-def _statistics_of_texts(texts: Any) -> Callable[[Sequence[StatisticsColumn]], Any]:
+def _statistics_of_texts(texts: pa.ChunkedArray) -> Callable[[Sequence[StatisticsColumn]], Any]:
     return lambda columns: parse_statistics_json(texts, columns)
 
 
@@ -65,7 +65,7 @@ def batches_of_part(
     statistics: Sequence[StatisticsColumn] | None,
     *,
     hidden: HiddenFiles,
-    live: Any = None,
+    live: pa.BooleanArray | None = None,
 ) -> Iterator[FileBatch]:
     """The live adds of one file of a checkpoint; what is decoded is let go with each batch.
 
@@ -114,17 +114,17 @@ def _leaves(
     return sorted(wanted)
 
 
-def _left_alone(batch: _AddBatch, adds: Any, hidden: HiddenFiles) -> Any:
+def _left_alone(batch: _AddBatch, adds: pa.BooleanArray, hidden: HiddenFiles) -> pa.BooleanArray:
     paths = pa.chunked_array([batch.column("path", adds)], pa.string())
 
-    def vectors_of(touched: Any) -> Any:
+    def vectors_of(touched: pa.BooleanArray) -> pa.ChunkedArray:
         return pa.chunked_array([batch.column("deletion_vector", adds).filter(touched)])
 
     kept = hidden.rows_to_keep(paths, vectors_of)
     return adds if kept is None else pc.replace_with_mask(adds, adds, kept)
 
 
-def _columns(batch: _AddBatch, names: Sequence[str], keep: Any) -> Any:
+def _columns(batch: _AddBatch, names: Sequence[str], keep: pa.BooleanArray) -> pa.Table:
     schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in names])
     columns = [
         checkpoint_statistics_json(batch, keep) if name == "stats" else batch.column(name, keep)
@@ -134,9 +134,9 @@ def _columns(batch: _AddBatch, names: Sequence[str], keep: Any) -> Any:
 
 
 def _statistics_of_batch(
-    batch: _AddBatch, keep: Any
+    batch: _AddBatch, keep: pa.BooleanArray
 ) -> Callable[[Sequence[StatisticsColumn]], Any]:
-    def statistics(columns: Sequence[StatisticsColumn]) -> Any:
+    def statistics(columns: Sequence[StatisticsColumn]) -> pa.Table:
         with corruption_named(batch.path):
             return checkpoint_statistics(batch, keep, columns)
 
@@ -146,7 +146,7 @@ def _statistics_of_batch(
 class _AddBatch:
     """Some consecutive rows of a file of a checkpoint, which are read like the file itself."""
 
-    def __init__(self, rows: Any, path: str) -> None:
+    def __init__(self, rows: pa.RecordBatch, path: str) -> None:
         self._adds = rows.column("add")
         self.path = path
 
@@ -159,7 +159,7 @@ class _AddBatch:
             data_type = data_type.field(name).type
         return True
 
-    def column(self, name: str, keep: Any) -> Any:
+    def column(self, name: str, keep: pa.BooleanArray) -> pa.Array:
         """A column of LIVE_FILE_SCHEMA in the chosen rows, as a `pa.Array`; null where it lacks."""
         data_type = LIVE_FILE_SCHEMA.field(name).type
         found = pa.nulls(keep.true_count, data_type)
@@ -169,11 +169,15 @@ class _AddBatch:
             found = conform(chosen, data_type)
         return required(found, ADD_SOURCES[name]) if name in REQUIRED_ADD_COLUMNS else found
 
-    def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
+    def read_adds(
+        self, columns: Sequence[str], keep: pa.BooleanArray
+    ) -> dict[str, pa.ChunkedArray]:
         """As `CheckpointPart.read_adds`."""
         return {name: pa.chunked_array([self.column(name, keep)]) for name in columns}
 
-    def read_parsed_statistics(self, paths: Sequence[Sequence[str]] | None, keep: Any) -> Any:
+    def read_parsed_statistics(
+        self, paths: Sequence[Sequence[str]] | None, keep: pa.BooleanArray
+    ) -> pa.ChunkedArray | None:
         """As `CheckpointPart.read_parsed_statistics`, and maybe with more leaves."""
         if not self.has("add", "stats_parsed"):
             return None
@@ -183,7 +187,7 @@ class _AddBatch:
         return pa.chunked_array([parsed.filter(keep)])
 
 
-def batches_of_removes(part: CheckpointPart, hidden: HiddenFiles) -> Iterator[Any]:
+def batches_of_removes(part: CheckpointPart, hidden: HiddenFiles) -> Iterator[pa.Table]:
     """The tombstones of one file of a checkpoint, `pa.Table`s of TOMBSTONE_SCHEMA.
 
     Args:

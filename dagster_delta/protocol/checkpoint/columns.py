@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,7 +58,7 @@ def corruption_named(path: str) -> Iterator[None]:
         ) from error
 
 
-def conform(values: Any, data_type: Any) -> Any:
+def conform(values: pa.Array, data_type: pa.DataType) -> pa.Array:
     """The column as `data_type`, however the writer of the checkpoint spelled its type.
 
     Args:
@@ -82,7 +81,7 @@ def conform(values: Any, data_type: Any) -> Any:
     return values.cast(data_type)
 
 
-def required(values: Any, name: str) -> Any:
+def required(values: pa.Array | pa.ChunkedArray, name: str) -> pa.Array | pa.ChunkedArray:
     """The column itself.
 
     Raises:
@@ -93,7 +92,7 @@ def required(values: Any, name: str) -> Any:
     return values
 
 
-def _conform_deletion_vector(values: Any, data_type: Any) -> Any:
+def _conform_deletion_vector(values: pa.StructArray, data_type: pa.DataType) -> pa.StructArray:
     if not pa.types.is_struct(values.type):
         raise pa.ArrowInvalid(f"deletionVector is of type {values.type}")
     children = [
@@ -115,7 +114,7 @@ def _conform_deletion_vector(values: Any, data_type: Any) -> Any:
     return pa.StructArray.from_arrays(children, fields=list(data_type), mask=pc.invert(present))
 
 
-def _conform_map(values: Any, data_type: Any) -> Any:
+def _conform_map(values: pa.MapArray, data_type: pa.DataType) -> pa.MapArray:
     if not pa.types.is_map(values.type):
         raise pa.ArrowInvalid(f"a column of type {values.type} is no map of texts")
     offsets = values.offsets

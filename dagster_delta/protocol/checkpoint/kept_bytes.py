@@ -5,9 +5,14 @@ files, or repeat one long path as often.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from dagster_delta.errors import CorruptLog, UnsupportedFeature
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = ["CHECKPOINT_BYTES_VARIABLE", "KeptBytes", "refuse_repeated_paths", "rows_at_once"]
 
@@ -31,7 +36,7 @@ def rows_at_once(rows: int, size_bytes: int) -> int:
     return min(rows, max(_FEWEST_ROWS, size_bytes // _FILE_BYTES_PER_ROW))
 
 
-def refuse_repeated_paths(num_paths: int, metadata: Any, leaf: int, path: str) -> None:
+def refuse_repeated_paths(num_paths: int, metadata: pq.FileMetaData, leaf: int, path: str) -> None:
     """Refuse a checkpoint that must list files twice.
 
     Args:
@@ -75,7 +80,7 @@ class KeptBytes:
         self._num_rows = num_rows
         self._kept = 0
 
-    def add(self, arrays: Sequence[Any]) -> None:
+    def add(self, arrays: Sequence[pa.Table | pa.Array]) -> None:
         """Count `pa.Array`s or `pa.Table`s.
 
         Raises:

@@ -122,7 +122,7 @@ def read_footer(handle: Any, **options: Any) -> ParquetFooter:
     return ParquetFooter(metadata, ChunkStatistics(metadata, bytes(footer)), reader)
 
 
-def _read_tail(handle: Any, size: int, length: int) -> bytes:
+def _read_tail(handle: pa.NativeFile | pa.PythonFile, size: int, length: int) -> bytes:
     length = min(size, length)
     found: bytes = handle.read_at(length, size - length)
     return found

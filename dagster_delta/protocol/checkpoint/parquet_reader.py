@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from dagster_delta.errors import StorageFailure
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = [
     "decoding_pool",
@@ -22,7 +25,7 @@ _FETCHED_BYTES = 64 * 1024 * 1024
 """Compressed bytes of one file that are fetched ahead of decoding them."""
 
 
-def open_parquet_reader(source: Any, **options: Any) -> Any:
+def open_parquet_reader(source: pa.NativeFile | pa.PythonFile, **options: Any) -> Any:
     """A `pyarrow.parquet.core.ParquetReader` over an open file.
 
     `pyarrow.parquet.ParquetFile` wraps the same reader and takes no memory pool; everything used
@@ -75,7 +78,9 @@ def storage_failure(
     return StorageFailure.of_system(error, "A file could not be read", table=table, file=file)
 
 
-def row_group_runs(metadata: Any, leaves: Sequence[int], *, is_fetched: bool) -> list[list[int]]:
+def row_group_runs(
+    metadata: pq.FileMetaData, leaves: Sequence[int], *, is_fetched: bool
+) -> list[list[int]]:
     """The row groups of a file in runs that are read one after the other.
 
     Args:
@@ -101,7 +106,7 @@ def row_group_runs(metadata: Any, leaves: Sequence[int], *, is_fetched: bool) ->
 
 
 @cache
-def decoding_pool() -> Any:
+def decoding_pool() -> pa.MemoryPool:
     """The `pyarrow.MemoryPool` for decoded columns.
 
     Decoding allocates and frees large buffers all the time. jemalloc keeps the pages for the next

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.checkpoint.writer import WRITING_OPTIONS, stack_actions
@@ -30,7 +31,7 @@ class ActionFile:
         first: `pa.Table` of actions that it begins with; every column that others have is in it.
     """
 
-    def __init__(self, sink: Any, first: Any) -> None:
+    def __init__(self, sink: Any, first: pa.Table) -> None:
         import pyarrow.parquet as pq
 
         self._empty = first.slice(0, 0)
@@ -42,7 +43,7 @@ class ActionFile:
         """Bytes of the rows that are not written yet."""
         self._count(first)
 
-    def add(self, actions: Any) -> None:
+    def add(self, actions: pa.Table) -> None:
         """Take the rows of a `pa.Table`; they are written once there are enough of them."""
         if not actions.num_rows:
             return
@@ -51,7 +52,7 @@ class ActionFile:
         if self.pending_bytes > _MAX_PENDING_BYTES:
             self.flush()
 
-    def _count(self, actions: Any) -> None:
+    def _count(self, actions: pa.Table) -> None:
         self.num_actions += actions.num_rows
         self.pending_bytes += actions.nbytes
 
@@ -82,7 +83,7 @@ class ClusteredFiles:
     def __init__(self, parts: Sequence[ActionFile]) -> None:
         self._parts = parts
 
-    def add(self, actions: Any, paths: Any) -> None:
+    def add(self, actions: pa.Table, paths: pa.ChunkedArray) -> None:
         """Take file actions.
 
         Args:
@@ -101,7 +102,7 @@ class ClusteredFiles:
                 part.flush()
 
 
-def _part_numbers(paths: Any, num_parts: int) -> list[int]:
+def _part_numbers(paths: pa.ChunkedArray, num_parts: int) -> list[int]:
     # Spec: the parts MUST be clustered by path. The hash is a stable one, because several attempts
     # at one checkpoint must agree about the contents of a part.
     return [zlib.crc32(path.encode()) % num_parts for path in paths.to_pylist()]

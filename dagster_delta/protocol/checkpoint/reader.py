@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -38,6 +38,9 @@ from dagster_delta.protocol.features.row_id_mark import ROW_ID_MARK, RowIdHighWa
 from dagster_delta.protocol.log.commit_file import LenientDomainMetadata, LenientMetadata
 from dagster_delta.protocol.log.replay import LIVE_FILE_SCHEMA, TOMBSTONE_SCHEMA
 from dagster_delta.protocol.values.arrow_columns import chunks_where
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = [
     "ADD_SOURCES",
@@ -150,7 +153,7 @@ class CheckpointPart:
             return source.size(), read_footer(source)
 
     @property
-    def _metadata(self) -> Any:
+    def _metadata(self) -> pq.FileMetaData:
         return self._footer[1].metadata
 
     def _kept_bytes(self) -> KeptBytes:
@@ -159,7 +162,7 @@ class CheckpointPart:
         return KeptBytes(limit, self.path, size_bytes=size_bytes, num_rows=self.num_rows)
 
     @cached_property
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema:
         """The `pa.Schema` of the file."""
         with corruption_named(self.path):
             return self._metadata.schema.to_arrow_schema()
@@ -269,7 +272,7 @@ class CheckpointPart:
                 total += self._metadata.row_group(group).num_rows - known.null_count
         return total
 
-    def add_rows(self) -> tuple[Any, list[Any]]:
+    def add_rows(self) -> tuple[pa.BooleanArray, list[pa.Array]]:
         """Which rows are adds, and their paths.
 
         Returns:
@@ -293,7 +296,9 @@ class CheckpointPart:
                 paths += found
         return pa.chunked_array(masks, pa.bool_()).combine_chunks(), paths
 
-    def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
+    def read_adds(
+        self, columns: Sequence[str], keep: pa.BooleanArray
+    ) -> dict[str, pa.ChunkedArray]:
         """Columns of LIVE_FILE_SCHEMA, each as a `pa.ChunkedArray`, null where the file lacks them.
 
         Args:
@@ -323,7 +328,7 @@ class CheckpointPart:
         leaf = "deletionVector.storageType" if source == "deletionVector" else source
         return self._num_valid(f"add.{leaf}") != 0
 
-    def read_removes(self) -> Any:
+    def read_removes(self) -> pa.Table:
         """A `pa.Table` of TOMBSTONE_SCHEMA: every remove."""
         kept, tables = self._kept_bytes(), [_NO_REMOVES]
         for table in self.remove_batches():
@@ -331,7 +336,7 @@ class CheckpointPart:
             tables.append(table)
         return pa.concat_tables(tables)
 
-    def remove_batches(self) -> Iterator[Any]:
+    def remove_batches(self) -> Iterator[pa.Table]:
         """Every remove, in `pa.Table`s of TOMBSTONE_SCHEMA that are decoded one after the other.
 
         Raises:
@@ -347,7 +352,9 @@ class CheckpointPart:
                 if present.true_count:
                     yield _removes(structs, present, sources)
 
-    def read_parsed_statistics(self, paths: Sequence[Sequence[str]] | None, keep: Any) -> Any:
+    def read_parsed_statistics(
+        self, paths: Sequence[Sequence[str]] | None, keep: pa.BooleanArray
+    ) -> pa.ChunkedArray | None:
         """`add.stats_parsed` with only the leaves at these paths, or None where there is none.
 
         Args:
@@ -372,8 +379,8 @@ class CheckpointPart:
         return pa.chunked_array(chunks) if chunks else None
 
     def _read_adds(
-        self, sources: Mapping[str, str], types: Mapping[str, Any], keep: Any
-    ) -> dict[str, Any]:
+        self, sources: Mapping[str, str], types: Mapping[str, pa.DataType], keep: pa.BooleanArray
+    ) -> dict[str, pa.ChunkedArray]:
         chunks: dict[str, list[Any]] = {name: [] for name in sources}
         start, kept = 0, self._kept_bytes()
         for batch in self.batches([f"add.{source}" for source in sources.values()]):
@@ -387,7 +394,7 @@ class CheckpointPart:
                 chunks[name] += found
         return {name: pa.chunked_array(chunks[name], types[name]) for name in sources}
 
-    def batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[Any]:
+    def batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """All rows as `pa.RecordBatch`es, decoded one after the other.
 
         Args:
@@ -431,7 +438,7 @@ class CheckpointPart:
         ]
 
 
-def _removes(structs: Any, present: Any, sources: Sequence[str]) -> Any:
+def _removes(structs: pa.StructArray, present: pa.BooleanArray, sources: Sequence[str]) -> pa.Table:
     columns = []
     for wanted in TOMBSTONE_SCHEMA:
         if REMOVE_SOURCES[wanted.name] not in sources:
@@ -442,7 +449,7 @@ def _removes(structs: Any, present: Any, sources: Sequence[str]) -> Any:
     return pa.Table.from_arrays(columns, schema=TOMBSTONE_SCHEMA)
 
 
-def _nulls(length: int, data_type: Any) -> Any:
+def _nulls(length: int, data_type: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array([pa.nulls(length, data_type)])
 
 
@@ -465,7 +472,7 @@ def _take_table_action(found: TableActions, kind: str, action: Any) -> None:
             found.sidecars.append(msgspec.convert(action, SidecarFile))
 
 
-def _plain(value: Any, data_type: Any) -> Any:
+def _plain(value: Any, data_type: pa.DataType) -> Any:
     # Arrow spells a map as a list of pairs, and a missing field as None.
     if isinstance(value, dict):
         return {

@@ -63,7 +63,7 @@ def _leaves(
             yield here, StatisticsColumn(path, field.data_type)
 
 
-def parsed_statistics(columns: Sequence[StatisticsColumn], statistics: Any) -> Any:
+def parsed_statistics(columns: Sequence[StatisticsColumn], statistics: pa.Table) -> pa.StructArray:
     """The `stats_parsed` column: a pa.StructArray, null where nothing is known of a file.
 
     Args:
@@ -82,27 +82,29 @@ def parsed_statistics(columns: Sequence[StatisticsColumn], statistics: Any) -> A
     return _build(known, mask=whole_array(pc.is_null(statistics["num_records"])))
 
 
-def _plant(tree: _Tree, path: Sequence[str], leaf: Any) -> None:
+def _plant(tree: _Tree, path: Sequence[str], leaf: pa.ChunkedArray) -> None:
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
     tree[path[-1]] = leaf
 
 
-def _build(tree: _Tree, *, mask: Any = None) -> Any:
+def _build(tree: _Tree, *, mask: pa.BooleanArray | None = None) -> pa.StructArray:
     arrays = [
         _build(node) if isinstance(node, dict) else whole_array(node) for node in tree.values()
     ]
     return pa.StructArray.from_arrays(arrays, names=list(tree), mask=mask)
 
 
-def whole_array(column: Any) -> Any:
+def whole_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The column as one pyarrow Array."""
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return column
 
 
-def parsed_partition_values(configuration: TableConfiguration, partition_values: Any) -> Any:
+def parsed_partition_values(
+    configuration: TableConfiguration, partition_values: pa.ChunkedArray
+) -> pa.StructArray:
     """The `partitionValues_parsed` column of a partitioned table: a pa.StructArray.
 
     Args:

@@ -112,11 +112,11 @@ class CheckpointState:
 
     version: int
     configuration: TableConfiguration
-    live_files: Any
+    live_files: pa.Table
     """pyarrow.Table of LIVE_FILE_SCHEMA."""
-    statistics: Any
+    statistics: pa.Table
     """pyarrow.Table, row by row with `live_files`, for `statistics_columns(configuration)`."""
-    tombstones: Any
+    tombstones: pa.Table
     """pyarrow.Table of TOMBSTONE_SCHEMA: removes that have not expired."""
     transactions: Sequence[SetTransaction]
     domain_metadata: Sequence[DomainMetadata]
@@ -149,7 +149,7 @@ def encode_checkpoint(state: CheckpointState, *, as_v2: bool = False) -> Encoded
     )
 
 
-def encode_actions_file(actions: Any) -> bytes:
+def encode_actions_file(actions: pa.Table) -> bytes:
     """A Parquet file that holds the rows of a `pa.Table` of actions."""
     import pyarrow.parquet as pq
 
@@ -158,19 +158,19 @@ def encode_actions_file(actions: Any) -> bytes:
     return with_sealed_footer(sink.getvalue())
 
 
-def stack_actions(tables: Sequence[Any]) -> Any:
+def stack_actions(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables of actions as one, a column that some of them lack null in these."""
     return pa.concat_tables(tables, promote_options="default")
 
 
-def file_actions(state: CheckpointState) -> Any:
+def file_actions(state: CheckpointState) -> pa.Table:
     """A `pa.Table` of the adds and removes, one row each, adds first."""
     adds = _add_column(state)
     removes = _remove_column(state.tombstones)
     return stack_actions([pa.table({"add": adds}), pa.table({"remove": removes})])
 
 
-def _add_column(state: CheckpointState) -> Any:
+def _add_column(state: CheckpointState) -> pa.StructArray:
     files, properties = state.live_files, state.configuration.properties
     indexed = statistics_columns(state.configuration)
     columns: dict[str, Any] = {
@@ -199,7 +199,7 @@ def _add_column(state: CheckpointState) -> Any:
     return _struct(columns)
 
 
-def _remove_column(tombstones: Any) -> Any:
+def _remove_column(tombstones: pa.Table) -> pa.StructArray:
     return _struct(
         {
             "path": tombstones["path"],
@@ -215,7 +215,7 @@ def _remove_column(tombstones: Any) -> Any:
     )
 
 
-def _vectors(column: Any) -> Any:
+def _vectors(column: pa.ChunkedArray) -> pa.StructArray:
     """Deletion vector descriptors under their wire names."""
     whole = whole_array(column)
     # `field` of a sliced or filtered struct ignores the parent's offset; `flatten` does not.
@@ -224,7 +224,7 @@ def _vectors(column: Any) -> Any:
     )
 
 
-def _struct(columns: dict[str, Any]) -> Any:
+def _struct(columns: dict[str, pa.Array | pa.ChunkedArray]) -> pa.StructArray:
     return pa.StructArray.from_arrays(
         [whole_array(column) for column in columns.values()], names=list(columns)
     )
@@ -232,7 +232,7 @@ def _struct(columns: dict[str, Any]) -> Any:
 
 def other_actions(
     state: CheckpointState, *, as_v2: bool, sidecars: Sequence[SidecarFile] = ()
-) -> Any:
+) -> pa.Table:
     """A `pa.Table` of every action that is not about a file, one row each.
 
     Args:

@@ -61,11 +61,11 @@ _MAX_IN_RANGES = 64
 class Sides:
     """Where values of a column may lie beside one value; truth values, one per file."""
 
-    below: Any
-    at_most: Any
-    equal: Any
-    at_least: Any
-    above: Any
+    below: pa.BooleanArray
+    at_most: pa.BooleanArray
+    equal: pa.BooleanArray
+    at_least: pa.BooleanArray
+    above: pa.BooleanArray
 
 
 class ArrowLogic:
@@ -79,11 +79,11 @@ class ArrowLogic:
         self.yes = every(True, count)
         self.no = every(False, count)
 
-    def both(self, left: Any, right: Any) -> Any:
+    def both(self, left: pa.BooleanArray, right: pa.BooleanArray) -> pa.BooleanArray:
         """Where both are true."""
         return pc.and_(left, right)
 
-    def either(self, left: Any, right: Any) -> Any:
+    def either(self, left: pa.BooleanArray, right: pa.BooleanArray) -> pa.BooleanArray:
         """Where one is true."""
         return pc.or_(left, right)
 
@@ -98,13 +98,13 @@ class ColumnBounds:
 
     data_type: DataType
     """Type of `minimum` and `maximum`."""
-    minimum: Any
+    minimum: pa.Array
     """pyarrow Array: no value is less. Null where unknown."""
-    maximum: Any
+    maximum: pa.Array
     """pyarrow Array: no value is greater. Null where unknown."""
-    may_hold_null: Any
+    may_hold_null: pa.BooleanArray
     """pa.BooleanArray, without nulls: false where no row is null."""
-    may_hold_value: Any
+    may_hold_value: pa.BooleanArray
     """pa.BooleanArray, without nulls: false where every row is null."""
     maximum_covers_nan: bool = True
     """False where NaN may hide above `maximum`."""
@@ -128,7 +128,9 @@ class ColumnBounds:
             at_least = above = every(True, len(known.minimum))
         return Sides(below, at_most, equal, at_least, above)
 
-    def membership(self, values: Sequence[object], data_type: DataType) -> tuple[Any, Any] | None:
+    def membership(
+        self, values: Sequence[object], data_type: DataType
+    ) -> tuple[pa.BooleanArray, pa.BooleanArray] | None:
         """Where values may be in a list, and where they may be outside it.
 
         All are taken as `data_type`; None where nothing is known. Raises as `array_of` does.
@@ -149,7 +151,7 @@ class ColumnBounds:
         only_listed = pc.and_(same, pc.is_in(known.minimum, value_set=listed))
         return inside, pc.invert(pc.fill_null(only_listed, FALSE))
 
-    def prefix(self, prefix: str) -> tuple[Any, Any]:
+    def prefix(self, prefix: str) -> tuple[pa.BooleanArray, pa.BooleanArray]:
         """Where strings may begin with a prefix, and where they may not. Raises nothing."""
         inside = _possible(pc.greater_equal(self.maximum, scalar_of(prefix, self.data_type)))
         following = next_prefix(prefix)
@@ -188,7 +190,7 @@ class ColumnBounds:
             return None
 
 
-def bounds_of_partition_values(values: Any, data_type: DataType) -> ColumnBounds:
+def bounds_of_partition_values(values: pa.Array, data_type: DataType) -> ColumnBounds:
     """Exact bounds of a partition column: every row of a file has the file's value.
 
     Args:
@@ -202,7 +204,7 @@ def bounds_of_partition_values(values: Any, data_type: DataType) -> ColumnBounds
     return ColumnBounds(data_type, known, known, pc.is_null(values), pc.is_valid(values))
 
 
-def bounds_of_statistics(statistics: Any, index: int, data_type: DataType) -> ColumnBounds:
+def bounds_of_statistics(statistics: pa.Table, index: int, data_type: DataType) -> ColumnBounds:
     """Bounds of column `index` of a statistics table.
 
     Tight and wide bounds are bounds alike. A null count says something where it is zero or the
@@ -234,7 +236,7 @@ def bounds_of_statistics(statistics: Any, index: int, data_type: DataType) -> Co
     )
 
 
-def _array(column: Any) -> Any:
+def _array(column: pa.ChunkedArray) -> pa.Array:
     combined = column.combine_chunks()
     if isinstance(combined, pa.ChunkedArray):
         return pa.concat_arrays(combined.chunks)
@@ -245,20 +247,20 @@ def _name(data_type: DataType) -> str:
     return data_type.name if isinstance(data_type, PrimitiveType) else ""
 
 
-def _without_nan(values: Any, data_type: DataType) -> Any:
+def _without_nan(values: pa.Array, data_type: DataType) -> pa.Array:
     if _name(data_type) not in _FLOATS:
         return values
     return pc.if_else(pc.is_nan(values), null_scalar(values.type), values)
 
 
-def _lower_bound(minimum: Any, data_type: DataType) -> Any:
+def _lower_bound(minimum: pa.Array, data_type: DataType) -> pa.Array:
     """The minimum, lowered where it may be the text of a float."""
     if _name(data_type) == "double":
         return pc.min_element_wise(minimum, _as_float(minimum))
     return minimum
 
 
-def _as_float(values: Any) -> Any:
+def _as_float(values: pa.Array) -> pa.Array:
     """Doubles rounded to floats, null where they are none.
 
     The statistics of a file from before the column was widened spell floats: 3.4 stands for the
@@ -268,7 +270,7 @@ def _as_float(values: Any) -> Any:
     return pc.if_else(pc.is_finite(rounded), rounded, null_scalar(pa.float64()))
 
 
-def _upper_bound(maximum: Any, data_type: DataType) -> Any:
+def _upper_bound(maximum: pa.Array, data_type: DataType) -> pa.Array:
     """The maximum, raised where a writer may have cut it."""
     name = _name(data_type)
     if name in _TIMESTAMPS:
@@ -289,7 +291,7 @@ def _upper_bound(maximum: Any, data_type: DataType) -> Any:
     return maximum
 
 
-def value_ranges(values: Any) -> Iterator[tuple[Any, Any]]:
+def value_ranges(values: pa.Array) -> Iterator[tuple[pa.Scalar, pa.Scalar]]:
     """First and last of each run of sorted values, of which there are few however many values.
 
     Args:
@@ -311,7 +313,7 @@ def next_prefix(prefix: str) -> str | None:
     return None
 
 
-def _possible(comparison: Any) -> Any:
+def _possible(comparison: pa.BooleanArray) -> pa.BooleanArray:
     """A comparison with an unknown bound is possible."""
     return pc.fill_null(comparison, TRUE)
 
@@ -338,7 +340,7 @@ def keeps_order(source: DataType, target: DataType) -> bool:
     return before in _TIMESTAMPS and (after in _TIMESTAMPS or after == "date")
 
 
-def _cast(values: Any, target: Any) -> Any:
+def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(target):
         return values.view(pa.int64()).view(target)
     # Unsafe where rounding is meant: long to double, timestamp to date.

@@ -38,14 +38,18 @@ class LoggedAdds(Protocol):
     def has(self, *path: str) -> bool:
         """Whether there is a column at this path of names."""
 
-    def read_adds(self, columns: Sequence[str], keep: Any) -> dict[str, Any]:
+    def read_adds(self, columns: Sequence[str], keep: pa.BooleanArray) -> dict[str, Any]:
         """Columns of LIVE_FILE_SCHEMA in the chosen rows, each as a `pa.ChunkedArray`."""
 
-    def read_parsed_statistics(self, paths: Sequence[Sequence[str]] | None, keep: Any) -> Any:
+    def read_parsed_statistics(
+        self, paths: Sequence[Sequence[str]] | None, keep: pa.BooleanArray
+    ) -> Any:
         """`add.stats_parsed` of the chosen rows with the leaves at these paths."""
 
 
-def checkpoint_statistics(part: LoggedAdds, keep: Any, columns: Sequence[StatisticsColumn]) -> Any:
+def checkpoint_statistics(
+    part: LoggedAdds, keep: pa.BooleanArray, columns: Sequence[StatisticsColumn]
+) -> pa.Table:
     """The `pa.Table` that `parse_statistics_json` would make for the chosen files of a part.
 
     Args:
@@ -77,15 +81,15 @@ def statistics_leaves(columns: Sequence[StatisticsColumn]) -> list[tuple[str, ..
     return [("numRecords",), ("tightBounds",), *leaves]
 
 
-def _texts(part: LoggedAdds, keep: Any) -> Any:
+def _texts(part: LoggedAdds, keep: pa.BooleanArray) -> pa.ChunkedArray:
     return part.read_adds(["stats"], keep)["stats"]
 
 
-def _whole(values: Any) -> Any:
+def _whole(values: pa.ChunkedArray) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
-def checkpoint_statistics_json(part: LoggedAdds, keep: Any) -> Any:
+def checkpoint_statistics_json(part: LoggedAdds, keep: pa.BooleanArray) -> pa.ChunkedArray:
     """Statistics as JSON text, a `pa.ChunkedArray`: spelled from the parsed ones where need be.
 
     Args:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.protocol.schema import DataType, PrimitiveType
@@ -138,12 +139,12 @@ class Outcomes:
     at here. False means that it surely does not happen.
     """
 
-    true: Any
-    false: Any
-    null: Any
+    true: pa.BooleanArray
+    false: pa.BooleanArray
+    null: pa.BooleanArray
 
     @property
-    def only_true(self) -> Any:
+    def only_true(self) -> pa.BooleanArray:
         """Files in which every row satisfies the predicate: pa.BooleanArray."""
         return pc.invert(pc.or_(self.false, self.null))
 
@@ -194,7 +195,9 @@ class Bounds(Protocol):
         """Where strings may begin with a prefix, and where they may not."""
 
 
-def may_match(predicate: Predicate, bounds: Mapping[ColumnPath, ColumnBounds], count: int) -> Any:
+def may_match(
+    predicate: Predicate, bounds: Mapping[ColumnPath, ColumnBounds], count: int
+) -> pa.BooleanArray:
     """Which of `count` files may hold a row that satisfies the predicate: pa.BooleanArray.
 
     Args:
@@ -367,7 +370,12 @@ class _Evaluation:
         return self._among_values(known, *known.prefix(node.prefix))
 
     def _among_values(
-        self, known: Bounds, true: Any, false: Any, *, null_safe: bool = False
+        self,
+        known: Bounds,
+        true: pa.BooleanArray,
+        false: pa.BooleanArray,
+        *,
+        null_safe: bool = False,
     ) -> Outcomes:
         """Outcomes where `true` and `false` are about values that are not null."""
         true = self._logic.both(true, known.may_hold_value)

@@ -68,12 +68,12 @@ class StatisticsColumn:
                 return False
 
     @property
-    def bound_type(self) -> Any:
+    def bound_type(self) -> pa.DataType:
         """Arrow type of its bounds; null where it has none."""
         return to_arrow_type(self.data_type) if self.has_bounds else pa.null()
 
 
-def statistics_schema(columns: Sequence[StatisticsColumn]) -> Any:
+def statistics_schema(columns: Sequence[StatisticsColumn]) -> pa.Schema:
     """The pa.Schema of a statistics table: `num_records`, `tight_bounds`, then per column."""
     fields = [pa.field("num_records", pa.int64()), pa.field("tight_bounds", pa.bool_())]
     for index, column in enumerate(columns):
@@ -83,7 +83,9 @@ def statistics_schema(columns: Sequence[StatisticsColumn]) -> Any:
     return pa.schema(fields)
 
 
-def parse_statistics_json(stats: Any, columns: Sequence[StatisticsColumn]) -> Any:
+def parse_statistics_json(
+    stats: pa.Array | pa.ChunkedArray, columns: Sequence[StatisticsColumn]
+) -> pa.Table:
     """A pyarrow.Table with one row per text: what it says about the columns.
 
     The table has `num_records` int64, `tight_bounds` bool, and for column `i` `min.i` and `max.i`
@@ -106,7 +108,9 @@ def parse_statistics_json(stats: Any, columns: Sequence[StatisticsColumn]) -> An
     return pa.Table.from_batches(batches, schema)
 
 
-def project_parsed_statistics(stats_parsed: Any, columns: Sequence[StatisticsColumn]) -> Any:
+def project_parsed_statistics(
+    stats_parsed: pa.Array | pa.ChunkedArray, columns: Sequence[StatisticsColumn]
+) -> pa.Table:
     """The same table as `parse_statistics_json` makes, from `add.stats_parsed` of a checkpoint.
 
     Args:
@@ -160,11 +164,11 @@ class _NestedFields:
     Every struct is taken apart once: to take one field of it takes time in proportion to all.
     """
 
-    def __init__(self, values: Any) -> None:
+    def __init__(self, values: pa.Array | pa.ChunkedArray) -> None:
         self._values = values
         self._children: dict[tuple[str, ...], dict[str, Any]] = {}
 
-    def at(self, path: tuple[str, ...]) -> Any | None:
+    def at(self, path: tuple[str, ...]) -> pa.Array | pa.ChunkedArray | None:
         """The field at a path, null where a struct above it is; None if absent."""
         values = self._values
         for depth, name in enumerate(path):
@@ -177,7 +181,7 @@ class _NestedFields:
         return values
 
 
-def _fields_by_name(values: Any) -> dict[str, Any]:
+def _fields_by_name(values: pa.Array | pa.ChunkedArray) -> dict[str, pa.Array | pa.ChunkedArray]:
     if not pa.types.is_struct(values.type):
         return {}
     names = [field.name for field in values.type]
@@ -186,7 +190,9 @@ def _fields_by_name(values: Any) -> dict[str, Any]:
     return {name: field for name, field in fields.items() if name not in repeated}
 
 
-def _converted(values: Any | None, target: Any, length: int) -> Any:
+def _converted(
+    values: pa.Array | pa.ChunkedArray | None, target: pa.DataType, length: int
+) -> pa.Array | pa.ChunkedArray:
     if values is None or values.type == target:
         return pa.nulls(length, target) if values is None else values
     try:
@@ -251,7 +257,7 @@ class _Decoder:
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return self._unknown
 
-    def arrays(self, rows: list[Any]) -> list[Any]:
+    def arrays(self, rows: list[Any]) -> list[pa.Array]:
         """The columns of the statistics table."""
         tight_bounds = boolean_column(self._values(rows, "tightBounds"))
         arrays = [parse_statistic_values(self._values(rows, "numRecords"), _LONG), tight_bounds]

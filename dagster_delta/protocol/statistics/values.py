@@ -45,7 +45,7 @@ def json_type(data_type: DataType) -> Any:
             return str | None
 
 
-def parse_statistic_values(values: Sequence[Any], data_type: DataType) -> Any:
+def parse_statistic_values(values: Sequence[Any], data_type: DataType) -> pa.Array:
     """A pyarrow Array of the type; what does not fit it is null, that is, unknown.
 
     Args:

@@ -31,7 +31,7 @@ MIN_SLICE_ROWS = 4096
 """Rows of a chunk per row that drops out of it, from which on slices serve better than a copy."""
 
 
-def string_column(values: Sequence[str | None]) -> Any:
+def string_column(values: Sequence[str | None]) -> pa.Array:
     """A `pa.StringArray` of the values, which hold less than 2 GiB of text together."""
     validity = _validity(values)
     texts = [value or "" for value in values] if validity is not None else values
@@ -45,7 +45,7 @@ def string_column(values: Sequence[str | None]) -> Any:
     return pa.Array.from_buffers(pa.string(), len(values), buffers)
 
 
-def integer_column(values: Sequence[int | None], data_type: Any = None) -> Any:
+def integer_column(values: Sequence[int | None], data_type: pa.DataType | None = None) -> pa.Array:
     """A `pa.Int64Array`, or one of `data_type` (int32 or int64)."""
     data_type = pa.int64() if data_type is None else data_type
     validity = _validity(values)
@@ -54,19 +54,19 @@ def integer_column(values: Sequence[int | None], data_type: Any = None) -> Any:
     return pa.Array.from_buffers(data_type, len(values), [validity, pa.py_buffer(data)])
 
 
-def index_column(values: Iterable[int]) -> Any:
+def index_column(values: Iterable[int]) -> pa.Array:
     """A `pa.Int64Array` without nulls."""
     data = array("q", values)
     return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
 
 
-def boolean_column(values: Sequence[bool | None]) -> Any:
+def boolean_column(values: Sequence[bool | None]) -> pa.BooleanArray:
     """A `pa.BooleanArray`."""
     bits = _bitmap(bytes(bool(value) for value in values))
     return pa.Array.from_buffers(pa.bool_(), len(values), [_validity(values), bits])
 
 
-def map_column(values: Sequence[Mapping[str, str | None] | None]) -> Any:
+def map_column(values: Sequence[Mapping[str, str | None] | None]) -> pa.MapArray:
     """A `pa.MapArray` of string to string."""
     if not any(values) and None not in values:
         return _empty_maps(len(values))
@@ -81,7 +81,7 @@ def map_column(values: Sequence[Mapping[str, str | None] | None]) -> Any:
     return pa.Array.from_buffers(STRING_MAP, len(values), buffers, children=[entries])
 
 
-def nested_column(values: Sequence[Any], data_type: Any) -> Any:
+def nested_column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
     """A `pa.Array` of structs and lists of text, integers, booleans and maps of text.
 
     Args:
@@ -113,7 +113,7 @@ def nested_column(values: Sequence[Any], data_type: Any) -> Any:
     return string_column(values)
 
 
-def _empty_maps(length: int) -> Any:
+def _empty_maps(length: int) -> pa.MapArray:
     none = string_column([])
     entries = pa.StructArray.from_arrays(
         [none, none], fields=[STRING_MAP.key_field, STRING_MAP.item_field]
@@ -122,7 +122,7 @@ def _empty_maps(length: int) -> Any:
     return pa.Array.from_buffers(STRING_MAP, length, [None, offsets], children=[entries])
 
 
-def chunks_where(values: Any, mask: Any) -> list[Any]:
+def chunks_where(values: pa.Array, mask: pa.BooleanArray) -> list[pa.Array]:
     """The rows of a `pa.Array` where the mask is true, copied only where many are not.
 
     Copying 100,000 structs of statistics takes longer than decoding them.
@@ -135,7 +135,7 @@ def chunks_where(values: Any, mask: Any) -> list[Any]:
     return list(slices_where(values, mask))
 
 
-def slices_where(values: Any, mask: Any) -> Iterator[Any]:
+def slices_where(values: pa.Array, mask: pa.BooleanArray) -> Iterator[pa.Array]:
     """The runs of rows of a `pa.Array` where the mask, without nulls, is true; not copied."""
     start = 0
     for dropped in (*pc.indices_nonzero(pc.invert(mask)).to_pylist(), len(values)):
@@ -144,12 +144,12 @@ def slices_where(values: Any, mask: Any) -> Iterator[Any]:
         start = dropped + 1
 
 
-def _validity(values: Sequence[object]) -> Any:
+def _validity(values: Sequence[object]) -> pa.Buffer | None:
     if None not in values:
         return None
     return _bitmap(bytes(value is not None for value in values))
 
 
-def _bitmap(flags: bytes) -> Any:
+def _bitmap(flags: bytes) -> pa.Buffer:
     flag_bytes = pa.Array.from_buffers(pa.uint8(), len(flags), [None, pa.py_buffer(flags)])
     return flag_bytes.cast(pa.bool_()).buffers()[1]

@@ -71,7 +71,7 @@ _ARROW_TYPES = {
 }
 
 
-def to_arrow_type(data_type: DataType) -> Any:
+def to_arrow_type(data_type: DataType) -> pa.DataType:
     """The pyarrow.DataType that holds values of a Delta type."""
     match data_type:
         case PrimitiveType(name):
@@ -90,7 +90,7 @@ def to_arrow_type(data_type: DataType) -> Any:
             return pa.struct([to_arrow_field(each) for each in fields])
 
 
-def to_arrow_field(field: StructField) -> Any:
+def to_arrow_field(field: StructField) -> pa.Field:
     """The pyarrow.Field of a Delta field, under its logical name and with its comment."""
     metadata = None if field.comment is None else {COMMENT_KEY: field.comment.encode()}
     # Arrow has no column of nothing but nulls that must not be null.
@@ -98,12 +98,12 @@ def to_arrow_field(field: StructField) -> Any:
     return pa.field(field.name, to_arrow_type(field.data_type), nullable, metadata)
 
 
-def to_arrow_schema(schema: StructType) -> Any:
+def to_arrow_schema(schema: StructType) -> pa.Schema:
     """The pyarrow.Schema of a Delta schema, under logical names, with nullability and comments."""
     return pa.schema([to_arrow_field(each) for each in schema])
 
 
-def from_arrow_schema(schema: Any) -> StructType:
+def from_arrow_schema(schema: pa.Schema) -> StructType:
     """The Delta schema that takes every value of a pyarrow.Schema.
 
     Types without a counterpart come back as the narrowest one that holds them: `uint32` as `long`,
@@ -116,7 +116,7 @@ def from_arrow_schema(schema: Any) -> StructType:
     return StructType(tuple(from_arrow_field(each) for each in schema))
 
 
-def from_arrow_field(field: Any, path: tuple[str, ...] = ()) -> StructField:
+def from_arrow_field(field: pa.Field, path: tuple[str, ...] = ()) -> StructField:
     """The Delta field of a pyarrow.Field.
 
     Args:
@@ -135,7 +135,7 @@ def from_arrow_field(field: Any, path: tuple[str, ...] = ()) -> StructField:
     )
 
 
-def from_arrow_type(arrow_type: Any, path: tuple[str, ...] = ()) -> DataType:
+def from_arrow_type(arrow_type: pa.DataType, path: tuple[str, ...] = ()) -> DataType:
     """The Delta type that holds every value of a pyarrow.DataType.
 
     Args:
@@ -188,14 +188,14 @@ _PRIMITIVES = {
 }
 
 
-def is_variant_storage(arrow_type: Any) -> bool:
+def is_variant_storage(arrow_type: pa.DataType) -> bool:
     """Whether values of a pyarrow.DataType can be encoded variants: structs of their two parts."""
     if not pa.types.is_struct(arrow_type):
         return False
     return sorted(each.name for each in arrow_type) == ["metadata", "value"]
 
 
-def is_marked_variant(arrow_type: Any) -> bool:
+def is_marked_variant(arrow_type: pa.DataType) -> bool:
     """Whether a pyarrow.DataType is `VARIANT_STORAGE`, or Spark's form of it."""
     if not is_variant_storage(arrow_type):
         return False
@@ -206,19 +206,19 @@ def is_marked_variant(arrow_type: Any) -> bool:
 _VARIANT_EXTENSIONS = frozenset({"arrow.parquet.variant", "parquet.variant"})
 
 
-def _from_decimal(arrow_type: Any, _path: tuple[str, ...]) -> DataType | None:
+def _from_decimal(arrow_type: pa.DataType, _path: tuple[str, ...]) -> DataType | None:
     precision, scale = arrow_type.precision, arrow_type.scale
     if precision <= MAX_DECIMAL_PRECISION and 0 <= scale <= precision:
         return DecimalType(precision, scale)
     return None
 
 
-def _from_list(arrow_type: Any, path: tuple[str, ...]) -> DataType:
+def _from_list(arrow_type: pa.DataType, path: tuple[str, ...]) -> DataType:
     element = arrow_type.value_field
     return ArrayType(from_arrow_type(element.type, (*path, "element")), element.nullable)
 
 
-def _from_map(arrow_type: Any, path: tuple[str, ...]) -> DataType:
+def _from_map(arrow_type: pa.DataType, path: tuple[str, ...]) -> DataType:
     return MapType(
         from_arrow_type(arrow_type.key_type, (*path, "key")),
         from_arrow_type(arrow_type.item_type, (*path, "value")),
@@ -226,13 +226,13 @@ def _from_map(arrow_type: Any, path: tuple[str, ...]) -> DataType:
     )
 
 
-def _from_struct(arrow_type: Any, path: tuple[str, ...]) -> DataType:
+def _from_struct(arrow_type: pa.DataType, path: tuple[str, ...]) -> DataType:
     if is_marked_variant(arrow_type):
         return PrimitiveType("variant")
     return StructType(tuple(from_arrow_field(child, path) for child in arrow_type))
 
 
-def _from_extension(arrow_type: Any, path: tuple[str, ...]) -> DataType:
+def _from_extension(arrow_type: pa.DataType, path: tuple[str, ...]) -> DataType:
     if arrow_type.extension_name in _VARIANT_EXTENSIONS:
         return PrimitiveType("variant")
     if isinstance(arrow_type, pa.Bool8Type):
@@ -240,7 +240,7 @@ def _from_extension(arrow_type: Any, path: tuple[str, ...]) -> DataType:
     return from_arrow_type(arrow_type.storage_type, path)
 
 
-def _is_list(arrow_type: Any) -> bool:
+def _is_list(arrow_type: pa.DataType) -> bool:
     return any(
         matches(arrow_type)
         for matches in (

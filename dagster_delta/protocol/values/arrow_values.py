@@ -36,27 +36,27 @@ _EPOCH_DAY = _EPOCH.toordinal()
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 
-def every(value: bool, count: int) -> Any:
+def every(value: bool, count: int) -> pa.BooleanArray:
     """A pa.BooleanArray that says one thing `count` times."""
     return pa.repeat(TRUE if value else FALSE, count)
 
 
-def integer_scalar(value: int) -> Any:
+def integer_scalar(value: int) -> pa.Scalar:
     """A pa.Int64Scalar."""
     return integer_column([value])[0]
 
 
-def null_scalar(arrow_type: Any) -> Any:
+def null_scalar(arrow_type: pa.DataType) -> pa.Scalar:
     """The null of an Arrow type."""
     return pa.nulls(1, arrow_type)[0]
 
 
-def scalar_of(value: object, data_type: DataType) -> Any:
+def scalar_of(value: object, data_type: DataType) -> pa.Scalar:
     """A pyarrow Scalar of the type. Raises as `array_of` does."""
     return array_of([value], data_type)[0]
 
 
-def array_of(values: Sequence[Any], data_type: DataType) -> Any:
+def array_of(values: Sequence[Any], data_type: DataType) -> pa.Array:
     """A pyarrow Array of `to_arrow_type(data_type)`.
 
     Args:
@@ -98,24 +98,24 @@ def _microseconds(moment: dt.datetime) -> int:
     return (moment.replace(tzinfo=None) - offset - _EPOCH) // _MICROSECOND
 
 
-def _validity(values: Sequence[Any]) -> Any:
+def _validity(values: Sequence[Any]) -> pa.Buffer | None:
     if None not in values:
         return None
     return boolean_column([each is not None for each in values]).buffers()[1]
 
 
-def _doubles(values: Sequence[float | None]) -> Any:
+def _doubles(values: Sequence[float | None]) -> pa.Array:
     data = array("d", [0.0 if each is None else each for each in values])
     buffers = [_validity(values), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.float64(), len(values), buffers)
 
 
-def _decimals(values: Sequence[Decimal | int | None], target: Any) -> Any:
+def _decimals(values: Sequence[Decimal | int | None], target: pa.DataType) -> pa.Array:
     data = b"".join(_unscaled(each, target).to_bytes(16, "little", signed=True) for each in values)
     return pa.Array.from_buffers(target, len(values), [_validity(values), pa.py_buffer(data)])
 
 
-def _unscaled(value: Decimal | int | None, target: Any) -> int:
+def _unscaled(value: Decimal | int | None, target: pa.DataType) -> int:
     if value is None:
         return 0
     scaled = _EXACT.scaleb(Decimal(value), target.scale)
@@ -125,7 +125,7 @@ def _unscaled(value: Decimal | int | None, target: Any) -> int:
     return unscaled
 
 
-def _binaries(values: Sequence[bytes | None]) -> Any:
+def _binaries(values: Sequence[bytes | None]) -> pa.Array:
     data = b"".join(each or b"" for each in values)
     offsets = array("i", accumulate((len(each or b"") for each in values), initial=0))
     buffers = [_validity(values), pa.py_buffer(offsets), pa.py_buffer(data)]

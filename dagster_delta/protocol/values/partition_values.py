@@ -75,7 +75,9 @@ def parse_partition_value(
     return parse_partition_column(values, data_type, column=column)[0].as_py()
 
 
-def parse_partition_column(values: Any, data_type: DataType, *, column: str | None = None) -> Any:
+def parse_partition_column(
+    values: pa.Array | pa.ChunkedArray, data_type: DataType, *, column: str | None = None
+) -> pa.Array:
     """The typed values of one partition column of many files.
 
     Args:
@@ -108,7 +110,7 @@ def parse_partition_column(values: Any, data_type: DataType, *, column: str | No
     return parsed.take(values.indices)
 
 
-def _parse_distinct(values: Any, data_type: DataType) -> Any:
+def _parse_distinct(values: pa.Array, data_type: DataType) -> pa.Array:
     match data_type:
         case PrimitiveType("timestamp"):
             return _parse_timestamps(values, pa.timestamp("us", tz="UTC"))
@@ -142,7 +144,7 @@ def check_partition_type(data_type: DataType, *, column: str | None = None) -> N
     )
 
 
-def _parse_timestamps(values: Any, arrow_type: Any) -> Any:
+def _parse_timestamps(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     # Spec: a timestamp without a zone is taken as UTC; shipped tables also hold ISO 8601 with `Z`.
     # Digits beyond microseconds are cut, as Spark cuts them; a bare date comes from a column that
     # was widened from `date`.
@@ -158,7 +160,7 @@ def _parse_timestamps(values: Any, arrow_type: Any) -> Any:
     )
 
 
-def _parse_booleans(values: Any) -> Any:
+def _parse_booleans(values: pa.Array) -> pa.BooleanArray:
     lowered = pc.utf8_lower(values)
     known = pc.is_in(lowered, _BOOLEANS)
     if not pc.all(known, min_count=0).as_py():
@@ -166,7 +168,7 @@ def _parse_booleans(values: Any) -> Any:
     return pc.equal(lowered, _BOOLEANS[0])
 
 
-def _unparseable(distinct: Any, data_type: DataType, column: str | None) -> InvalidTable:
+def _unparseable(distinct: pa.Array, data_type: DataType, column: str | None) -> InvalidTable:
     for position in range(len(distinct)):
         try:
             _parse_distinct(distinct.slice(position, 1), data_type)

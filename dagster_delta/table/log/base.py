@@ -32,15 +32,15 @@ class LogBase:
 
     actions: TableActions = field(default_factory=TableActions)
     parts: tuple[CheckpointPart, ...] = ()
-    masks: tuple[Any, ...] | None = None
+    masks: tuple[pa.BooleanArray, ...] | None = None
     """Per part a `pa.BooleanArray` of its live adds; None while nobody has looked."""
-    rows: Any = field(default_factory=partial(pa.Table.from_batches, [], LIVE_FILE_SCHEMA))
+    rows: pa.Table = field(default_factory=partial(pa.Table.from_batches, [], LIVE_FILE_SCHEMA))
     """`pa.Table` of LIVE_FILE_SCHEMA: live files that later commits added."""
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
     """Columns that are in memory already: the parts' live adds, then `rows`."""
     statistics: tuple[tuple[StatisticsColumn, ...], Any] | None = None
     """The last statistics that were asked for and their `pa.Table`, row for row with `columns`."""
-    tombstones: Any = None
+    tombstones: pa.Table | None = None
     """`pa.Table` of TOMBSTONE_SCHEMA; None for those of the parts."""
     tombstone_tails: tuple[LogTail, ...] = ()
     """Commits that are in `masks` and `rows`, and not yet in the tombstones."""
@@ -56,7 +56,9 @@ def live_paths(base: LogBase) -> tuple[tuple[Any, ...], list[Any]]:
     return tuple(mask for mask, _ in found), chunks
 
 
-def vectors_of(base: LogBase, masks: Sequence[Any], touched: Any) -> Any:
+def vectors_of(
+    base: LogBase, masks: Sequence[pa.BooleanArray], touched: pa.BooleanArray
+) -> pa.ChunkedArray:
     """Deletion vectors of some live files of the base: a `pa.ChunkedArray`."""
     touched_masks = narrowed(masks, touched)
     chunks: list[Any] = []
@@ -68,8 +70,8 @@ def vectors_of(base: LogBase, masks: Sequence[Any], touched: Any) -> Any:
 
 
 def read_base(
-    base: LogBase, masks: Sequence[Any], rows: Any, names: Sequence[str]
-) -> dict[str, Any]:
+    base: LogBase, masks: Sequence[pa.BooleanArray], rows: pa.Table, names: Sequence[str]
+) -> dict[str, pa.ChunkedArray]:
     """Columns of LIVE_FILE_SCHEMA of the live files of the base, as `pa.ChunkedArray`s.
 
     Args:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from threading import Lock
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,7 +44,7 @@ class _Counts:
         )
 
     @classmethod
-    def of(cls, files: Any) -> _Counts:
+    def of(cls, files: pa.Table) -> _Counts:
         """The counts of a `pa.Table` with columns of LIVE_FILE_SCHEMA."""
         size_bytes = vectors = deleted = 0
         if "size_bytes" in files.column_names:
@@ -84,7 +83,7 @@ class ChecksumComparison:
         """The error that was not raised because the checksum is somebody else's."""
         return self._contradiction
 
-    def compare(self, files: Any, actions: Callable[[], TableActions]) -> None:
+    def compare(self, files: pa.Table, actions: Callable[[], TableActions]) -> None:
         """Hold what the log says against it.
 
         Args:

@@ -41,7 +41,7 @@ def in_known_order(rows: Any, paths: Any, error: CorruptLog) -> Any:
     return rows.take(order)
 
 
-def filtered(chunks: list[Any], kept: Any) -> list[Any]:
+def filtered(chunks: list[pa.Array], kept: pa.BooleanArray) -> list[pa.Array]:
     """The kept rows of a column; the list given is emptied.
 
     Chunk by chunk, and none copied without need: paths of a large table are the most of what it
@@ -68,7 +68,9 @@ def filtered(chunks: list[Any], kept: Any) -> list[Any]:
     return remaining
 
 
-def narrowed(masks: Sequence[Any], kept: Any) -> tuple[Any, ...]:
+def narrowed(
+    masks: Sequence[pa.BooleanArray], kept: pa.BooleanArray
+) -> tuple[pa.BooleanArray, ...]:
     """Masks over all rows of the parts, cut down by one over their live rows."""
     cut, start = [], 0
     for mask in masks:
@@ -83,19 +85,19 @@ def chosen(values: Sequence[Any], ordinals: Sequence[int]) -> list[Any]:
     return list(values) if len(ordinals) == len(values) else [values[at] for at in ordinals]
 
 
-def extended(column: Any, more: Any) -> Any:
+def extended(column: pa.ChunkedArray, more: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
     """A `pa.ChunkedArray` with the chunks of another column, or an array, behind its own."""
     chunks = more.chunks if isinstance(more, pa.ChunkedArray) else [more]
     return pa.chunked_array([*column.chunks, *(each for each in chunks if len(each))], column.type)
 
 
-def compacted(table: Any) -> Any:
+def compacted(table: pa.Table) -> pa.Table:
     """A `pa.Table` with the small chunks at the end of its columns merged."""
     columns = [with_merged_chunks(column) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def with_merged_chunks(column: Any) -> Any:
+def with_merged_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column with the small chunks at its end merged, where it has many chunks."""
     if column.num_chunks <= _MAX_CHUNKS:
         return column
@@ -108,7 +110,9 @@ def with_merged_chunks(column: Any) -> Any:
     return pa.chunked_array([*chunks[:first], pa.concat_arrays(chunks[first:])], column.type)
 
 
-def with_logical_keys(partition_values: Any, configuration: TableConfiguration) -> Any:
+def with_logical_keys(
+    partition_values: pa.ChunkedArray, configuration: TableConfiguration
+) -> pa.ChunkedArray:
     """Partition values, a `pa.ChunkedArray` of maps, by the logical names of their columns."""
     if configuration.column_mapping_mode == "none":
         return partition_values

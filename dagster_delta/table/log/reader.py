@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -445,7 +445,7 @@ class _Download:
         self._lock = Lock()
         self._data: bytes | None = None
 
-    def __call__(self) -> Any:
+    def __call__(self) -> pa.NativeFile:
         """A `pyarrow.NativeFile`."""
         with self._lock:
             if self._data is None:

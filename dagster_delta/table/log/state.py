@@ -97,11 +97,11 @@ class _Files:
     """Which files are live."""
 
     tail: ReconciledTail
-    masks: tuple[Any, ...]
+    masks: tuple[pa.BooleanArray, ...]
     """Per part of the base a `pa.BooleanArray` of its live adds."""
-    kept: Any
+    kept: pa.BooleanArray | None
     """`pa.BooleanArray` over the base's live rows: those the tail leaves alone; None for all."""
-    rows: Any
+    rows: pa.Table
     """`pa.Table`: the live ones of the base's `rows`."""
     num_files: int
 
@@ -301,7 +301,7 @@ class LogState:
             return tail.keys, add_columns(_commits(tails), tail.live_adds)
 
     @_despite_damage
-    def live_files(self, names: Sequence[str]) -> Any:
+    def live_files(self, names: Sequence[str]) -> pa.Table:
         """A `pa.Table` with these columns of LIVE_FILE_SCHEMA, in the same row order always."""
         with self._lock:
             self._read_columns([name for name in names if name not in self._columns])
@@ -358,7 +358,7 @@ class LogState:
         return begun(_unexpired(each, removed_after_ms) for each in chain(older, [newer]))
 
     @_despite_damage
-    def statistics(self, columns: Sequence[StatisticsColumn]) -> Any:
+    def statistics(self, columns: Sequence[StatisticsColumn]) -> pa.Table:
         """The statistics table of all live files, row for row with `live_files`."""
         with self._lock:
             wanted = tuple(columns)
@@ -371,7 +371,7 @@ class LogState:
                 self._statistics = wanted, table
             return table
 
-    def _base_statistics(self, columns: tuple[StatisticsColumn, ...]) -> list[Any]:
+    def _base_statistics(self, columns: tuple[StatisticsColumn, ...]) -> list[pa.Table]:
         files = self._reconciled()
         base, _ = self._load()
         if base.statistics is not None and base.statistics[0] == columns:
@@ -384,7 +384,7 @@ class LogState:
         return [*tables, parse_statistics_json(files.rows.column("stats"), columns)]
 
     @_despite_damage
-    def tombstones(self, *, removed_after_ms: int) -> Any:
+    def tombstones(self, *, removed_after_ms: int) -> pa.Table:
         """A `pa.Table` of TOMBSTONE_SCHEMA: removes that came later than that, oldest first.
 
         Spec: a remove without a timestamp has expired long ago.
@@ -446,13 +446,13 @@ class LogState:
                 added = self._added().column(name)
             self._columns[name] = extended(held[name], added)
 
-    def _added(self) -> Any:
+    def _added(self) -> pa.Table:
         if self._added_rows is None:
             files = self._reconciled()
             self._added_rows = add_columns(_commits(self._load()[1]), files.tail.live_adds)
         return self._added_rows
 
-    def _read_tombstones(self) -> Any:
+    def _read_tombstones(self) -> pa.Table:
         base, tails = self._load()
         tails = (*base.tombstone_tails, *tails)
         tail = reconcile_tail(tails)
@@ -487,7 +487,7 @@ class LogState:
         )
 
 
-def _unexpired(tombstones: Any, removed_after_ms: int) -> Any:
+def _unexpired(tombstones: pa.Table, removed_after_ms: int) -> pa.Table:
     since = pc.greater(tombstones.column("deletion_timestamp_ms"), integer_scalar(removed_after_ms))
     return tombstones if pc.all(since, skip_nulls=False).as_py() else tombstones.filter(since)
 

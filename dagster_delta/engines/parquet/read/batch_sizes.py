@@ -7,11 +7,14 @@ value of millions of rows, so the decoded size is measured while the rows are re
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = [
     "BATCH_BYTES",
@@ -45,7 +48,11 @@ class BatchSizes:
     """
 
     def __init__(
-        self, footer: Any, group: int, parquet_columns: Sequence[int], dictionaries: Sequence[int]
+        self,
+        footer: pq.FileMetaData,
+        group: int,
+        parquet_columns: Sequence[int],
+        dictionaries: Sequence[int],
     ) -> None:
         row_group = footer.row_group(group)
         size_bytes = 0.0
@@ -81,7 +88,7 @@ class BatchSizes:
         return self._most
 
 
-def may_expand(chunk: Any, column: Any) -> bool:
+def may_expand(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema) -> bool:
     """Whether decoded values may take many times the bytes of the encoded ones.
 
     Args:
@@ -116,7 +123,7 @@ def split_by_bytes(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         start, done_bytes = end, int(ends[end - 1])
 
 
-def longest_entry(dictionary: Any) -> int:
+def longest_entry(dictionary: pa.Array) -> int:
     """At least the bytes of the longest text of a `pyarrow.Array`, which may be sliced."""
     # Most dictionaries have few bytes in all, which is known without a look at the entries.
     if dictionary.nbytes * BATCH_ROWS <= BATCH_BYTES or not len(dictionary):
@@ -124,14 +131,14 @@ def longest_entry(dictionary: Any) -> int:
     return int(pc.max(pc.binary_length(dictionary)).as_py() or 0)
 
 
-def _width(column: Any) -> float:
+def _width(column: pq.ColumnSchema) -> float:
     """Arrow bytes of a value, without the bytes of text."""
     if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
         return max(_DEFAULT_WIDTH, int(column.length))
     return _WIDTHS.get(column.physical_type, _DEFAULT_WIDTH)
 
 
-def _value_bytes(column: Any) -> Any:
+def _value_bytes(column: pa.Array) -> Any:
     """The bytes of the value of each row, as an array of numpy."""
     lengths = pc.binary_length(column.dictionary).cast(pa.int64())
     return np.from_dlpack(pc.fill_null(lengths.take(column.indices), 0))

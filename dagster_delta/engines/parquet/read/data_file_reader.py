@@ -175,7 +175,7 @@ class DataFileReader:
                 read = self._read_all if self._where is None else self._read_matching
                 yield from read(opened, group)
 
-    def _read_all(self, opened: OpenedFile, group: int) -> Iterator[Any]:
+    def _read_all(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
         position = opened.first_rows[group]
         projection = self._first.projection(opened.arrow_schema)
         for raw in opened.decode(group, projection.parquet_columns):
@@ -186,7 +186,7 @@ class DataFileReader:
                 yield self._located(arrays, opened.file, position, raw.num_rows, wanted, count)
             position += raw.num_rows
 
-    def _read_matching(self, opened: OpenedFile, group: int) -> Iterator[Any]:
+    def _read_matching(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
         position = 0
         rest = _RawRows(self._raw_rest(opened, group))
         for selected, first_columns in self._matches(opened, group):
@@ -199,8 +199,13 @@ class DataFileReader:
             position += len(selected)
 
     def _matching(
-        self, opened: OpenedFile, start: int, selected: Any, first_columns: Any, rest: _RawRows
-    ) -> Iterator[Any]:
+        self,
+        opened: OpenedFile,
+        start: int,
+        selected: pa.BooleanArray,
+        first_columns: pa.Table,
+        rest: _RawRows,
+    ) -> Iterator[pa.RecordBatch]:
         """The batches of a run of rows: the filter's columns of the selected ones are known."""
         position = taken = 0
         for rows, length in self._decode_rest(opened, selected, rest):
@@ -216,8 +221,14 @@ class DataFileReader:
             taken += count
 
     def _located(
-        self, arrays: list[Any], file: DataFile, start: int, length: int, mask: Any, count: int
-    ) -> Any:
+        self,
+        arrays: list[pa.Array],
+        file: DataFile,
+        start: int,
+        length: int,
+        mask: pa.BooleanArray | None,
+        count: int,
+    ) -> pa.RecordBatch:
         """The batch of some rows, with what follows from where they stand in the file."""
         if self._with_positions or self._row_ids is not None:
             positions = _positions(file, start, length, mask)
@@ -227,13 +238,13 @@ class DataFileReader:
                 arrays = [*arrays, *positions]
         return _batch(arrays, self.schema, count)
 
-    def _raw_rest(self, opened: OpenedFile, group: int) -> Iterator[Any]:
+    def _raw_rest(self, opened: OpenedFile, group: int) -> Iterator[pa.RecordBatch]:
         projection = self._rest.projection(opened.arrow_schema)
         yield from opened.decode(group, projection.parquet_columns)
 
     def _decode_rest(
-        self, opened: OpenedFile, selected: Any, rest: _RawRows
-    ) -> Iterator[tuple[list[Any], int]]:
+        self, opened: OpenedFile, selected: pa.BooleanArray, rest: _RawRows
+    ) -> Iterator[tuple[list[pa.Array], int]]:
         """The columns besides the filter's, batch by batch: the selected rows of them, and how many
         rows the batch was taken from.
         """
@@ -248,7 +259,9 @@ class DataFileReader:
             arrays = self._rest.arrays(projection, rows, opened.file, count) if count else []
             yield arrays, raw.num_rows
 
-    def _matches(self, opened: OpenedFile, group: int) -> Iterator[tuple[Any, Any]]:
+    def _matches(
+        self, opened: OpenedFile, group: int
+    ) -> Iterator[tuple[pa.BooleanArray, pa.Table]]:
         """Which rows of a row group are wanted and pass the filter, in runs of rows: one run,
         unless the filter's columns of the rows that pass take more than `BATCH_BYTES`.
 
@@ -288,7 +301,7 @@ class DataFileReader:
         return naming_data_file(self._store, file.path)
 
 
-def _filter(rows: Any, mask: Any) -> tuple[Any, int]:
+def _filter(rows: pa.RecordBatch, mask: pa.BooleanArray | None) -> tuple[pa.RecordBatch, int]:
     """The rows of a `pyarrow.RecordBatch` where the mask is true (all without one), counted."""
     if mask is None:
         return rows, rows.num_rows
@@ -303,7 +316,9 @@ def _filter(rows: Any, mask: Any) -> tuple[Any, int]:
     return pc.call_function("filter", [rows, mask], drop, decoding_pool()), count
 
 
-def _positions(file: DataFile, start: int, length: int, mask: Any) -> list[Any]:
+def _positions(
+    file: DataFile, start: int, length: int, mask: pa.BooleanArray | None
+) -> list[pa.Array]:
     """The position columns of those rows of a file from `start` on where the mask is true."""
     rows = np.arange(start, start + length, dtype=np.int64)
     indexes = pa.Array.from_buffers(pa.int64(), length, [None, pa.py_buffer(rows)])
@@ -313,7 +328,7 @@ def _positions(file: DataFile, start: int, length: int, mask: Any) -> list[Any]:
 
 
 def _fill_row_ids(
-    arrays: list[Any], places: tuple[int | None, int | None], file: DataFile, indexes: Any
+    arrays: list[pa.Array], places: tuple[int | None, int | None], file: DataFile, indexes: pa.Array
 ) -> None:
     """Put the ids of a file's rows where they carry none, in place.
 
@@ -329,11 +344,11 @@ def _fill_row_ids(
         )
 
 
-def _batch(arrays: list[Any], schema: Any, count: int) -> Any:
+def _batch(arrays: list[pa.Array], schema: pa.Schema, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else _rows(count)
 
 
-def _rows(count: int) -> Any:
+def _rows(count: int) -> pa.RecordBatch:
     """A `pyarrow.RecordBatch` of rows without columns."""
     nothing = pa.struct([])
     return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(nothing, count, [None]))
@@ -342,7 +357,7 @@ def _rows(count: int) -> Any:
 class _RawRows:
     """Decoded rows of a row group, of which some are taken and others skipped."""
 
-    def __init__(self, batches: Iterator[Any]) -> None:
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
         self._current: Any = None
         self._skipped = 0
@@ -351,7 +366,7 @@ class _RawRows:
         """Leave out the next rows; they are decoded once later rows are taken."""
         self._skipped += count
 
-    def take(self, count: int) -> Iterator[Any]:
+    def take(self, count: int) -> Iterator[pa.RecordBatch]:
         """The next rows, as `pyarrow.RecordBatch`es of raw columns."""
         while self._skipped:
             self._skipped -= self._next(self._skipped).num_rows
@@ -360,7 +375,7 @@ class _RawRows:
             count -= rows.num_rows
             yield rows
 
-    def _next(self, most: int) -> Any:
+    def _next(self, most: int) -> pa.RecordBatch:
         batch = self._current if self._current is not None else next(self._batches)
         if batch.num_rows <= most:
             self._current = None
@@ -387,7 +402,7 @@ class _ColumnSet:
         ]
         self._projections: list[tuple[Any, FileProjection]] = []
 
-    def projection(self, file_schema: Any) -> FileProjection:
+    def projection(self, file_schema: pa.Schema) -> FileProjection:
         """How a file of that `pyarrow.Schema` gives the columns that are not partition columns."""
         # Most files of a table share their schema, so the last plans are tried first.
         for schema, projection in self._projections:
@@ -397,7 +412,9 @@ class _ColumnSet:
         self._projections = [(file_schema, projection), *self._projections[:3]]
         return projection
 
-    def arrays(self, projection: FileProjection, raw: Any, file: DataFile, count: int) -> list[Any]:
+    def arrays(
+        self, projection: FileProjection, raw: pa.RecordBatch, file: DataFile, count: int
+    ) -> list[pa.Array]:
         """All columns of the set: from decoded rows, and from the file's partition values."""
         data = iter(projection.apply(raw))
         values = file.partition_values
@@ -415,7 +432,7 @@ class _PartitionColumn:
         self._physical_name = physical_name
         self._scalars: dict[str | None, Any] = {}
 
-    def repeat(self, values: Mapping[str, str | None], count: int) -> Any:
+    def repeat(self, values: Mapping[str, str | None], count: int) -> pa.Array:
         """The value of a file as a `pyarrow.Array` of `count` rows."""
         text = values.get(self._physical_name)
         scalar = self._scalars.get(text)

@@ -66,7 +66,7 @@ class _ProjectedColumn:
     """One wanted column: where it stands among the columns read, and how it is converted."""
 
     position: int | None
-    absent: Any
+    absent: pa.Scalar
     """`pyarrow.Scalar` of a column that the file lacks."""
     convert: _Convert | None
     declared: DataType | None
@@ -90,7 +90,9 @@ class FileProjection:
     _columns: tuple[_ProjectedColumn, ...]
 
     @classmethod
-    def plan(cls, file_schema: Any, wanted: StructType, mode: ColumnMappingMode) -> FileProjection:
+    def plan(
+        cls, file_schema: pa.Schema, wanted: StructType, mode: ColumnMappingMode
+    ) -> FileProjection:
         """Match the wanted fields with those of a file.
 
         Args:
@@ -132,7 +134,7 @@ class FileProjection:
             ),
         )
 
-    def apply(self, batch: pa.RecordBatch) -> list[Any]:
+    def apply(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The wanted columns of a batch of the file, as `pyarrow.Array`s of the table's types.
 
         Raises:
@@ -152,7 +154,7 @@ class FileProjection:
 
 
 def num_steps_found(
-    file_schema: Any, schema: StructType, path: tuple[str, ...], mode: ColumnMappingMode
+    file_schema: pa.Schema, schema: StructType, path: tuple[str, ...], mode: ColumnMappingMode
 ) -> int:
     """How far into a logical path a file has fields: all of its steps where it has the last one.
 
@@ -175,8 +177,8 @@ def num_steps_found(
 
 
 def locate_leaf(
-    file_schema: Any, schema: StructType, path: tuple[str, ...], mode: ColumnMappingMode
-) -> tuple[int, Any] | None:
+    file_schema: pa.Schema, schema: StructType, path: tuple[str, ...], mode: ColumnMappingMode
+) -> tuple[int, pa.DataType] | None:
     """Index and Arrow type of the Parquet column behind a logical path through structs.
 
     Args:
@@ -212,7 +214,7 @@ class _Siblings:
         mode: column mapping mode of the table.
     """
 
-    def __init__(self, fields: list[Any], mode: ColumnMappingMode) -> None:
+    def __init__(self, fields: list[pa.Field], mode: ColumnMappingMode) -> None:
         self._fields = fields
         self._mode = mode
 
@@ -249,22 +251,22 @@ def _first_positions(keys: Iterable[_Key]) -> dict[_Key, int]:
     return positions
 
 
-def _absent_value(field: StructField) -> Any:
+def _absent_value(field: StructField) -> pa.Scalar:
     """`pyarrow.Scalar` of a field in rows of a file that lacks it."""
     default = existing_default(field)
     return null_scalar(to_arrow_type(field.data_type)) if default is None else default
 
 
-def _repeated(value: Any, count: int) -> Any:
+def _repeated(value: pa.Scalar, count: int) -> pa.Array:
     return pa.repeat(value, count) if value.is_valid else pa.nulls(count, value.type)
 
 
-def _parquet_id(field: Any) -> int | None:
+def _parquet_id(field: pa.Field) -> int | None:
     value = (field.metadata or {}).get(PARQUET_FIELD_ID_KEY)
     return None if value is None else int(value)
 
 
-def leaf_ranges(fields: list[Any]) -> list[range]:
+def leaf_ranges(fields: list[pa.Field]) -> list[range]:
     """Indexes of the Parquet columns of each field."""
     ranges = []
     start = 0
@@ -275,7 +277,7 @@ def leaf_ranges(fields: list[Any]) -> list[range]:
     return ranges
 
 
-def _count_leaves(arrow_type: Any) -> int:
+def _count_leaves(arrow_type: pa.DataType) -> int:
     if pa.types.is_struct(arrow_type):
         return sum(_count_leaves(each.type) for each in arrow_type)
     if pa.types.is_map(arrow_type):
@@ -285,7 +287,9 @@ def _count_leaves(arrow_type: Any) -> int:
     return 1
 
 
-def _plan(source: Any, target: DataType, rules: _Rules, path: tuple[str, ...]) -> _Convert | None:
+def _plan(
+    source: pa.DataType, target: DataType, rules: _Rules, path: tuple[str, ...]
+) -> _Convert | None:
     """The conversion from a file's type, or None where the array is right as it stands."""
     arrow_type = to_arrow_type(target)
     is_same = source == arrow_type and rules.calendar is None
@@ -313,7 +317,7 @@ def _has_mapped_names(target: DataType, mode: ColumnMappingMode) -> bool:
 
 
 def _plan_plain(
-    source: Any, target: DataType, rules: _Rules, path: tuple[str, ...]
+    source: pa.DataType, target: DataType, rules: _Rules, path: tuple[str, ...]
 ) -> _Convert | None:
     arrow_type = to_arrow_type(target)
     if pa.types.is_null(source) or target == PrimitiveType("void"):
@@ -332,7 +336,7 @@ def _plan_plain(
     raise _unreadable(source, target, path)
 
 
-def _unreadable(source: Any, target: DataType, path: tuple[str, ...]) -> InvalidTable:
+def _unreadable(source: pa.DataType, target: DataType, path: tuple[str, ...]) -> InvalidTable:
     column = ".".join(path)
     return InvalidTable(
         f"the data file holds {source} where column {column} is of type {target}: it was not "
@@ -341,7 +345,9 @@ def _unreadable(source: Any, target: DataType, path: tuple[str, ...]) -> Invalid
     )
 
 
-def _plan_struct(source: Any, target: StructType, rules: _Rules, path: tuple[str, ...]) -> _Convert:
+def _plan_struct(
+    source: pa.DataType, target: StructType, rules: _Rules, path: tuple[str, ...]
+) -> _Convert:
     siblings = list(source)
     positions = _Siblings(siblings, rules.mode)
     arrow_type = to_arrow_type(target)
@@ -355,7 +361,7 @@ def _plan_struct(source: Any, target: StructType, rules: _Rules, path: tuple[str
         )
         plans.append((index, _absent_value(field), convert))
 
-    def convert_struct(array: Any) -> Any:
+    def convert_struct(array: pa.StructArray) -> pa.StructArray:
         children = array.flatten()
         converted = []
         for index, absent, convert in plans:
@@ -369,23 +375,27 @@ def _plan_struct(source: Any, target: StructType, rules: _Rules, path: tuple[str
     return convert_struct
 
 
-def _plan_list(source: Any, target: ArrayType, rules: _Rules, path: tuple[str, ...]) -> _Convert:
+def _plan_list(
+    source: pa.DataType, target: ArrayType, rules: _Rules, path: tuple[str, ...]
+) -> _Convert:
     convert = _plan(source.value_type, target.element_type, rules, (*path, "element"))
     arrow_type = to_arrow_type(target)
 
-    def convert_list(array: Any) -> Any:
+    def convert_list(array: pa.Array) -> pa.ListArray:
         elements = list_elements(array)
         return rebuild_list(array, convert(elements) if convert else elements, arrow_type)
 
     return convert_list
 
 
-def _plan_map(source: Any, target: MapType, rules: _Rules, path: tuple[str, ...]) -> _Convert:
+def _plan_map(
+    source: pa.DataType, target: MapType, rules: _Rules, path: tuple[str, ...]
+) -> _Convert:
     convert_key = _plan(source.key_type, target.key_type, rules, (*path, "key"))
     convert_value = _plan(source.item_type, target.value_type, rules, (*path, "value"))
     arrow_type = to_arrow_type(target)
 
-    def convert_map(array: Any) -> Any:
+    def convert_map(array: pa.MapArray) -> pa.MapArray:
         keys, values = map_entries(array)
         return rebuild_map(
             array,
@@ -398,7 +408,7 @@ def _plan_map(source: Any, target: MapType, rules: _Rules, path: tuple[str, ...]
 
 
 def _plan_value(
-    source: Any, target: DataType, calendar: LegacyCalendar | None, path: tuple[str, ...]
+    source: pa.DataType, target: DataType, calendar: LegacyCalendar | None, path: tuple[str, ...]
 ) -> _Convert | None:
     convert = _plan_cast(source, target, path)
     if calendar is None:
@@ -415,7 +425,7 @@ def _one_after_another(*steps: _Convert | None) -> _Convert | None:
     return lambda array: reduce(lambda values, step: step(values), known, array)
 
 
-def _plan_cast(source: Any, target: DataType, path: tuple[str, ...]) -> _Convert | None:
+def _plan_cast(source: pa.DataType, target: DataType, path: tuple[str, ...]) -> _Convert | None:
     if source == to_arrow_type(target):
         return None
     if target == PrimitiveType("binary") and _is_bytes(source):
@@ -425,7 +435,7 @@ def _plan_cast(source: Any, target: DataType, path: tuple[str, ...]) -> _Convert
     return value_cast(source, target)
 
 
-def _is_bytes(source: Any) -> bool:
+def _is_bytes(source: pa.DataType) -> bool:
     types = pa.types
     return bool(
         types.is_string(source)
@@ -438,7 +448,7 @@ def _is_bytes(source: Any) -> bool:
     )
 
 
-def _may_hold(source: Any, target: DataType) -> bool:
+def _may_hold(source: pa.DataType, target: DataType) -> bool:
     """Whether a file may hold this type for a column: another spelling of it, or a narrower type
     from before a widening. Integers are checked by value, because some writers spell all of them
     as 32 or 64 bits.

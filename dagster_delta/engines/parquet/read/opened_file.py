@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
@@ -24,6 +25,8 @@ from dagster_delta.protocol.checkpoint.chunk_metadata import ChunkStatistics
 from dagster_delta.protocol.features.deletion_vectors import deleted_row_mask
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
     from dagster_delta.engines.parquet.read.data_file import DataFile
 
 __all__ = ["OpenedFile"]
@@ -38,11 +41,11 @@ class OpenedFile:
     """A data file whose footer has been read."""
 
     file: DataFile
-    handle: Any
+    handle: pa.NativeFile
     """`pyarrow.NativeFile`; its reads at a position may come from several threads."""
-    footer: Any
+    footer: pq.FileMetaData
     """`pyarrow.parquet.FileMetaData`."""
-    arrow_schema: Any
+    arrow_schema: pa.Schema
     """`pyarrow.Schema` of the file."""
     statistics: ChunkStatistics
     is_remote: bool
@@ -75,7 +78,7 @@ class OpenedFile:
         selected = self.file.selected
         return selected is None or selected.range_cardinality(start, end) > 0
 
-    def wanted_rows(self, position: int, count: int) -> Any:
+    def wanted_rows(self, position: int, count: int) -> pa.BooleanArray | None:
         """A `pyarrow.BooleanArray` of the rows that are asked for; None for all.
 
         Args:
@@ -90,7 +93,7 @@ class OpenedFile:
             known = self._wanted[position, count] = self._find_wanted(position, count)
         return None if known.true_count == count else known
 
-    def _find_wanted(self, position: int, count: int) -> Any:
+    def _find_wanted(self, position: int, count: int) -> pa.BooleanArray:
         wanted = None
         if self.left_out is not None:
             wanted = pc.invert(deleted_row_mask(self.left_out, position, count))
@@ -99,7 +102,7 @@ class OpenedFile:
             wanted = selected if wanted is None else pc.and_(wanted, selected)
         return wanted
 
-    def decode(self, group: int, parquet_columns: list[int]) -> Iterator[Any]:
+    def decode(self, group: int, parquet_columns: list[int]) -> Iterator[pa.RecordBatch]:
         """Parquet columns of a row group, as `pyarrow.RecordBatch`es of at most `BATCH_BYTES` after
         their dictionaries are expanded.
 

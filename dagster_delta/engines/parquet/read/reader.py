@@ -109,7 +109,7 @@ def _thread_count(store: ObjectStore) -> int:
     return max(2, min(os.cpu_count() or 2, _MAX_LOCAL_THREADS))
 
 
-def _merge_small(batches: Iterable[Any]) -> Iterator[Any]:
+def _merge_small(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     waiting: list[Any] = []
     waiting_rows = waiting_bytes = 0
     for batch in batches:
@@ -131,7 +131,7 @@ def _merge_small(batches: Iterable[Any]) -> Iterator[Any]:
         yield from _merge(waiting)
 
 
-def _merge(batches: list[Any]) -> list[Any]:
+def _merge(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     if len(batches) == 1 or not batches[0].num_columns:
         return batches
     merged: list[Any] = pa.Table.from_batches(batches).combine_chunks(decoding_pool()).to_batches()

@@ -37,7 +37,7 @@ _EXACT = Context(prec=40)
 def matching_row_groups(
     predicate: Predicate,
     statistics: ChunkStatistics,
-    file_schema: Any,
+    file_schema: pa.Schema,
     schema: StructType,
     mode: ColumnMappingMode,
 ) -> list[int]:
@@ -102,7 +102,7 @@ def _default_bounds(field: StructField, count: int, *, is_nested: bool) -> Colum
 
 
 def _bounds(
-    chunks: ChunkStatistics, leaf: int, file_type: Any, data_type: DataType
+    chunks: ChunkStatistics, leaf: int, file_type: pa.DataType, data_type: DataType
 ) -> ColumnBounds | None:
     """Bounds of one column, one per row group, or None where the footer's cannot be used."""
     decode = _decoder(file_type)
@@ -129,7 +129,7 @@ def _bounds(
         return None
 
 
-def _decoder(file_type: Any) -> Callable[[list[Any]], Any] | None:
+def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], Any] | None:
     """From raw footer bounds to an Arrow array of the file's type."""
     types = pa.types
     if types.is_signed_integer(file_type):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,6 +18,9 @@ from dagster_delta.errors import DataFileMissing, DeltaError, InvalidTable, Memo
 from dagster_delta.protocol.checkpoint.parquet_footer import ParquetFooter, read_footer
 from dagster_delta.protocol.checkpoint.parquet_reader import open_parquet_reader, storage_failure
 from dagster_delta.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = [
     "columns_with_long_entries",
@@ -36,9 +39,9 @@ _MAX_INDEX_BYTES = 2
 
 
 def open_parquet(
-    handle: Any,
+    handle: pa.NativeFile,
     *,
-    footer: Any = None,
+    footer: pq.FileMetaData = None,
     dictionaries: Sequence[int] = (),
     is_remote: bool = True,
     verifies_pages: bool = False,
@@ -73,7 +76,9 @@ def read_data_footer(handle: Any) -> ParquetFooter:
     return read_footer(handle, coerce_int96_timestamp_unit=_INT96_UNIT)
 
 
-def repetitive_columns(footer: Any, group: int, parquet_columns: Sequence[int]) -> list[int]:
+def repetitive_columns(
+    footer: pq.FileMetaData, group: int, parquet_columns: Sequence[int]
+) -> list[int]:
     """Those of the Parquet columns that are top-level text with few distinct values.
 
     Decoding them as dictionaries, and the dictionary arrays afterwards, takes half the time.
@@ -97,7 +102,7 @@ def repetitive_columns(footer: Any, group: int, parquet_columns: Sequence[int]) 
 
 
 def columns_with_long_entries(
-    handle: Any, footer: Any, group: int, parquet_columns: Sequence[int]
+    handle: pa.NativeFile, footer: pq.FileMetaData, group: int, parquet_columns: Sequence[int]
 ) -> list[int]:
     """Those of the Parquet columns that are top-level text with long entries in the dictionary.
 
@@ -135,7 +140,7 @@ def columns_with_long_entries(
     ]
 
 
-def _is_top_level_text(column: Any) -> bool:
+def _is_top_level_text(column: pq.ColumnSchema) -> bool:
     return bool(column.physical_type == "BYTE_ARRAY" and column.path == column.name)
 
 

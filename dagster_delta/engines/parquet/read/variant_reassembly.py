@@ -88,7 +88,7 @@ class VariantReassembly:
     _root: _Group
 
     @classmethod
-    def plan(cls, storage: Any, column: str) -> VariantReassembly:
+    def plan(cls, storage: pa.DataType, column: str) -> VariantReassembly:
         """Understand a shredding schema.
 
         Args:
@@ -105,7 +105,7 @@ class VariantReassembly:
         root = _plan_group(storage, column, "metadata")
         return cls(column, names.index("metadata"), root)
 
-    def apply(self, array: Any) -> Any:
+    def apply(self, array: pa.StructArray) -> pa.StructArray:
         """The variants of a `pyarrow.StructArray` as one of `VARIANT_STORAGE`.
 
         Raises:
@@ -118,7 +118,7 @@ class VariantReassembly:
             error.column = error.column or self.column
             raise
 
-    def _apply(self, array: Any) -> Any:
+    def _apply(self, array: pa.StructArray) -> pa.StructArray:
         children = array.flatten()
         metadata = plain_array(children[self._metadata]).cast(pa.binary())
         if metadata.null_count > array.null_count:
@@ -137,7 +137,7 @@ class VariantReassembly:
 # -- planning -----------------------------------------------------------------------------------
 
 
-def _plan_group(storage: Any, column: str, *besides: str) -> _Group:
+def _plan_group(storage: pa.DataType, column: str, *besides: str) -> _Group:
     """The shape of a struct of `value` and `typed_value`, at least one of them."""
     names = [each.name for each in storage] if pa.types.is_struct(storage) else []
     # Spec: the columns are accessed by name, not by position.
@@ -153,7 +153,7 @@ def _plan_group(storage: Any, column: str, *besides: str) -> _Group:
     return _Group(value, (position, _plan_typed(plain_type(storage.field(position).type), column)))
 
 
-def _plan_typed(data_type: Any, column: str) -> _Scalar | _Object | _Array:
+def _plan_typed(data_type: pa.DataType, column: str) -> _Scalar | _Object | _Array:
     if pa.types.is_struct(data_type):
         names = [each.name for each in data_type]
         if len(set(names)) < len(names):
@@ -171,7 +171,7 @@ def _plan_typed(data_type: Any, column: str) -> _Scalar | _Object | _Array:
     return _Scalar(encode)
 
 
-def _not_a_variant(data_type: Any, column: str) -> InvalidTable:
+def _not_a_variant(data_type: pa.DataType, column: str) -> InvalidTable:
     return InvalidTable(
         f"the data file holds {data_type} where column {column} is of type variant, which the "
         "Parquet format does not shred so: restore an older version of the table or rewrite the "
@@ -183,21 +183,21 @@ def _not_a_variant(data_type: Any, column: str) -> InvalidTable:
 # -- objects and arrays -------------------------------------------------------------------------
 
 
-def _values(group: _Group, array: Any, children: Sequence[Any]) -> Any:
+def _values(group: _Group, array: pa.StructArray, children: Sequence[pa.Array]) -> pa.Array:
     """The `value` column of a group, as a `pyarrow.BinaryArray`."""
     if group.value is None:
         return pa.nulls(len(array), pa.binary())
     return plain_array(children[group.value]).cast(pa.binary())
 
 
-def _row_names(metadata: Any) -> _Names:
+def _row_names(metadata: pa.Array) -> _Names:
     """The dictionary of each row of a `pyarrow.BinaryArray`; few rows have one of their own."""
     encoded = metadata.dictionary_encode()
     dictionaries = [decode_names(each) for each in encoded.dictionary.to_pylist()]
     return [None if each is None else dictionaries[each] for each in encoded.indices.to_pylist()]
 
 
-def _read_group(group: _Group, array: Any, names: _Names) -> Encoded:
+def _read_group(group: _Group, array: pa.StructArray, names: _Names) -> Encoded:
     """The encoded values of a `pyarrow.StructArray`; None where a row has neither child."""
     children = array.flatten()
     residual: Encoded = _values(group, array, children).to_pylist()
@@ -226,7 +226,9 @@ def _either(encoded: bytes | None, residual: bytes | None) -> bytes | None:
     return encoded
 
 
-def _read_objects(shape: _Object, typed: Any, residual: Encoded, names: _Names) -> Encoded:
+def _read_objects(
+    shape: _Object, typed: pa.StructArray, residual: Encoded, names: _Names
+) -> Encoded:
     children = typed.flatten()
     columns = [
         (name, _read_group(group, plain_array(children[position]), names))
@@ -271,7 +273,7 @@ def _merge(
     return sorted(fields + others, key=lambda field: known.name(field[0]))
 
 
-def _read_arrays(shape: _Array, typed: Any, names: _Names) -> Encoded:
+def _read_arrays(shape: _Array, typed: pa.ListArray, names: _Names) -> Encoded:
     lengths = pc.list_value_length(typed).to_pylist()
     elements = plain_array(list_elements(typed))
     element_names = [*chain.from_iterable(map(repeat, names, [length or 0 for length in lengths]))]
@@ -299,7 +301,7 @@ def _wrongly_shredded(what: str) -> InvalidTable:
     )
 
 
-def _binary_array(values: list[bytes]) -> Any:
+def _binary_array(values: list[bytes]) -> pa.Array:
     """A `pyarrow.BinaryArray`; built by its buffers, as `pyarrow.array` would import pandas."""
     try:
         offsets = buffer_of("i", accumulate(map(len, values), initial=0))

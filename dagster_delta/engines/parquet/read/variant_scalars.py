@@ -41,7 +41,7 @@ _TIMESTAMPS = {
 }
 
 
-def scalar_encoder(data_type: Any) -> Callable[[Any], Encoded] | None:
+def scalar_encoder(data_type: pa.DataType) -> Callable[[Any], Encoded] | None:
     """What encodes an array of a type, or None where nothing is shredded as that type."""
     types = pa.types
     if types.is_boolean(data_type):
@@ -62,7 +62,7 @@ def scalar_encoder(data_type: Any) -> Callable[[Any], Encoded] | None:
     return None
 
 
-def is_binary_like(data_type: Any) -> bool:
+def is_binary_like(data_type: pa.DataType) -> bool:
     """Whether an Arrow type holds bytes of any length."""
     types = pa.types
     return bool(
@@ -72,7 +72,7 @@ def is_binary_like(data_type: Any) -> bool:
     )
 
 
-def _encode_booleans(array: Any) -> Encoded:
+def _encode_booleans(array: pa.BooleanArray) -> Encoded:
     encoded = {
         True: header_byte(BasicType.PRIMITIVE, PrimitiveId.TRUE),
         False: header_byte(BasicType.PRIMITIVE, PrimitiveId.FALSE),
@@ -81,12 +81,12 @@ def _encode_booleans(array: Any) -> Encoded:
     return [encoded[each] for each in array.to_pylist()]
 
 
-def _encode_texts(array: Any) -> Encoded:
+def _encode_texts(array: pa.Array) -> Encoded:
     texts = array.cast(pa.string()).cast(pa.binary()).to_pylist()
     return [None if each is None else encode_text(each) for each in texts]
 
 
-def _encode_binaries(array: Any) -> Encoded:
+def _encode_binaries(array: pa.Array) -> Encoded:
     header = header_byte(BasicType.PRIMITIVE, PrimitiveId.BINARY)
     return [
         None if each is None else header + len(each).to_bytes(4, "little") + each
@@ -94,7 +94,7 @@ def _encode_binaries(array: Any) -> Encoded:
     ]
 
 
-def _encode_fixed_width(header: bytes, array: Any, size: int | None = None) -> Encoded:
+def _encode_fixed_width(header: bytes, array: pa.Array, size: int | None = None) -> Encoded:
     """The values of an array in the order of bytes they have in memory.
 
     Args:
@@ -115,7 +115,7 @@ def _encode_fixed_width(header: bytes, array: Any, size: int | None = None) -> E
     return encoded
 
 
-def _decimal_encoder(data_type: Any) -> Callable[[Any], Encoded] | None:
+def _decimal_encoder(data_type: pa.DataType) -> Callable[[Any], Encoded] | None:
     precision, scale = data_type.precision, data_type.scale
     if not (precision <= 38 and 0 <= scale <= precision):
         return None

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import pyarrow as pa
 
 from dagster_delta.engines.parquet.write.footer_splicing import (
     MAGIC,
@@ -76,7 +77,7 @@ class FooterBytes:
         return cls(schema, tuple(groups))
 
     @classmethod
-    def of_handle(cls, handle: Any) -> FooterBytes | None:
+    def of_handle(cls, handle: pa.NativeFile) -> FooterBytes | None:
         """That of an open file, or None where it is encrypted.
 
         Args:

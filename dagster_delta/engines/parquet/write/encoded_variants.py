@@ -146,7 +146,7 @@ class EncodedVariants:
         array: `pyarrow.StructArray` of `value` and `metadata`.
     """
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: pa.StructArray) -> None:
         values, metadata = (
             array.field(name).cast(pa.binary()).filter(array.is_valid())
             for name in ("value", "metadata")
@@ -165,7 +165,7 @@ class EncodedVariants:
         self._stops[valid] = offsets[1:]
         self._read_names(metadata, is_whole[valid])
 
-    def _read_names(self, metadata: Any, is_whole: Any) -> None:
+    def _read_names(self, metadata: pa.Array, is_whole: Any) -> None:
         encoded = metadata.dictionary_encode()
         rows = np.from_dlpack(encoded.indices).astype(np.int64)
         known = set(rows[is_whole].tolist())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,7 +54,7 @@ def choose_encodings(rows: pa.Table) -> ColumnEncodings:
     return ColumnEncodings(tuple(dictionary), tuple(delta_packed))
 
 
-def _leaves(path: str, array: Any) -> Iterator[tuple[str, Any]]:
+def _leaves(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:
     """Parquet columns under their paths. Spec of the paths: Parquet's nested types."""
     if pa.types.is_struct(array.type):
         for field, child in zip(array.type, array.flatten(), strict=True):
@@ -70,7 +69,7 @@ def _leaves(path: str, array: Any) -> Iterator[tuple[str, Any]]:
         yield path, array
 
 
-def _pays_as_dictionary(values: Any) -> bool:
+def _pays_as_dictionary(values: pa.Array) -> bool:
     if pa.types.is_boolean(values.type):
         return False
     count = len(values) - values.null_count
@@ -80,7 +79,7 @@ def _pays_as_dictionary(values: Any) -> bool:
     return bool(distinct <= max(1, count * _MAX_DISTINCT_SHARE))
 
 
-def _is_packable(arrow_type: Any) -> bool:
+def _is_packable(arrow_type: pa.DataType) -> bool:
     types = pa.types
     return bool(
         types.is_integer(arrow_type)

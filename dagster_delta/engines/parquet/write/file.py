@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -28,6 +28,9 @@ from dagster_delta.protocol.schema import DataType, PrimitiveType, StructType, w
 from dagster_delta.protocol.values.arrow_schema import is_marked_variant
 from dagster_delta.storage.object_store import ObjectStore
 
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
 __all__ = ["EncodedFile", "EncodedRowGroup", "FileFormat", "FileInWriting", "encode_rows"]
 
 _CODECS = {"none": "none", "uncompressed": "none", "lz4_raw": "lz4"}
@@ -45,7 +48,7 @@ class FileFormat:
 
     columns: tuple[str, ...]
     """Logical names of the columns that stand in the files."""
-    arrow_schema: Any
+    arrow_schema: pa.Schema
     """`pyarrow.Schema` of the files: physical names, field ids, everything nullable."""
     statistics: StatisticsLayout
     codec: str
@@ -120,7 +123,7 @@ class EncodedRowGroup:
     """Rows as they will stand in a file, wherever in it."""
 
     content: RowGroupBytes
-    metadata: Any
+    metadata: pq.FileMetaData
     """`pyarrow.parquet.FileMetaData` of a file of these rows alone."""
     statistics: FileStatistics
 
@@ -167,9 +170,9 @@ class EncodedRowGroup:
 class EncodedFile:
     """A Parquet file in memory."""
 
-    file: Any
+    file: pa.Buffer
     """`pyarrow.Buffer` of all its bytes."""
-    metadata: Any
+    metadata: pq.FileMetaData
     """`pyarrow.parquet.FileMetaData`."""
 
 
@@ -325,7 +328,7 @@ def _holds_variant(data_type: DataType) -> bool:
     return data_type == _VARIANT
 
 
-def _relax(field: Any) -> Any:
+def _relax(field: pa.Field) -> pa.Field:
     """The Arrow field as nullable, at every depth.
 
     NOT NULL is checked before; the Parquet writer would also count the hidden children of null
@@ -334,7 +337,7 @@ def _relax(field: Any) -> Any:
     return pa.field(field.name, _relax_type(field.type), True, field.metadata)
 
 
-def _relax_type(arrow_type: Any) -> Any:
+def _relax_type(arrow_type: pa.DataType) -> pa.DataType:
     if is_marked_variant(arrow_type):
         return pa.struct([each.with_nullable(False) for each in arrow_type])
     if pa.types.is_struct(arrow_type):

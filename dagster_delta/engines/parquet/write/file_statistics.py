@@ -13,7 +13,7 @@ import datetime as dt
 import decimal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -33,6 +33,9 @@ from dagster_delta.protocol.schema import (
     StructField,
     StructType,
 )
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = ["FileStatistics", "StatisticsLayout", "truncate_upper_bound"]
 
@@ -119,7 +122,7 @@ class StatisticsLayout:
             configuration.properties.data_skipping_string_prefix_length,
         )
 
-    def in_file(self, arrow_schema: Any) -> StatisticsLayout:
+    def in_file(self, arrow_schema: pa.Schema) -> StatisticsLayout:
         """The same columns in files of a schema whose variants are split.
 
         Args:
@@ -193,7 +196,7 @@ class FileStatistics:
         statistics._nan_columns.update(nan_columns)
         return statistics
 
-    def to_json(self, footer: Any) -> str:
+    def to_json(self, footer: pq.FileMetaData) -> str:
         """The `stats` of the finished file.
 
         Args:
@@ -268,7 +271,7 @@ def _walk_leaves(
     yield from walk(fields, (), (), ())
 
 
-def _first_parquet_column(fields: list[Any], positions: _Positions) -> int:
+def _first_parquet_column(fields: list[pa.Field], positions: _Positions) -> int:
     start = 0
     for position in positions:
         start += leaf_ranges(fields)[position].start
@@ -294,7 +297,7 @@ def _is_prefix(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
     return tuple(each.casefold() for each in other[: len(path)]) == folded
 
 
-def _column_at(rows: Any, positions: tuple[int, ...], first_column: int) -> Any:
+def _column_at(rows: pa.Table, positions: tuple[int, ...], first_column: int) -> pa.ChunkedArray:
     column = rows.column(positions[0] - first_column)
     # struct_field makes a child null where its parent is, which is how Spark counts.
     return pc.struct_field(column, list(positions[1:])) if len(positions) > 1 else column

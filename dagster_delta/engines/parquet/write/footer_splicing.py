@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -21,6 +21,9 @@ from dagster_delta.protocol.checkpoint.thrift_compact import (
     list_header_bytes,
     zigzag,
 )
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = ["MAGIC", "RowGroupBytes", "footer_of_row_group", "moved_chunk", "spliced_footer"]
 
@@ -64,7 +67,7 @@ class RowGroupBytes:
         """Length of the pages."""
         return sum(map(len, self.pages))
 
-    def read_metadata(self) -> Any:
+    def read_metadata(self) -> pq.FileMetaData:
         """The footer as a `pyarrow.parquet.FileMetaData`."""
         length = len(self.footer).to_bytes(_LENGTH_BYTES, "little")
         file = b"".join((MAGIC, self.footer, length, MAGIC))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +44,9 @@ from dagster_delta.protocol.checkpoint.parquet_reader import decoding_pool
 from dagster_delta.protocol.features.column_change import COLUMN_CHANGE_KEY
 from dagster_delta.protocol.features.row_tracking import carried_columns
 from dagster_delta.protocol.values.partition_values import is_null_text
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = ["CopiedColumns", "RowGroupCopier"]
 
@@ -263,7 +266,7 @@ class RowGroupCopier:
         if start < len(self._format.columns):
             yield range(start, len(self._format.columns))
 
-    def _encoded(self, rows: list[Any], opened: OpenedFile, part: range) -> CopiedColumns:
+    def _encoded(self, rows: list[pa.Table], opened: OpenedFile, part: range) -> CopiedColumns:
         """The columns of a `pyarrow.Table`, taken out of a list as by `_encode`."""
         statistics = FileStatistics(self._format.statistics)
         statistics.observe(rows[0], part.start)
@@ -299,7 +302,7 @@ class RowGroupCopier:
             size += width
         yield range(start, columns.stop)
 
-    def _read(self, opened: OpenedFile, group: int, part: range) -> Any:
+    def _read(self, opened: OpenedFile, group: int, part: range) -> pa.Table:
         """Columns of the rows that stay, as a `pyarrow.Table` of the new file's."""
         reader = self._readers.get(part)
         if reader is None:
@@ -320,7 +323,7 @@ class RowGroupCopier:
         ]
         return pa.Table.from_batches(batches, schema)
 
-    def _encode(self, rows: list[Any], part: range) -> tuple[ColumnBytes, ...]:
+    def _encode(self, rows: list[pa.Table], part: range) -> tuple[ColumnBytes, ...]:
         """The columns of a `pyarrow.Table`, which is taken out of a list and not held any longer
         than it takes.
         """
@@ -381,7 +384,7 @@ def _is_large(opened: OpenedFile, group: int) -> bool:
     return bool(size_bytes > MAX_ROW_GROUP_BYTES) or opened.has_long_entries(group)
 
 
-def _put_values(column: Any, values: Any, marks: Any) -> Any:
+def _put_values(column: pa.ChunkedArray, values: pa.Array, marks: pa.BooleanArray) -> pa.Array:
     """The values of a `pyarrow.ChunkedArray`, with others where the marks are."""
     places = np.arange(len(column), dtype=np.int64)
     marked = np.from_dlpack(pc.indices_nonzero(marks))
@@ -390,7 +393,7 @@ def _put_values(column: Any, values: Any, marks: Any) -> Any:
     return pc.take(pa.concat_arrays([*column.chunks, values]), index, memory_pool=decoding_pool())
 
 
-def _page_range(column: Any) -> tuple[int, int]:
+def _page_range(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
     """Where in its file the pages of a `pyarrow.parquet.ColumnChunkMetaData` stand."""
     start = column.data_page_offset
     if column.has_dictionary_page:
@@ -398,7 +401,7 @@ def _page_range(column: Any) -> tuple[int, int]:
     return start, start + column.total_compressed_size
 
 
-def _width(arrow_type: Any) -> int:
+def _width(arrow_type: pa.DataType) -> int:
     try:
         return max(1, int(arrow_type.bit_width) // 8)
     except ValueError:

@@ -40,14 +40,14 @@ class ShreddedGroup:
     typed: Typed
     """None where there is no `typed_value`."""
 
-    def fields(self) -> list[Any]:
+    def fields(self) -> list[pa.Field]:
         """The `pyarrow.Field`s of the struct."""
         value = pa.field("value", pa.binary())
         typed = _arrow_type(self.typed)
         return [value] if typed is None else [value, pa.field("typed_value", typed)]
 
     @property
-    def arrow_type(self) -> Any:
+    def arrow_type(self) -> pa.DataType:
         """`pyarrow.StructType` of a field or an element."""
         return pa.struct(self.fields())
 
@@ -56,7 +56,7 @@ Typed: TypeAlias = "pa.DataType | tuple[tuple[str, ShreddedGroup], ...] | Shredd
 """The Arrow type of a scalar, the fields of an object by name, or the group of the elements."""
 
 
-def _arrow_type(typed: Typed) -> Any:
+def _arrow_type(typed: Typed) -> pa.DataType | None:
     match typed:
         case ShreddedGroup():
             # Spec: elements and fields are required, and missing where both their parts are null.
@@ -149,7 +149,7 @@ class _Inference:
             found.append((self.variants.names[name], group))
         return tuple(sorted(found, key=lambda each: each[0])) or None
 
-    def _decimal(self, start: Any) -> Any:
+    def _decimal(self, start: Any) -> pa.DataType:
         """The decimal that holds all numbers at some positions, or as many digits of theirs as one
         can have.
         """

@@ -46,7 +46,7 @@ _INT64_DIGITS = 18
 class VariantShredding:
     """How the variants of some files are split."""
 
-    arrow_schema: Any
+    arrow_schema: pa.Schema
     """`pyarrow.Schema` of the files."""
     _groups: dict[tuple[int, ...], ShreddedGroup]
     """By position of the variant: index of the column, then of fields of structs."""
@@ -80,7 +80,7 @@ class VariantShredding:
             columns[index] = pa.chunked_array([array])
         return pa.Table.from_arrays(columns, schema=self.arrow_schema)
 
-    def _apply(self, array: Any, position: tuple[int, ...]) -> Any:
+    def _apply(self, array: pa.StructArray, position: tuple[int, ...]) -> pa.StructArray:
         group = self._groups.get(position)
         if group is not None:
             return _shred_column(array, group)
@@ -95,7 +95,7 @@ class VariantShredding:
         return rebuild_struct(array, children, pa.struct(fields))
 
 
-def _holds_variants(arrow_type: Any) -> bool:
+def _holds_variants(arrow_type: pa.DataType) -> bool:
     """Whether variants stand in a column, or in structs of it. Those in arrays and maps stay whole,
     as Spark leaves them.
     """
@@ -104,14 +104,14 @@ def _holds_variants(arrow_type: Any) -> bool:
     return is_marked_variant(arrow_type) or any(_holds_variants(each.type) for each in arrow_type)
 
 
-def _one_array(column: Any) -> Any:
+def _one_array(column: pa.ChunkedArray) -> pa.StructArray:
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _infer(
-    array: Any,
+    array: pa.StructArray,
     position: tuple[int, ...],
     budget: Budget,
     groups: dict[tuple[int, ...], ShreddedGroup],
@@ -128,8 +128,8 @@ def _infer(
 
 
 def _shredded_type(
-    arrow_type: Any, position: tuple[int, ...], groups: dict[tuple[int, ...], ShreddedGroup]
-) -> Any:
+    arrow_type: pa.DataType, position: tuple[int, ...], groups: dict[tuple[int, ...], ShreddedGroup]
+) -> pa.DataType:
     if position in groups:
         return pa.struct([_METADATA, *groups[position].fields()])
     if not _holds_variants(arrow_type) or is_marked_variant(arrow_type):
@@ -142,7 +142,7 @@ def _shredded_type(
     )
 
 
-def _shred_column(array: Any, group: ShreddedGroup) -> Any:
+def _shred_column(array: pa.StructArray, group: ShreddedGroup) -> pa.StructArray:
     metadata = array.field("metadata").cast(pa.binary())
     if metadata.null_count:
         metadata = metadata.fill_null(b"")
@@ -156,7 +156,7 @@ def _shred_column(array: Any, group: ShreddedGroup) -> Any:
 class _Shredder:
     variants: EncodedVariants
 
-    def column(self, group: ShreddedGroup) -> list[Any]:
+    def column(self, group: ShreddedGroup) -> list[pa.Array]:
         """The `value` and the `typed_value` of whole variants."""
         variants = self.variants
         start = np.where(variants.is_whole, variants.root.start, -1)
@@ -171,7 +171,7 @@ class _Shredder:
             texts[row] = variants.data[first : first + size].tobytes()
         return [pa.array(texts, pa.binary()), typed]
 
-    def group(self, group: ShreddedGroup, places: Places) -> list[Any]:
+    def group(self, group: ShreddedGroup, places: Places) -> list[pa.Array]:
         """The columns of the values at one place."""
         kinds = self.variants.kinds(places)
         is_there = kinds != Kind.MISSING
@@ -194,7 +194,7 @@ class _Shredder:
 
     # -- what stays encoded ---------------------------------------------------------------------
 
-    def _values(self, places: Places, kept: Any, rest: _Rest | None = None) -> Any:
+    def _values(self, places: Places, kept: Any, rest: _Rest | None = None) -> pa.Array:
         """A `pyarrow.BinaryArray` of the encoded values where `kept`, and of what is left of
         objects.
         """
@@ -214,7 +214,7 @@ class _Shredder:
 
     # -- scalars --------------------------------------------------------------------------------
 
-    def _scalars(self, data_type: Any, places: Places, fits: Any) -> Any:
+    def _scalars(self, data_type: pa.DataType, places: Places, fits: Any) -> pa.Array:
         start = places.start[fits]
         if pa.types.is_boolean(data_type):
             bits = np.zeros(len(places), dtype=bool)
@@ -234,7 +234,7 @@ class _Shredder:
         words[fits] = self.variants.numbers(start + 1, size, f"<u{size}")
         return _fixed_array(data_type, words, fits)
 
-    def _decimals(self, data_type: Any, places: Places, kinds: Any) -> tuple[Any, Any]:
+    def _decimals(self, data_type: pa.DataType, places: Places, kinds: Any) -> tuple[Any, pa.Array]:
         """Which values the type holds exactly, and those."""
         precision, target = data_type.precision, data_type.scale
         fits = (kinds == Kind.DECIMAL) | (kinds == Kind.INTEGER)
@@ -261,7 +261,7 @@ class _Shredder:
 
     def _objects(
         self, fields: tuple[tuple[str, ShreddedGroup], ...], places: Places, kinds: Any
-    ) -> list[Any]:
+    ) -> list[pa.Array]:
         is_object = kinds == Kind.OBJECT
         parts = self.variants.parts(places, np.flatnonzero(is_object))
         index = {name: number for number, name in enumerate(self.variants.names)}
@@ -292,7 +292,7 @@ class _Shredder:
         ]
         return _Rest(slots, objects)
 
-    def _arrays(self, element: ShreddedGroup, places: Places, is_array: Any) -> Any:
+    def _arrays(self, element: ShreddedGroup, places: Places, is_array: Any) -> pa.ListArray:
         parts = self.variants.parts(places, np.flatnonzero(is_array))
         children = self.group(element, Places(parts.start, parts.row))
         elements = pa.StructArray.from_arrays(children, fields=element.fields())
@@ -323,23 +323,25 @@ def _rescaled(unscaled: Any, scale: int, target: int) -> Any:
 # Arrays are built by their buffers, as `pyarrow.array` would import pandas.
 
 
-def _validity(is_valid: Any) -> Any:
+def _validity(is_valid: Any) -> pa.Buffer | None:
     if is_valid.all():
         return None
     return pa.py_buffer(np.packbits(is_valid, bitorder="little"))
 
 
-def _boolean_array(values: Any) -> Any:
+def _boolean_array(values: Any) -> pa.BooleanArray:
     buffers = [None, pa.py_buffer(np.packbits(values, bitorder="little"))]
     return pa.Array.from_buffers(pa.bool_(), len(values), buffers)
 
 
-def _fixed_array(data_type: Any, words: Any, is_valid: Any) -> Any:
+def _fixed_array(data_type: pa.DataType, words: Any, is_valid: Any) -> pa.Array:
     buffers = [_validity(is_valid), pa.py_buffer(words)]
     return pa.Array.from_buffers(data_type, len(is_valid), buffers)
 
 
-def _bytes_array(data_type: Any, data: Any, start: Any, size: Any, is_valid: Any) -> Any:
+def _bytes_array(
+    data_type: pa.DataType, data: Any, start: Any, size: Any, is_valid: Any
+) -> pa.Array:
     """Strings or binaries, each a piece of some bytes."""
     stops = np.cumsum(size)
     total = int(stops[-1]) if len(stops) else 0

@@ -184,13 +184,13 @@ class _Partition:
     file: FileInWriting | None = None
     file_number: int = 0
 
-    def add(self, batch: Any) -> None:
+    def add(self, batch: pa.RecordBatch) -> None:
         self.waiting.append(batch)
         self.waiting_rows += batch.num_rows
         # Few rows in many columns weigh more than their values.
         self.waiting_bytes += batch.nbytes + COLUMN_OVERHEAD_BYTES * batch.num_columns
 
-    def take(self, schema: Any) -> Any:
+    def take(self, schema: pa.Schema) -> pa.Table:
         rows = pa.Table.from_batches(self.waiting, schema)
         self.waiting, self.waiting_rows, self.waiting_bytes = [], 0, 0
         return rows
@@ -217,7 +217,7 @@ class _DataFiles:
         self._written: dict[int, AddFile] = {}
         self._encodings: ColumnEncodings | None = None
 
-    def encode(self, rows: Any, format_: FileFormat) -> list[EncodedRowGroup]:
+    def encode(self, rows: pa.Table, format_: FileFormat) -> list[EncodedRowGroup]:
         """Rows, a `pa.Table`, as row groups of any file of a format."""
         stored = format_.stored(rows)
         encodings = self._choose_encodings(stored, format_)
@@ -269,7 +269,7 @@ class _DataFiles:
                 _LOG.warning("%s could not be given up", each.path, exc_info=True)
         delete_unreferenced(self._store, [each.path for each in self._begun])
 
-    def _choose_encodings(self, rows: Any, format_: FileFormat) -> ColumnEncodings:
+    def _choose_encodings(self, rows: pa.Table, format_: FileFormat) -> ColumnEncodings:
         if format_.shredding is not None:
             # Other files have other columns.
             return choose_encodings(rows)
@@ -303,7 +303,7 @@ def _random_prefix(length: int) -> str:
 class _WriteJob:
     """Takes the rows of one call of `write_data_files` and hands row groups to workers."""
 
-    def __init__(self, schema: Any, spec: WriteSpec, files: _DataFiles) -> None:
+    def __init__(self, schema: pa.Schema, spec: WriteSpec, files: _DataFiles) -> None:
         configuration = spec.configuration
         self.num_rows = 0
         self._spec = spec
@@ -323,7 +323,7 @@ class _WriteJob:
         self._encoding: deque[tuple[Future[None], int]] = deque()
         self._encoding_bytes = 0
 
-    def add(self, batch: Any) -> None:
+    def add(self, batch: pa.RecordBatch) -> None:
         """Take the rows of a batch, and hand over what has become enough for a row group."""
         self.num_rows += batch.num_rows
         for key, rows in split_by_partition(batch, self._partition_columns):
@@ -393,7 +393,7 @@ class _WriteJob:
             lambda groups: self._append(partition, groups, number),
         )
 
-    def _encode(self, rows: Any, format_: FileFormat) -> list[EncodedRowGroup]:
+    def _encode(self, rows: pa.Table, format_: FileFormat) -> list[EncodedRowGroup]:
         ordered = rows.sort_by(self._sort_keys) if self._sort_keys else rows
         return self._files.encode(ordered, format_)
 
