@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import pyarrow as pa
 
@@ -182,7 +182,7 @@ def _map_data_type(data_type: DataType, change: Callable[[StructField], StructFi
             return data_type
 
 
-def physical_arrow_schema(schema: StructType, mode: ColumnMappingMode) -> Any:
+def physical_arrow_schema(schema: StructType, mode: ColumnMappingMode) -> pa.Schema:
     """The pyarrow.Schema that data files of a table must have.
 
     Physical names at every depth, nullability kept and, under mapping, `PARQUET:field_id` on every
@@ -194,7 +194,7 @@ def physical_arrow_schema(schema: StructType, mode: ColumnMappingMode) -> Any:
     return pa.schema([_physical_arrow_field(each, mode) for each in schema])
 
 
-def _physical_arrow_field(field: StructField, mode: ColumnMappingMode) -> Any:
+def _physical_arrow_field(field: StructField, mode: ColumnMappingMode) -> pa.Field:
     name = physical_name(field, mode)
     nested_ids = {} if mode == "none" else _nested_ids(field)
     return pa.field(
@@ -207,8 +207,8 @@ def _physical_arrow_field(field: StructField, mode: ColumnMappingMode) -> Any:
 
 def _physical_arrow_type(
     data_type: DataType, mode: ColumnMappingMode, nested_ids: Mapping[str, int], path: str
-) -> Any:
-    def step(name: str, step_type: DataType, *, nullable: bool) -> Any:
+) -> pa.DataType:
+    def step(name: str, step_type: DataType, *, nullable: bool) -> pa.Field:
         here = f"{path}.{name}"
         return pa.field(
             name,

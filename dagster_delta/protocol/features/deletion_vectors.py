@@ -9,7 +9,6 @@ import base64
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -302,7 +301,7 @@ def encode_deletion_vector_file(
     return b"".join(parts), tuple(descriptors)
 
 
-def deleted_row_mask(bitmap: BitMap64, start: int, length: int) -> Any:
+def deleted_row_mask(bitmap: BitMap64, start: int, length: int) -> pa.BooleanArray:
     """Which of the rows `start` to `start + length - 1` of a data file are deleted.
 
     Args:

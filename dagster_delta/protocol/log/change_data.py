@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -143,7 +142,7 @@ def _id(vector: DeletionVectorDescriptor | None) -> str | None:
 
 def change_file_batch(
     changes: Sequence[tuple[int, FileChange, Mapping[str, str]]],
-) -> Any:
+) -> pa.RecordBatch:
     """A `pa.RecordBatch` of CHANGE_FILE_SCHEMA.
 
     Args:

@@ -156,7 +156,7 @@ def reconcile_tail(tails: Sequence[FileActions]) -> ReconciledTail:
     )
 
 
-def keys_of(paths: Any, deletion_vectors: Any) -> Any:
+def keys_of(paths: pa.ChunkedArray, deletion_vectors: pa.ChunkedArray) -> pa.ChunkedArray:
     """The keys of files as a column, spelled as `file_key` does.
 
     Args:
@@ -191,7 +191,9 @@ class HiddenFiles:
         self._keys = string_column(list(keys))
         self._paths = string_column([key.partition(KEY_SEPARATOR)[0] for key in keys])
 
-    def rows_to_keep(self, paths: Any, deletion_vectors: Callable[[Any], Any]) -> Any:
+    def rows_to_keep(
+        self, paths: pa.ChunkedArray, deletion_vectors: Callable[[Any], Any]
+    ) -> pa.BooleanArray | None:
         """Which rows no newer action speaks of: a `pa.BooleanArray`, or None where all are kept.
 
         Args:
@@ -209,7 +211,7 @@ class HiddenFiles:
         return pc.replace_with_mask(pc.invert(touched), touched, left_alone.combine_chunks())
 
 
-def _canonical_paths(paths: Any) -> Any:
+def _canonical_paths(paths: pa.ChunkedArray) -> pa.ChunkedArray:
     local = pc.starts_with(paths, "file:/")
     if not pc.any(local).as_py():
         return paths

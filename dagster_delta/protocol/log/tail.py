@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -241,7 +241,7 @@ _ADD_DECODER = msgspec.json.Decoder(_AddLine)
 _REMOVE_DECODER = msgspec.json.Decoder(_RemoveLine)
 
 
-def add_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> Any:
+def add_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> pa.Table:
     """A `pa.Table` of LIVE_FILE_SCHEMA: the adds with these ordinals.
 
     Args:
@@ -254,7 +254,7 @@ def add_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> Any:
     return pa.Table.from_batches(batches, LIVE_FILE_SCHEMA)
 
 
-def _add_batch(every: Sequence[_Add]) -> Any:
+def _add_batch(every: Sequence[_Add]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [
             string_column([x.path for x in every]),
@@ -283,7 +283,7 @@ def check_file_actions(commits: Sequence[RawCommit]) -> None:
             del each
 
 
-def remove_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> Any:
+def remove_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> pa.Table:
     """A `pa.Table` of TOMBSTONE_SCHEMA: the removes with these ordinals, counted from 0."""
     with garbage_collection_paused():
         chosen = _chosen(_every_remove(commits), ordinals)
@@ -291,7 +291,7 @@ def remove_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> Any
     return pa.Table.from_batches(batches, TOMBSTONE_SCHEMA)
 
 
-def _remove_batch(every: Sequence[_Remove]) -> Any:
+def _remove_batch(every: Sequence[_Remove]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [
             string_column([x.path for x in every]),
@@ -347,7 +347,7 @@ def _chosen(actions: Iterator[_Action], ordinals: Sequence[int]) -> list[_Action
 
 def deletion_vector_column(
     vectors: Sequence[_DeletionVector | DeletionVectorDescriptor | None],
-) -> Any:
+) -> pa.StructArray:
     """A `pa.StructArray` of DELETION_VECTOR_TYPE."""
     if all(vector is None for vector in vectors):
         return pa.nulls(len(vectors), DELETION_VECTOR_TYPE)
