@@ -81,7 +81,7 @@ class Computed:
         """Type of each column that it looks at, by path."""
         self._compute = _compiled(typed)
 
-    def values(self, columns: Columns, num_rows: int) -> Any:
+    def values(self, columns: Columns, num_rows: int) -> pa.Array:
         """The values as one `pyarrow.Array`.
 
         Raises:
@@ -90,7 +90,7 @@ class Computed:
         values = self._compute(columns, num_rows)
         return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
-    def is_true(self, columns: Columns, num_rows: int) -> Any:
+    def is_true(self, columns: Columns, num_rows: int) -> pa.BooleanArray:
         """Where a condition is true, as a `pyarrow.BooleanArray` without nulls. Raises as `values`
         does.
         """
@@ -171,7 +171,7 @@ def _in_table(node: Typed) -> Typed:
     return node
 
 
-def key_predicate(key: JoinKey, values: Any) -> Predicate:
+def key_predicate(key: JoinKey, values: pa.ChunkedArray) -> Predicate:
     """What the target's side of a key has to satisfy to be equal to one of many values.
 
     Args:
@@ -223,7 +223,7 @@ def _between(column: tuple[str, ...], least: Any, greatest: Any, key: JoinKey) -
     )
 
 
-def _equal_to_any(key: JoinKey, known: Any) -> Predicate:
+def _equal_to_any(key: JoinKey, known: pa.ChunkedArray) -> Predicate:
     if not len(known):
         return Constant(False)
     column, data_type = _key_column(key), key.target.data_type

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -142,7 +142,7 @@ class _FileActions:
     num_adds: int = 0
     """Of the batches so far."""
 
-    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+    def __iter__(self) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:
         """Tables of actions, and the paths that their rows are about."""
         columns = statistics_columns(self.snapshot.configuration)
         for batch in self.snapshot.file_batches(LIVE_FILE_SCHEMA.names, columns):
@@ -221,7 +221,7 @@ class _Sidecars:
     """Sidecars that are written one after the other, each on the local disk first."""
 
     def __init__(
-        self, snapshot: Snapshot, empty: Any, now_ms: int, file: Path, created: CreatedFiles
+        self, snapshot: Snapshot, empty: pa.Table, now_ms: int, file: Path, created: CreatedFiles
     ) -> None:
         self._store = snapshot.store
         self._empty = empty
@@ -232,7 +232,7 @@ class _Sidecars:
         self.written: list[SidecarFile] = []
         self.num_actions = 0
 
-    def add(self, actions: Any, max_actions: int) -> None:
+    def add(self, actions: pa.Table, max_actions: int) -> None:
         """Take file actions; begin another file where they would be too many for one."""
         begun = 0 if self._current is None else self._current.num_actions
         if begun + actions.num_rows > max_actions:

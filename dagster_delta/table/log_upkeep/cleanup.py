@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import DeltaError, InvalidArgument, InvalidTable
@@ -50,7 +51,7 @@ class LogCleanupResult:
     """What a clean-up of the log deleted, or would delete."""
 
     dry_run: bool
-    files: Any
+    files: pa.Table
     """`pa.Table` of the files: `path` (relative to the root), `size_bytes`, `modified_ms`."""
     retention_ms: int
     """How long versions can be read, in milliseconds."""

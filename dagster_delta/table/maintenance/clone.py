@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import (
@@ -236,7 +237,7 @@ def _configuration(
 
 
 def _name_files(
-    files: Any,
+    files: pa.Table,
     source: Snapshot,
     existing: Snapshot | None,
     store: ObjectStore,
@@ -266,7 +267,7 @@ def _name_files(
     return copied_files(files, source.configuration.physical_partition_columns, landing)
 
 
-def _difference(files: Any, existing: Snapshot | None) -> tuple[Any, Any]:
+def _difference(files: pa.Table, existing: Snapshot | None) -> tuple[Any, Any]:
     """Which of the files the clone does not have as they are, and those it has to lose."""
     keys = keys_of(files["path"], files["deletion_vector"])
     if existing is None:
@@ -281,7 +282,7 @@ def _difference(files: Any, existing: Snapshot | None) -> tuple[Any, Any]:
     return pc.invert(same), now.filter(pc.invert(pc.is_in(now_keys, value_set=keys)))
 
 
-def _with_ids(keys: Any, files: Any) -> Any:
+def _with_ids(keys: Any, files: pa.Table) -> Any:
     ids = (
         pc.coalesce(files[name].cast("string"), _NO_ID)
         for name in ("base_row_id", "default_row_commit_version")
@@ -290,7 +291,7 @@ def _with_ids(keys: Any, files: Any) -> Any:
 
 
 def _with_row_ids(
-    files: Any, source: Snapshot, configuration: TableConfiguration, existing: Snapshot | None
+    files: pa.Table, source: Snapshot, configuration: TableConfiguration, existing: Snapshot | None
 ) -> tuple[list[AddFile], list[DomainMetadata]]:
     """The adds, with the ids that rows have in the source, and the highest id, if that changes."""
     adds = list(added_again(files))
@@ -368,7 +369,7 @@ def _copy_file(source: Snapshot, store: ObjectStore, copy: FileCopy) -> None:
         ) from error
 
 
-def _metrics(files: Any, leaving: Any, copies: Sequence[FileCopy]) -> dict[str, int | str]:
+def _metrics(files: pa.Table, leaving: Any, copies: Sequence[FileCopy]) -> dict[str, int | str]:
     return {
         "sourceTableSize": _bytes(files),
         "sourceNumOfFiles": files.num_rows,
@@ -379,5 +380,5 @@ def _metrics(files: Any, leaving: Any, copies: Sequence[FileCopy]) -> dict[str, 
     }
 
 
-def _bytes(files: Any) -> int:
+def _bytes(files: pa.Table) -> int:
     return pc.sum(files["size_bytes"], min_count=0).as_py() or 0

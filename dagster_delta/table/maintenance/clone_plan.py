@@ -48,7 +48,7 @@ class FileCopy:
 class ClonedFiles:
     """The files of a version as its clone names them."""
 
-    files: Any
+    files: pa.Table
     """`pa.Table` of LIVE_FILE_SCHEMA, row for row with the source's."""
     copies: tuple[FileCopy, ...] = ()
     """The data files that the clone does not have yet."""
@@ -56,7 +56,7 @@ class ClonedFiles:
     """Copies of the files with deletion vectors, each once."""
 
 
-def referenced_files(files: Any, store: ObjectStore) -> ClonedFiles:
+def referenced_files(files: pa.Table, store: ObjectStore) -> ClonedFiles:
     """The files where they stand, by absolute URIs.
 
     Args:
@@ -129,7 +129,7 @@ class Landing:
 
 
 def copied_files(
-    files: Any, physical_partition_columns: tuple[str, ...], to: Landing
+    files: pa.Table, physical_partition_columns: tuple[str, ...], to: Landing
 ) -> ClonedFiles:
     """The files under the root of the clone: by the same relative paths where they are free.
 
@@ -192,7 +192,7 @@ def _vector_file_id(path: str) -> uuid.UUID:
     return uuid.UUID(found[-1]) if found else uuid.uuid5(uuid.NAMESPACE_URL, path)
 
 
-def _renamed(files: Any, paths: list[str], vectors: list[dict[str, Any] | None]) -> Any:
+def _renamed(files: pa.Table, paths: list[str], vectors: list[dict[str, Any] | None]) -> Any:
     columns = dict(zip(files.column_names, files.columns, strict=True))
     columns["path"] = pa.chunked_array([string_column(paths)])
     columns["deletion_vector"] = pa.chunked_array([nested_column(vectors, DELETION_VECTOR_TYPE)])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,8 +38,8 @@ class _Candidate:
 
 
 def pack_small_files(
-    files: Any,
-    num_records: Any,
+    files: pa.Table,
+    num_records: pa.ChunkedArray,
     *,
     target_size_bytes: int,
     min_size_bytes: int,
@@ -77,7 +76,7 @@ def pack_small_files(
     return groups
 
 
-def group_by_partition(files: Any) -> list[FileGroup]:
+def group_by_partition(files: pa.Table) -> list[FileGroup]:
     """All files, one group per partition.
 
     Args:
@@ -101,7 +100,9 @@ def in_batches(groups: Sequence[FileGroup], max_bytes: int) -> Iterator[list[Fil
         yield batch
 
 
-def is_purged(vectors: Any, num_records: Any, max_deleted_share: float) -> Any:
+def is_purged(
+    vectors: pa.ChunkedArray, num_records: pa.ChunkedArray, max_deleted_share: float
+) -> pa.Array | pa.ChunkedArray:
     """For each file whether its share of deleted rows is too large: a `pa.BooleanArray`.
 
     Args:
@@ -117,7 +118,9 @@ def is_purged(vectors: Any, num_records: Any, max_deleted_share: float) -> Any:
     return pc.fill_null(pc.greater(deleted, pc.fill_null(allowed, 0.0)), FALSE)
 
 
-def _by_partition(files: Any, chosen: Any, purged: Any) -> Iterator[list[_Candidate]]:
+def _by_partition(
+    files: pa.Table, chosen: pa.Array | pa.ChunkedArray, purged: pa.Array | pa.ChunkedArray
+) -> Iterator[list[_Candidate]]:
     positions = pc.indices_nonzero(chosen).to_pylist()
     rows = files.select(["size_bytes", "partition_values"]).filter(chosen)
     sizes = rows["size_bytes"].to_pylist()

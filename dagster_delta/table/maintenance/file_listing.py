@@ -74,7 +74,7 @@ class ListedFiles:
         files = pa.Table.from_arrays(columns, schema=LISTED_FILE_SCHEMA)
         self._found.append(files.filter(pc.invert(self._is_needed(columns[0]))))
 
-    def describe(self, is_needed: Callable[[Any], Any] | None, *, before_ms: int) -> Any:
+    def describe(self, is_needed: Callable[[Any], Any] | None, *, before_ms: int) -> pa.Table:
         """The files that nobody needs, as far as they are old enough: a `pyarrow.Table` of
         LISTED_FILE_SCHEMA.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -195,7 +195,7 @@ def _min_size(options: OptimizeOptions, target: int) -> int:
 
 def _groups(
     snapshot: Snapshot,
-    files: Any,
+    files: pa.Table,
     options: OptimizeOptions,
     target: int,
     clustering: Sequence[tuple[str, ...]],
@@ -258,7 +258,7 @@ class _Optimization:
     conflicts: list[CommitConflict] = field(default_factory=list)
     num_left_files: int = 0
 
-    def run(self, groups: list[Any]) -> None:
+    def run(self, groups: list[pa.Table]) -> None:
         """Write groups of files anew and commit that; a lost race leaves them as they are.
 
         Args:
@@ -313,7 +313,7 @@ class _Optimization:
             each for each in groups if pc.all(pc.is_in(_keys(each), value_set=live_keys)).as_py()
         ]
 
-    def _commit(self, groups: list[Any], files: Any) -> CommitResult:
+    def _commit(self, groups: list[pa.Table], files: pa.Table) -> CommitResult:
         snapshot = self.snapshot
         transaction = Transaction(snapshot.store, snapshot, clock=self.clock)
         spec = _spec(snapshot, self.target_size_bytes)
@@ -370,7 +370,7 @@ _SUMMED = (
 )
 
 
-def _metrics(files: Any, written: WriteResult) -> dict[str, int]:
+def _metrics(files: pa.Table, written: WriteResult) -> dict[str, int]:
     sizes = sorted(each.size_bytes for each in written.files) or [0]
     vectors = files["deletion_vector"]
     return {

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.errors import DataFileMissing
@@ -139,7 +140,7 @@ def _restored_domains(current: Snapshot, target: Snapshot) -> Iterator[DomainMet
         yield msgspec.structs.replace(now, removed=True)
 
 
-def _check_files(store: ObjectStore, files: Any, target: Snapshot) -> None:
+def _check_files(store: ObjectStore, files: pa.Table, target: Snapshot) -> None:
     """Make sure that everything the version needs is still there, before anything is changed."""
     paths = [decode_path(each) for each in files["path"].to_pylist()]
     paths += sorted(set(deletion_vector_paths(files["deletion_vector"])))
@@ -158,7 +159,7 @@ def _check_files(store: ObjectStore, files: Any, target: Snapshot) -> None:
         )
 
 
-def _metrics(then: Any, returning: Any, leaving: Any) -> dict[str, int | str]:
+def _metrics(then: pa.Table, returning: pa.Table, leaving: pa.Table) -> dict[str, int | str]:
     return {
         "tableSizeAfterRestore": _bytes(then),
         "numOfFilesAfterRestore": then.num_rows,
@@ -169,5 +170,5 @@ def _metrics(then: Any, returning: Any, leaving: Any) -> dict[str, int | str]:
     }
 
 
-def _bytes(files: Any) -> int:
+def _bytes(files: pa.Table) -> int:
     return pc.sum(files["size_bytes"], min_count=0).as_py() or 0

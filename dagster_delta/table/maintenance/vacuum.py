@@ -63,7 +63,7 @@ class VacuumResult:
     """What a VACUUM deleted, or would delete."""
 
     dry_run: bool
-    files: Any
+    files: pa.Table
     """`pa.Table` of the files: `path` (decoded, relative to the root), `size_bytes`,
     `modified_ms`."""
     retention_ms: int

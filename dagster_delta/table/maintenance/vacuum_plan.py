@@ -102,7 +102,7 @@ class ReferencedFiles:
         self._paths = _HashedTexts()
         self._names = _HashedTexts()
 
-    def add(self, files: Any) -> None:
+    def add(self, files: pa.Table) -> None:
         """Take the data files and deletion vectors of live files or tombstones.
 
         Args:
@@ -112,7 +112,7 @@ class ReferencedFiles:
         for each in deletion_vector_paths(files["deletion_vector"]):
             self._take_decoded(each)
 
-    def mask(self, paths: Any) -> Any:
+    def mask(self, paths: pa.Array) -> pa.BooleanArray:
         """For each listed path whether the table needs it.
 
         Args:
@@ -159,7 +159,7 @@ class _HashedTexts:
         self._hashes.append(hash(text))
         self._sorted = None
 
-    def mask(self, texts: Any) -> Any:
+    def mask(self, texts: pa.Array) -> pa.BooleanArray:
         """For each text of a `pa.StringArray` whether it is in: a `pa.BooleanArray`."""
         if self.is_empty:
             return every(False, len(texts))
@@ -172,7 +172,7 @@ class _HashedTexts:
         return pa.Array.from_buffers(pa.bool_(), len(texts), [None, pa.py_buffer(bits)])
 
 
-def deletion_vector_paths(vectors: Any) -> Iterator[str]:
+def deletion_vector_paths(vectors: pa.ChunkedArray) -> Iterator[str]:
     """Paths of the files that hold some deletion vectors, each once.
 
     Args:

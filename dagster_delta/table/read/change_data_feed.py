@@ -116,7 +116,7 @@ class ChangeDataFeed(RowFrames):
         """
         return self._files.changes_metadata
 
-    def to_batches(self) -> Any:
+    def to_batches(self) -> pa.RecordBatchReader:
         """The rows as a `pa.RecordBatchReader`, by ascending version; files are read while it is
         consumed.
 

@@ -16,6 +16,7 @@ from typing import Any
 from zlib import crc32
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.clock import Clock
@@ -310,7 +311,7 @@ class ColumnChangeJob:
             size, snapshot = max(1, size // 2), snapshot.update()
         return snapshot
 
-    def _next_files(self, snapshot: Snapshot, change: ColumnChange, size: int) -> Any:
+    def _next_files(self, snapshot: Snapshot, change: ColumnChange, size: int) -> pa.Table:
         """Files to write again in one commit: at least one while any is left. What was there when
         the run began comes first, and never together with what came later.
         """
@@ -334,7 +335,7 @@ class ColumnChangeJob:
         return bool(pc.any(unfilled_files(files, change.id)).as_py())
 
     def _fill_batch(
-        self, snapshot: Snapshot, files: Any, change: ColumnChange
+        self, snapshot: Snapshot, files: pa.Table, change: ColumnChange
     ) -> CommitResult | Conflicted:
         spec = write_spec(snapshot.configuration, self._store.location, check_rows=False)
         plan, spec = keep_row_ids(read_plan(snapshot, files, None), spec)

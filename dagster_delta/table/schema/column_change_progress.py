@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.plans import Backfilled
@@ -101,7 +102,7 @@ class BackfillTotals:
     longest_retry_ms: int = 0
     """Longest time that one commit took from its first attempt, if it took several."""
 
-    def add_batch(self, files: Any, done: Backfilled, *, late: bool) -> None:
+    def add_batch(self, files: pa.Table, done: Backfilled, *, late: bool) -> None:
         """Count one batch that was committed.
 
         Args:
@@ -176,7 +177,7 @@ def _present_type(change: ColumnChange, snapshot: Snapshot) -> str:
         return "(altered)"
 
 
-def unfilled_files(files: Any, change_id: str) -> Any:
+def unfilled_files(files: pa.Table, change_id: str) -> Any:
     """Which files do not hold the shadow: a boolean `pa.Array`."""
     filled = pc.equal(pc.map_lookup(files["tags"], COLUMN_CHANGE_TAG, "first"), change_id)
     return pc.invert(pc.fill_null(filled, False))

@@ -6,9 +6,9 @@ Spec: Change Metadata; Protocol Evolution; Row Tracking (enablement); In-Commit 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.clock import Clock
@@ -135,7 +135,7 @@ def _check_files_for_iceberg(snapshot: Snapshot, configuration: TableConfigurati
     _check_counted(files, snapshot, what)
 
 
-def _check_counted(files: Any, snapshot: Snapshot, what: str) -> None:
+def _check_counted(files: pa.Table, snapshot: Snapshot, what: str) -> None:
     counts = parse_statistics_json(files["stats"], ())["num_records"]
     if counts.null_count:
         path = files["path"].filter(pc.is_null(counts))[0].as_py()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines.engine import Engine
@@ -74,8 +75,8 @@ class RowValidation:
         snapshot: Snapshot,
         plan: SchemaChangePlan,
         check: Constraint,
-        files: Any,
-        is_new: Any,
+        files: pa.Table,
+        is_new: pa.ChunkedArray,
     ) -> None:
         from dagster_delta.sql.expressions import parse_expression
 
@@ -96,7 +97,7 @@ class RowValidation:
         snapshot: Snapshot,
         plan: SchemaChangePlan,
         check: Constraint,
-        files: Any,
+        files: pa.Table,
         broken: SqlExpression,
     ) -> None:
         read = ReadPlan(
@@ -138,7 +139,7 @@ class ExistingFiles:
     _moment_ms: int = field(default=0, init=False)
 
     def stage(
-        self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan, files: Any
+        self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan, files: pa.Table
     ) -> None:
         """Write what has not been written yet, and stage that the new files replace the old ones.
 
@@ -196,7 +197,7 @@ class ExistingFiles:
         """Forget entries from which another commit has removed a file."""
         self._done = [entry for entry in self._done if entry.sources <= live]
 
-    def _write_again(self, snapshot: Snapshot, plan: SchemaChangePlan, files: Any) -> None:
+    def _write_again(self, snapshot: Snapshot, plan: SchemaChangePlan, files: pa.Table) -> None:
         after = plan.after
         read = ReadPlan(
             store=snapshot.store,
@@ -243,7 +244,7 @@ class ExistingFiles:
         self._done = []
 
 
-def _in_batches(files: Any, max_bytes: int) -> Iterator[Any]:
+def _in_batches(files: pa.Table, max_bytes: int) -> Iterator[Any]:
     """The files in runs of up to `max_bytes`, or of one file."""
     start, total = 0, 0
     sizes: Sequence[int] = files["size_bytes"].to_pylist()

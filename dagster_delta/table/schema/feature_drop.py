@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.clock import Clock
@@ -111,7 +112,7 @@ def _prepare(
     return transaction.commit("DROP FEATURE", parameters=parameters).snapshot
 
 
-def _files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> Any:
+def _files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> pa.Table:
     files = snapshot.live_files()
     match drop.files:
         case "all":
@@ -126,7 +127,7 @@ def _files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> Any:
             return files.slice(0, 0)
 
 
-def _are_of_old_types(snapshot: Snapshot, files: Any) -> list[bool]:
+def _are_of_old_types(snapshot: Snapshot, files: pa.Table) -> list[bool]:
     """Whether each file has a column in a type from before a widening: footers are looked at."""
     configuration = snapshot.configuration
     widened = StructType(tuple(each for each in configuration.data_schema if _was_widened(each)))
@@ -153,7 +154,7 @@ def _was_widened(field: StructField) -> bool:
     return any(type_changes(each) for _, each in walk_fields(StructType((field,))))
 
 
-def _leaf_types(arrow_type: Any) -> Iterator[Any]:
+def _leaf_types(arrow_type: pa.DataType) -> Iterator[Any]:
     if arrow_type.num_fields:
         for index in range(arrow_type.num_fields):
             yield from _leaf_types(arrow_type.field(index).type)
@@ -161,7 +162,7 @@ def _leaf_types(arrow_type: Any) -> Iterator[Any]:
         yield arrow_type
 
 
-def _vector_files(files: Any, now_ms: int) -> Iterator[RemoveFile]:
+def _vector_files(files: pa.Table, now_ms: int) -> Iterator[RemoveFile]:
     """Tombstones of files with deletion vectors, as of data files.
 
     A client that does not know the feature would take them for rubbish when it vacuums the table,

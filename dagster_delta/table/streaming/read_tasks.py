@@ -64,7 +64,7 @@ def split_into_tasks(
     ]
 
 
-def _split(files: Any) -> Iterator[Any]:
+def _split(files: pa.Table) -> Iterator[Any]:
     sizes = pc.fill_null(files["size_bytes"], 0).to_numpy()
     ends = np.cumsum(sizes)
     target = min(max(int(ends[-1]) // _TASKS_WANTED, MIN_TASK_BYTES), MAX_TASK_BYTES)

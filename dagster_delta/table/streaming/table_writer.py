@@ -149,7 +149,7 @@ class TableWriter(DataSourceArrowWriter):
         if paths:
             delete_unreferenced(open_store(self._uri, self._storage_options), paths)
 
-    def _check_time_zone(self, schema: Any) -> None:
+    def _check_time_zone(self, schema: pa.Schema) -> None:
         """Constraints are evaluated here, with times as they are in UTC."""
         zones = {getattr(each.type, "tz", None) for each in schema} - _UTC
         if zones and any(not each.name.startswith("NOT NULL") for each in self._constraints):

@@ -27,7 +27,7 @@ REMOVED_COLUMNS = (
 """Columns of LIVE_FILE_SCHEMA that a tombstone is made of."""
 
 
-def tombstones(files: Any, now_ms: int, *, data_change: bool = True) -> tuple[RemoveFile, ...]:
+def tombstones(files: pa.Table, now_ms: int, *, data_change: bool = True) -> tuple[RemoveFile, ...]:
     """Removes of live files.
 
     Args:
@@ -52,7 +52,7 @@ def tombstones(files: Any, now_ms: int, *, data_change: bool = True) -> tuple[Re
     )
 
 
-def added_again(files: Any, *, data_change: bool = True) -> Iterator[AddFile]:
+def added_again(files: pa.Table, *, data_change: bool = True) -> Iterator[AddFile]:
     """Adds of files that were live before.
 
     Args:
@@ -75,7 +75,7 @@ def added_again(files: Any, *, data_change: bool = True) -> Iterator[AddFile]:
         )
 
 
-def file_table(files: Iterable[AddFile]) -> Any:
+def file_table(files: Iterable[AddFile]) -> pa.Table:
     """New files without deletion vectors, as a `pa.Table` of LIVE_FILE_SCHEMA."""
     rows = [
         {

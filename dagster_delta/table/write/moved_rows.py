@@ -5,9 +5,10 @@ Spec: Add File and Remove File (dataChange).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_delta.engines import embedded_engine
@@ -29,7 +30,7 @@ __all__ = ["check_no_row_lost", "stage_moved_rows"]
 
 
 def stage_moved_rows(
-    transaction: Transaction, files: Any, configuration: TableConfiguration
+    transaction: Transaction, files: pa.Table, configuration: TableConfiguration
 ) -> WriteResult:
     """Stage that the rows of some files are in new ones, as another configuration has them written.
 
@@ -61,7 +62,7 @@ def stage_moved_rows(
     return written
 
 
-def check_no_row_lost(snapshot: Snapshot, files: Any, written: WriteResult) -> None:
+def check_no_row_lost(snapshot: Snapshot, files: pa.Table, written: WriteResult) -> None:
     """Compare what was written with what the log says was there, before the old files leave.
 
     Args:
