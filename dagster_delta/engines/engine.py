@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow as pa
+
 from dagster_delta.engines.plans import (
     Backfilled,
     ChangeFileSet,
@@ -40,7 +42,7 @@ class LogPlanner(Protocol):
     def can_plan(self, logged: LoggedFiles) -> bool:
         """Whether it is able to read this log."""
 
-    def find_files(self, logged: LoggedFiles, predicate: Predicate) -> Any | None:
+    def find_files(self, logged: LoggedFiles, predicate: Predicate) -> pa.Table | None:
         """The live files that may hold a row which satisfies a predicate, and maybe some more.
 
         Returns:
@@ -105,7 +107,7 @@ class Engine(Protocol):
             StorageFailure, InvalidArgument.
         """
 
-    def rows_of(self, data: Any) -> Any:
+    def rows_of(self, data: object) -> Any:
         """The rows of a caller's value in the form that this engine reads: a
         `pyarrow.RecordBatchReader` or a Spark DataFrame.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -112,8 +112,8 @@ class LoggedFiles:
     """Parquet files of the checkpoint, sidecars included; their adds are live but for `hidden`."""
     hidden: tuple[str, ...]
     """Keys of what later commits removed or added again, see `file_key`."""
-    added: Any
-    """pyarrow.Table of LIVE_FILE_SCHEMA: the files that later commits added."""
+    added: pa.Table
+    """The files that later commits added, of LIVE_FILE_SCHEMA."""
 
     @property
     def num_files(self) -> int:
