@@ -49,7 +49,7 @@ def test_a_stream_lands_once_in_its_sink(tmp_path: Path, connect_session: SparkS
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(45)
+        assert query.awaitTermination(600)
 
     run("first")
     written = DeltaTable(target)

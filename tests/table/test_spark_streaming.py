@@ -218,7 +218,7 @@ def test_a_new_column_stops_the_query_and_a_restart_brings_it(
         .start()
     )
     with pytest.raises(Exception, match="schema of the table changed at version 1: start"):
-        query.awaitTermination(60)
+        query.awaitTermination(600)
     run(registered, source, tmp_path / "c", sink)
     rows = DeltaTable(target).snapshot().scan(["id", "new"]).to_arrow().to_pylist()
     assert sorted((row["id"], row["new"]) for row in rows) == [(1, None), (2, 0.5)]
