@@ -445,6 +445,19 @@ OPERATIONS: tuple[Operation, ...] = (
         "test_a_spark_frame_is_merged_into_partitions_of_a_run",
     ),
     Operation(
+        "Concurrent statements: planned again after a conflict",
+        "tests/table/test_row_conflicts.py::"
+        "test_statements_of_two_writers_both_succeed_in_the_order_of_their_versions",
+        None,
+    ),
+    Operation(
+        "Concurrent changes of different rows of one file: both committed (deletion vectors)",
+        "tests/table/test_row_conflicts.py::"
+        "test_changes_of_different_rows_of_one_file_need_no_second_attempt",
+        "tests/table/test_spark_changes.py::"
+        "test_changes_of_different_rows_of_one_file_are_both_committed",
+    ),
+    Operation(
         "Dagster IO manager: refuse the table of another asset",
         "tests/orchestration/test_table_owners.py::test_a_table_of_another_asset_is_not_written",
         None,

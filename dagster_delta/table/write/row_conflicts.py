@@ -1,9 +1,8 @@
-"""Two changes of different rows of one file: both are committed, by uniting their deletion vectors.
+"""Commits two concurrent changes of different rows of one file, by uniting their deletion vectors.
 
-A change that hides rows by deletion vectors and writes their new values to other files says nothing
-of the rows that it leaves alone. If the winner of a race hid other rows of the same files, and
-added none that this change would have selected, then this change on top of the winner selects the
-same rows, and only the vectors have to be united.
+A change with deletion vectors hides the selected rows and writes their new values to other files.
+If the commit that won hid other rows of the same files, and added no row that this change would
+have selected, then this change selects the same rows on the new version. Only the vectors differ.
 
 Spec: Deletion Vectors; Add File and Remove File (a file is replaced by itself with another vector).
 """
@@ -52,7 +51,7 @@ SelectsRows = Callable[[Sequence[AddFile]], bool]
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """The actions of a change that hides rows, and what it depends on."""
+    """The actions of a change with deletion vectors, and what it depends on."""
 
     adds: Sequence[AddFile]
     removes: Sequence[RemoveFile]
@@ -77,12 +76,12 @@ def unite_row_changes(
     change: RowChange,
     winners: Iterable[CommitActions],
 ) -> UnitedChange | None:
-    """The change on top of the winners, or None if they are about the same rows or whole files.
+    """The change on top of the commits that won, or None if one of them changed the same rows.
 
     Args:
         store: store of the table.
         configuration: of the table, which no winner has changed.
-        change: what lost the race.
+        change: what was to be committed.
         winners: the commits since the version it was planned on, in order.
 
     Raises:
@@ -112,10 +111,10 @@ def unite_row_changes(
 def winners_of_rows(
     conflict: Conflict, commits: Sequence[tuple[int, bytes]], facts: TransactionFacts
 ) -> list[CommitActions] | None:
-    """The commits that won, oldest first; None if more than rows is between them and the change.
+    """The commits that won, oldest first; None if the change conflicts with them beyond rows.
 
     Args:
-        conflict: with one of them.
+        conflict: the one that was found.
         commits: all of them: version and contents of the commit file.
         facts: of the change.
 
