@@ -30,11 +30,11 @@ from dagster_delta.table.read.row_selection import SelectedRows, read_plan
 from dagster_delta.table.write.deletion_vector_files import store_deletion_vectors
 from dagster_delta.table.write.file_actions import file_table
 from dagster_delta.table.write.planning import write_spec
-from dagster_delta.table.write.row_conflicts import SelectsRows
 from dagster_delta.table.write.transaction import Transaction
 
 if TYPE_CHECKING:
     from dagster_delta.sql.expressions import SqlExpression
+    from dagster_delta.table.write.row_conflicts import SelectsRows
 
 __all__ = ["RowChangeCounts", "change_rows", "refuse_append_only", "selection"]
 

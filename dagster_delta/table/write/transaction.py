@@ -55,16 +55,10 @@ from dagster_delta.table.write.committer import (
     Conflicted,
     commit_with_retry,
 )
-from dagster_delta.table.write.row_conflicts import (
-    RowChange,
-    SelectsRows,
-    superseded_vectors,
-    unite_row_changes,
-    winners_of_rows,
-)
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.snapshot import Snapshot
+    from dagster_delta.table.write.row_conflicts import SelectsRows
 
 __all__ = ["AppTransaction", "CommitResult", "Transaction"]
 
@@ -200,9 +194,7 @@ class Transaction:
 
     def declare_row_ids_kept(self) -> None:
         """Declare that every row moved to another file keeps its row id, and its row commit version
-        unless it changes.
-
-        Without it a commit that both writes and removes files says that ids were lost.
+        unless it changes. Otherwise a commit that writes and removes files says that ids were lost.
         """
         self._keeps_row_ids = True
 
@@ -355,6 +347,13 @@ class Transaction:
         """Whether a change of single rows was moved on top of commits about other rows."""
         if self.snapshot is None or self._selects is None or self._staged is not None:
             return False
+        from dagster_delta.table.write.row_conflicts import (
+            RowChange,
+            superseded_vectors,
+            unite_row_changes,
+            winners_of_rows,
+        )
+
         # Each of the commits that have followed by now would be another conflict.
         newer = read_commits_after(self.store, lost.winner.version, at_most=MAX_ATTEMPTS)
         commits = [*lost.commits, *newer]
