@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spar
 from dagster_delta import (
     DeltaIOManager,
     SparkSessionResource,
+    check_definitions,
     delta_asset_checks,
     delta_change_feed_asset,
     delta_clone_job,
@@ -254,21 +255,23 @@ FLIGHTS_CHANGED = delta_table_sensor(
     partition_keys=lambda values: [f"2013-{values['month'] or '':0>2}-01"],
 )
 
-defs = dg.Definitions(
-    assets=ASSETS,
-    asset_checks=CHECKS,
-    jobs=[
-        dg.define_asset_job("flights_job", selection=dg.AssetSelection.assets(*ASSETS)),
-        delta_schema_change_job(assets=ASSETS),
-        delta_restore_job(assets=ASSETS),
-        delta_clone_job(assets=ASSETS),
-    ],
-    schedules=[NIGHTLY],
-    sensors=[FLIGHTS_CHANGED],
-    resources={
-        "io_manager": DeltaIOManager(root_uri=LAKE),
-        "spark": SPARK,
-    },
-    # One process, so that all steps of a run share one Spark session.
-    executor=dg.in_process_executor,
+defs = check_definitions(
+    dg.Definitions(
+        assets=ASSETS,
+        asset_checks=CHECKS,
+        jobs=[
+            dg.define_asset_job("flights_job", selection=dg.AssetSelection.assets(*ASSETS)),
+            delta_schema_change_job(assets=ASSETS),
+            delta_restore_job(assets=ASSETS),
+            delta_clone_job(assets=ASSETS),
+        ],
+        schedules=[NIGHTLY],
+        sensors=[FLIGHTS_CHANGED],
+        resources={
+            "io_manager": DeltaIOManager(root_uri=LAKE),
+            "spark": SPARK,
+        },
+        # One process, so that all steps of a run share one Spark session.
+        executor=dg.in_process_executor,
+    )
 )
