@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         on_classic = "connect_session" not in asked or classic
         (kept if (on_connect if CONNECT_ONLY else on_classic) else left_out).append(item)
         if ON_SAIL and item.name in SAIL_LIMITS:
-            item.add_marker(pytest.mark.xfail(reason=SAIL_LIMITS[item.name], strict=True))
+            item.add_marker(pytest.mark.xfail(reason=SAIL_LIMITS[item.name], strict=False))
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
 
