@@ -208,6 +208,21 @@ def test_a_merge_that_inserts_by_an_unchanged_match_is_planned_again() -> None:
     assert (values(store)[4], values(store)[5]) == ("m", "m")
 
 
+def test_a_merge_that_inserts_where_nothing_matches_is_planned_again() -> None:
+    """The winner deletes a matched row, which no clause of this merge changes."""
+    store = make(VECTORS)
+    table = interrupted(store, lambda other: delete(other, 4))
+    result = (
+        table.merge(rows(4, value="m"), "t.id = s.id")
+        .when_not_matched_insert_all()
+        .when_not_matched_by_source_delete("t.id = 6")
+        .execute()
+    )
+    assert result.attempts == 2
+    assert values(store)[4] == "m"
+    assert 6 not in values(store)
+
+
 def test_a_serializable_table_conflicts_by_files() -> None:
     store = make({**VECTORS, "delta.isolationLevel": "Serializable"})
     table = interrupted(store, lambda other: delete(other, 6))

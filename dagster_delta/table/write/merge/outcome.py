@@ -106,8 +106,7 @@ def _changes_all_matches(clauses: Sequence[MergeClause]) -> bool:
     """
     if not any(clause.text.kind == "not_matched" for clause in clauses):
         return True
-    matched = [clause for clause in clauses if clause.text.kind == "matched"]
-    return not matched or any(clause.condition is None for clause in matched)
+    return any(clause.text.kind == "matched" and clause.condition is None for clause in clauses)
 
 
 def commit_merge(
