@@ -28,7 +28,7 @@ from dagster_delta.protocol.log.conflict_checker import (
     check_conflicts,
     is_blind_append,
 )
-from dagster_delta.protocol.statistics.statistics import parse_statistics_json
+from dagster_delta.protocol.statistics.statistics import parse_statistics_json, with_record_count
 from dagster_delta.protocol.values.arrow_columns import string_column
 from dagster_delta.protocol.values.partition_values import decode_path
 from dagster_delta.storage.object_store import ObjectStore
@@ -172,12 +172,15 @@ def _united(
         if selected & taken:
             return None
         vectors[path] = taken | selected
-    emptied = {path for path, rows in vectors.items() if len(rows) == _num_rows(latest[path])}
+    counts = {path: _num_rows(mine[path]) for path in vectors}
+    emptied = {path for path, rows in vectors.items() if len(rows) == counts[path]}
     kept = [path for path in vectors if path not in emptied]
     stored = store_deletion_vectors(store, configuration, [vectors[path] for path in kept])
     descriptors = dict(zip(kept, stored.descriptors, strict=True))
     adds = tuple(
-        _hiding(latest[add.path], descriptors[add.path]) if add.path in descriptors else add
+        _hiding(latest[add.path], descriptors[add.path], counts[add.path])
+        if add.path in descriptors
+        else add
         for add in change.adds
         if add.path not in emptied
     )
@@ -185,8 +188,11 @@ def _united(
     return UnitedChange(adds, removes, stored.paths)
 
 
-def _hiding(add: AddFile, descriptor: DeletionVectorDescriptor) -> AddFile:
-    return msgspec.structs.replace(add, deletion_vector=descriptor, data_change=True)
+def _hiding(add: AddFile, descriptor: DeletionVectorDescriptor, num_rows: int) -> AddFile:
+    # Spec: numRecords MUST be there and counts the deleted rows; bounds are not tight. A winner
+    # that gave the file no vector may have left it with other statistics.
+    stats = with_record_count(add.stats, num_rows, tight_bounds=False)
+    return msgspec.structs.replace(add, deletion_vector=descriptor, stats=stats, data_change=True)
 
 
 def _removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:
@@ -196,9 +202,10 @@ def _removal(remove: RemoveFile, theirs: AddFile | None) -> RemoveFile:
     return msgspec.structs.replace(remove, deletion_vector=theirs.deletion_vector)
 
 
-def _num_rows(add: AddFile) -> int | None:
+def _num_rows(add: AddFile) -> int:
+    """Rows of a file that has a deletion vector, and so says how many."""
     counts = parse_statistics_json(string_column([add.stats]), ())["num_records"]
-    count: int | None = counts[0].as_py()
+    count: int = counts[0].as_py()
     return count
 
 
