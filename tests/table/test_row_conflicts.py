@@ -18,6 +18,7 @@ from dagster_delta.errors import (
     ConcurrentDeleteRead,
     ConcurrentTransaction,
     InvalidArgument,
+    StorageFailure,
 )
 from dagster_delta.protocol.actions import AddFile, RemoveFile
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
@@ -329,6 +330,27 @@ def test_an_unknown_outcome_is_never_tried_again() -> None:
     with pytest.raises(CommitStateUnknown):
         update(table, 4)
     assert values(store)[4] == "v4+"
+
+
+def test_nothing_is_left_of_a_change_that_could_not_read_where_the_winners_stand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deletion_vector_files, "INLINE_BYTES", 0)
+    store = make(VECTORS, num_files=1)
+    # Without a checksum of its own, the change reads the one of the winner.
+    store.delete(each.path for each in store.list_from("_delta_log") if ".crc" in each.path)
+    waiting = [6]
+
+    def rival(operation: str, path: str) -> None:
+        if operation == "put_if_absent" and path.endswith(".json") and waiting:
+            delete(DeltaTable("", store=store), waiting.pop())
+
+    refused = Fault("refuse", "read", path_contains="1.crc")
+    table = DeltaTable("", store=FaultyStore(store, [refused], before_call=rival))
+    with pytest.raises(StorageFailure):
+        delete(table, 4)
+    assert 4 in values(store)
+    assert files(store) == referenced(store)
 
 
 def test_anything_else_is_refused_as_a_reaction_to_conflicts() -> None:

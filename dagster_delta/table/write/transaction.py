@@ -364,12 +364,12 @@ class Transaction:
         united = unite_row_changes(self.store, self.configuration, change, winners)
         if united is None:
             return False
+        self.created_files.add(united.new_files)
         checksum = read_checksum_after(self.store, self.snapshot.checksum, commits)
         self.snapshot = self.snapshot.advance(commits, checksum=checksum)
         self.created_files.delete(
             keep=set(self.created_files.paths) - superseded_vectors(self._adds, united.adds)
         )
-        self.created_files.add(united.new_files)
         self._adds, self._removes = list(united.adds), list(united.removes)
         return True
 
