@@ -85,6 +85,50 @@ def test_a_table_may_be_called_like_a_keyword_of_duckdb(lake: Lake, flights) -> 
     assert lake.column("order", "late") == [1, 2]
 
 
+@pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_cte_with_the_name_of_a_table_does_not_replace_the_table(
+    lake: Lake, flights, engine, request
+) -> None:
+    if engine == "spark":
+        request.getfixturevalue("spark")
+    sql = (
+        "WITH flights AS (SELECT carrier, arr_delay + 1 AS late FROM {flights} WHERE carrier = 'AA'"
+        "), delays AS (SELECT sum(arr_delay) AS delay FROM {flights}) "
+        "SELECT flights.late, delays.delay FROM flights, delays"
+    )
+    shown = lake.metadata(
+        lake.materialize(
+            delta_sql_asset("late", sql, {"flights": flights}, engine=engine), flights
+        ),
+        "late",
+    )
+    assert lake.rows("late") == [{"late": 4, "delay": 33}]
+    assert told(shown["dagster/column_lineage"]) == {
+        "late": ["flights.arr_delay"],
+        "delay": ["flights.arr_delay"],
+    }
+
+
+def test_a_query_may_name_its_tables_in_every_place_of_sql(lake: Lake, flights) -> None:
+    sql = (
+        "SELECT {flights}.*, flights.carrier AS a, f.carrier AS b FROM {flights} "
+        'JOIN {flights} AS f ON {flights}."order" = f."order" '
+        "WHERE EXISTS (SELECT 1 FROM flights AS g WHERE g.carrier = {flights}.carrier)"
+    )
+    shown = lake.metadata(
+        lake.materialize(delta_sql_asset("late", sql, {"flights": flights}), flights), "late"
+    )
+    assert sorted(lake.column("order", "late")) == [1, 2, 3]
+    lineage = told(shown["dagster/column_lineage"])
+    assert lineage["arr_delay"] == ["flights.arr_delay"]
+    assert lineage["a"] == lineage["b"] == ["flights.carrier"]
+
+
+def test_upstream_without_names_is_refused_with_an_example(flights) -> None:
+    with pytest.raises(InvalidArgument, match=r'"flights": flights'):
+        delta_sql_asset("late", "SELECT * FROM {flights}", [flights])  # type: ignore[arg-type]
+
+
 def test_a_query_reads_and_writes_the_partitions_of_the_run(lake: Lake, events) -> None:
     options: dict[str, Any] = {
         "partitions_def": dg.StaticPartitionsDefinition(["AA", "UA"]),

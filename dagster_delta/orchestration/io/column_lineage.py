@@ -18,7 +18,11 @@ from dagster_delta.errors import UnsupportedExpression
 if TYPE_CHECKING:
     from sqlglot.lineage import Node
 
-__all__ = ["UpstreamColumns", "column_lineage_by_name", "sql_column_lineage"]
+__all__ = ["REGISTERED", "UpstreamColumns", "column_lineage_by_name", "sql_column_lineage"]
+
+REGISTERED = "temp.main"
+"""The schema that DuckDB registers the upstream tables of a query in: a name with it never means a
+CTE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +96,23 @@ def _lineage(
     from sqlglot.optimizer.qualify import qualify
     from sqlglot.optimizer.scope import build_scope
 
+    catalog, database = REGISTERED.split(".")
     upstream = {name.lower(): each for name, each in tables.items()}
     # Types play no part in where a column comes from.
     schema: dict[str, object] = {
-        name: dict.fromkeys(each.columns, "string") for name, each in upstream.items()
+        catalog: {
+            database: {
+                name: dict.fromkeys(each.columns, "string") for name, each in upstream.items()
+            }
+        }
     }
     query = parse_one(sql, dialect=dialect)
     if not isinstance(query, exp.Query):
         raise UnsupportedExpression("column lineage is derived from a query: SELECT …")
     written = query.named_selects
-    qualified: Any = qualify(query.copy(), schema=schema, dialect=dialect)
+    qualified: Any = qualify(
+        query.copy(), schema=schema, dialect=dialect, catalog=catalog, db=database
+    )
     names = qualified.named_selects
     if columns is None:
         # Qualified names have lost their case; with a star there are no others.

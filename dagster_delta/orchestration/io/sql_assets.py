@@ -3,7 +3,7 @@
 # No `from __future__ import annotations`: Dagster reads the annotations of assets itself.
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import dagster as dg
@@ -11,7 +11,11 @@ import dagster as dg
 from dagster_delta.errors import InvalidArgument, UnsupportedExpression
 from dagster_delta.orchestration.asset_keys import asset_key_of
 from dagster_delta.orchestration.io.asset_options import AssetOptions, read_asset_options
-from dagster_delta.orchestration.io.column_lineage import UpstreamColumns, sql_column_lineage
+from dagster_delta.orchestration.io.column_lineage import (
+    REGISTERED,
+    UpstreamColumns,
+    sql_column_lineage,
+)
 
 if TYPE_CHECKING:
     from dagster_delta.table.read.scan import Scan
@@ -34,9 +38,10 @@ def delta_sql_asset(
     The embedded engine runs the query with DuckDB, in DuckDB's SQL, and streams the result into the
     table; the query reads its upstream tables and nothing else. Spark runs it in Spark SQL.
 
-    The query names its tables in braces; a brace of its own is doubled. Every materialisation shows
-    the query, and from which upstream columns the values of each column come. Where that cannot be
-    derived, the log of the run says why.
+    The query names its tables in braces, also where a CTE has the same name; `{{` and `}}` are
+    braces of the query itself. Every materialisation shows the query, and from which upstream
+    columns the values of each column come. Where that cannot be derived, the log of the run says
+    why.
 
     Args:
         name: of the asset.
@@ -59,6 +64,11 @@ def delta_sql_asset(
     """
     if engine not in ("arrow", "spark"):
         raise InvalidArgument(f"engine is 'arrow' or 'spark', not {engine!r}")
+    if not isinstance(upstream, Mapping):
+        raise InvalidArgument(
+            f"upstream of {name} is a mapping from the names in the query to assets, such as "
+            f'{{"flights": flights}}, and not {upstream!r}'
+        )
     keys = {table: asset_key_of(asset) for table, asset in upstream.items()}
     query = _query(name, sql, {table: table for table in keys})
     options = {
@@ -72,16 +82,17 @@ def delta_sql_asset(
     def compute_embedded(context: dg.AssetExecutionContext, **scans: "Scan") -> Any:
         from dagster_delta.orchestration.io.embedded_query import run_query
 
-        quoted = _query(name, sql, {table: f'"{table}"' for table in keys})
-        rows = run_query(quoted, scans, name=name, memory_limit=memory_limit)
+        qualified = _qualified_query(name, sql, keys, '"')
+        rows = run_query(qualified, scans, name=name, memory_limit=memory_limit)
         columns = {table: scan.columns for table, scan in scans.items()}
-        lineage = _lineage(context, query, keys, columns, rows.schema.names, "duckdb")
+        lineage = _lineage(context, qualified, keys, columns, rows.schema.names, "duckdb")
         return dg.Output(rows, metadata=_shown(query) | lineage)
 
     def compute_on_spark(context: dg.AssetExecutionContext, **frames: Any) -> Any:
         result = next(iter(frames.values())).sparkSession.sql(sql, **frames)
         columns = {table: frame.columns for table, frame in frames.items()}
-        lineage = _lineage(context, query, keys, columns, result.columns, "spark")
+        qualified = _qualified_query(name, sql, keys, "`")
+        lineage = _lineage(context, qualified, keys, columns, result.columns, "spark")
         return dg.Output(result, metadata=_shown(query) | lineage)
 
     compute = compute_embedded if engine == "arrow" else compute_on_spark
@@ -126,8 +137,19 @@ def _query(name: str, sql: str, names: Mapping[str, str]) -> str:
     except (KeyError, ValueError, IndexError) as error:
         raise InvalidArgument(
             f"the query of {name} has braces around {error}, which is none of its tables "
-            f"{', '.join(names)}; a brace of its own is doubled"
+            f"{', '.join(names)}; write {{{{ and }}}} for braces that belong to the query"
         ) from error
+
+
+def _qualified_query(name: str, sql: str, tables: Iterable[str], quote: str) -> str:
+    """The query with its tables in the schema of registered ones, where no CTE hides them."""
+    quoted = {table: f"{quote}{table}{quote}" for table in tables}
+    names = {table: f"{REGISTERED}.{identifier}" for table, identifier in quoted.items()}
+    query = _query(name, sql, names)
+    for identifier in quoted.values():
+        # `{flights}.carrier` and `{flights}.*`: DuckDB refuses a star after a qualified name.
+        query = query.replace(f"{REGISTERED}.{identifier}.", f"{identifier}.")
+    return query
 
 
 def _lineage(
