@@ -20,19 +20,20 @@ def open_store(
 
     Args:
         uri: a local path, or a URI: `file:`, `memory:`, `s3:`, `s3a:`, or any protocol of fsspec.
-        storage_options: credentials and settings; each store's module says which it knows.
+        storage_options: credentials and settings; the module of each store lists those it supports.
 
     Raises:
-        InvalidArgument: the URI or an option makes no sense for its kind of storage, or the URI
-            holds a password or a signature.
+        InvalidArgument: the URI or an option is invalid for its kind of storage, or the URI holds a
+            password or a signature.
         StorageFailure: the package that serves this kind of storage is not installed.
     """
-    # A store is imported when it is first opened: the cloud ones cost more than all the rest.
+    # A store is imported when it is first opened: importing the cloud stores takes longer than
+    # everything else.
     location = os.fspath(uri)
     if not location.strip():
         raise InvalidArgument("the location of a table is empty: give a path or a URI")
     if holds_password(location):
-        # Locations are shown: in messages, in logs and in the metadata of runs.
+        # Locations appear in messages, in logs and in the metadata of runs.
         raise InvalidArgument(
             f"the {scheme_of(location)}: URI of a table holds a password or a signature, and would "
             "show it: take it out, and pass it among the storage options"

@@ -1,7 +1,7 @@
-"""How a file on disk gets its name: whole, in one step, and where asked only if the name is free.
+"""How a file on disk gets its name: whole, in one step, and if asked only if the name is free.
 
-A file is written as `.<token>.tmp` in the directory where it is to be. Every Delta reader ignores
-such a name, and VACUUM removes what a crash left of them.
+A file is first written as `.<token>.tmp` in its final directory. Every Delta reader ignores such
+names, and VACUUM removes those that a crash left behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dagster_delta.errors import StorageFailure
 
 __all__ = ["FileInProgress", "NoExclusiveMove", "TargetExists", "move_if_absent", "publish_file"]
 
-# What file systems without hard links answer to link(): FAT, some FUSE and network mounts.
+# Errors of link() on file systems without hard links: FAT, some FUSE and network mounts.
 _NO_HARD_LINKS = frozenset(
     {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV}
 )
@@ -39,7 +39,7 @@ class TargetExists(Exception):
 
 
 class NoExclusiveMove(Exception):
-    """The file system knows neither hard links nor an exclusive rename."""
+    """The file system supports neither hard links nor an exclusive rename."""
 
 
 def publish_file(
@@ -47,8 +47,8 @@ def publish_file(
 ) -> None:
     """Write `data` to a temporary file and let `move` give it its name.
 
-    Parent directories are created. Whatever is raised, the target is as it was, unless waiting for
-    the disk failed at the very end.
+    Parent directories are created. If an error is raised, the target is unchanged, unless the last
+    wait for the disk failed.
 
     Args:
         target: absolute path.
@@ -73,10 +73,10 @@ def publish_file(
 
 
 def move_if_absent(source: str, target: str) -> None:
-    """Give the file at `source` the name `target`, unless that is taken.
+    """Rename the file at `source` to `target`, unless a file with that name exists.
 
     Raises:
-        TargetExists: it is taken; `source` is still there.
+        TargetExists: the name is taken; `source` still exists.
         NoExclusiveMove: the file system cannot do this.
         OSError: the file system refused or failed.
     """
@@ -93,7 +93,7 @@ def move_if_absent(source: str, target: str) -> None:
 
 
 class FileInProgress(pa.OSFile):  # type: ignore[misc]
-    """A `pyarrow.NativeFile` to write, whose file appears when it is closed."""
+    """A `pyarrow.NativeFile` to write. The file appears when it is closed."""
 
     _target: str | None = None
     _temporary: str
@@ -104,12 +104,12 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
     def begin(
         cls, target: str, *, fsync: bool, failure: Callable[[OSError], StorageFailure]
     ) -> Any:
-        """A stream into a temporary file beside `target`. Parent directories are created.
+        """Open a stream into a temporary file beside `target`. Parent directories are created.
 
         Args:
             target: absolute path that the file gets when it is closed.
-            fsync: wait for the disk before and after that.
-            failure: what `write` and `close` raise for an error of the system.
+            fsync: wait for the disk before and after the file gets its name.
+            failure: makes the error that `write` and `close` raise for an error of the system.
 
         Raises:
             OSError: the file system refused or failed.
@@ -133,7 +133,7 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
             raise self._failure(error) from error
 
     def close(self) -> None:
-        """Finish the file and let it appear; closing again does nothing.
+        """Finish the file and make it appear; closing again does nothing.
 
         Raises:
             StorageFailure: the file system refused or failed; no file appeared.
@@ -153,33 +153,33 @@ class FileInProgress(pa.OSFile):  # type: ignore[misc]
             raise self._failure(error) from error
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Close, or after an error throw away what was written: nobody asked for a part."""
+        """Close; after an error discard what was written, because a partial file is of no use."""
         if kind is None or self._target is None:
             self.close()
             return
         self._target = None
-        # The error that is on its way matters more.
+        # The error that is being raised matters more.
         with suppress(StorageFailure):
             self.close()
         _unlink_quietly(self._temporary)
 
 
 def _in_directory(path: str, create: Callable[[], _Created], *, fsync: bool) -> _Created:
-    """What `create` makes at a path, in a directory that is made where it is not there."""
+    """Call `create` on the path; if its directory is missing, create the directory first."""
     for _ in range(_DIRECTORY_ATTEMPTS):
         try:
             return create()
         except FileNotFoundError:
-            # VACUUM removes directories that are empty, a new one too, between this and the next.
+            # VACUUM removes empty directories, so it may remove a new one before the next call.
             with suppress(FileNotFoundError):
                 _make_directory(os.path.dirname(path), fsync=fsync)
     return create()
 
 
 def _make_directory(path: str, *, fsync: bool) -> None:
-    """Make a directory and those above it, and where asked wait until their names are on the disk.
+    """Create a directory and its parents; with `fsync`, wait until their names are on the disk.
 
-    A file is no safer than the name of the directory that it is in.
+    A file survives a power failure only if the names of its directories do.
     """
     missing = [path]
     while fsync and not os.path.isdir(above := os.path.dirname(missing[-1])):
@@ -210,7 +210,7 @@ def _unlink_quietly(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:
-        # The object is where it belongs, or an error is on its way already; VACUUM finds the rest.
+        # The object is in its place, or an error is already being raised; VACUUM removes the rest.
         return
 
 
@@ -223,7 +223,7 @@ def _sync(path: str) -> None:
 
 
 def _sync_directory(target: str) -> None:
-    if sys.platform != "win32":  # directories cannot be opened there
+    if sys.platform != "win32":  # directories cannot be opened on Windows
         _sync(os.path.dirname(target))
 
 
@@ -246,14 +246,14 @@ def _rename_exclusively(source: str, target: str) -> None:
 
 def _rename_on_windows(source: str, target: str) -> None:
     try:
-        os.rename(source, target)  # exclusive there
+        os.rename(source, target)  # exclusive on Windows
     except FileExistsError:
         raise TargetExists from None
 
 
 @functools.cache
 def _exclusive_rename() -> Callable[[bytes, bytes], int] | None:
-    """`rename` that fails where the target exists, or None where the platform has none."""
+    """`rename` that fails if the target exists, or None if the platform has none."""
     libc = ctypes.CDLL(None, use_errno=True)
     working_directory, linux_noreplace, darwin_excl = -100, 1, 4
     if hasattr(libc, "renameat2"):

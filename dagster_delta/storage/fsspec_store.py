@@ -1,8 +1,8 @@
-"""Tables on any other storage that fsspec opens, to read.
+"""Tables on any other storage that fsspec opens, read-only.
 
-Writing is refused. A commit must never overwrite another, and fsspec has no operation that promises
-it: where a file system offers one (`if_generation_match` on Google Cloud, `If-None-Match` on
-Azure), it will be used once it was proved against the real service.
+Writing is refused. A commit must never overwrite another, and fsspec has no operation that
+guarantees this. Some file systems have one (`if_generation_match` on Google Cloud, `If-None-Match`
+on Azure); it will be used once it is tested against the real service.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
 
 __all__ = ["FsspecStore"]
 
-# Where each file system keeps the time of the last modification.
+# The keys under which file systems report the time of the last modification.
 _TIMES = ("mtime", "modified", "LastModified", "last_modified", "updated", "created")
 
-# Scheme to the extra of the distribution that brings its package.
+# Scheme → the extra of the distribution that installs its package.
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 
 
@@ -38,8 +38,8 @@ class FsspecStore:
     """A read-only `ObjectStore` over a file system of fsspec.
 
     Args:
-        location: a URI of any protocol that fsspec knows, as it is spelt there.
-        options: passed to the file system as they are.
+        location: a URI of any protocol that fsspec knows, as fsspec spells it.
+        options: passed unchanged to the file system.
 
     Raises:
         InvalidArgument: fsspec knows no such protocol, or the file system refuses the options.
@@ -79,7 +79,7 @@ class FsspecStore:
             )
 
     def head(self, path: str) -> ObjectMeta | None:
-        """Size and time of the object, or None where it is absent."""
+        """Size and time of the object, or None if it is absent."""
         try:
             with self._requests(path):
                 found = self._file_system.info(self._find(path))
@@ -90,7 +90,7 @@ class FsspecStore:
     def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
         """The objects directly in `directory` named `>= start`, in name order.
 
-        The whole directory is listed: fsspec cannot begin in the middle.
+        The whole directory is listed: fsspec cannot start in the middle.
         """
         try:
             with self._requests(directory):
@@ -129,7 +129,7 @@ class FsspecStore:
         """The object as a random-access `pyarrow.NativeFile`. Raises as `read` does."""
         with self._requests(path):
             found = self._find(path)
-            # Opening alone is no request in every file system.
+            # In some file systems, opening sends no request.
             if self._file_system.info(found)["type"] == "directory":
                 raise IsADirectoryError
             opened = self._file_system.open(found, "rb")
@@ -140,10 +140,10 @@ class FsspecStore:
         self._refuse(path)
 
     def local_path(self, path: str) -> None:
-        """None: nothing is on a file system of this machine."""
+        """None: the objects are not on a local file system."""
 
     def resolve_uri(self, path: str) -> str:
-        """The URI in the scheme of the root; an absolute URI as it is."""
+        """The URI in the scheme of the root; an absolute URI is returned unchanged."""
         if scheme_of(path) is not None:
             return path
         return f"{self._root}/{check_relative_path(path)}".rstrip("/")
@@ -170,8 +170,8 @@ class FsspecStore:
         except (StorageFailure, InvalidArgument):
             raise
         except Exception as error:  # noqa: BLE001
-            # Each file system raises kinds of its own. Only the name of the kind is told: the
-            # text may hold a signed URL or a connection string.
+            # Each file system raises its own error classes. Only the name of the class is reported:
+            # the text may hold a signed URL or a connection string.
             raise StorageFailure(
                 f"The storage failed or refused: {type(error).__name__}; check the location and "
                 "the credentials",
@@ -190,9 +190,9 @@ class FsspecStore:
 
 
 class _OpenedObject:
-    """A file of fsspec as a file object for `pyarrow.PythonFile`, whose failures name the object.
+    """A file of fsspec as a file object for `pyarrow.PythonFile`, whose errors name the object.
 
-    What it raises comes out of Arrow's decoder as it is.
+    Arrow's decoder passes its errors on unchanged.
     """
 
     def __init__(self, file: Any, requests: Callable[[], AbstractContextManager[None]]) -> None:
@@ -223,12 +223,12 @@ def _open_file_system(scheme: str, location: str, options: Mapping[str, Any]) ->
     import fsspec
 
     try:
-        # A listing that was kept would hide the commits of other writers.
+        # A cached listing would hide the commits of other writers.
         return fsspec.filesystem(scheme, use_listings_cache=False, **options)
     except ImportError as error:
         raise _missing_package(scheme, str(error), location) from error
     except (ValueError, TypeError) as error:
-        # fsspec learns of some schemes from the package that serves them.
+        # Some schemes are registered by the package that serves them.
         if scheme in _EXTRAS and scheme not in fsspec.available_protocols():
             raise _missing_package(scheme, str(error), location) from error
         raise InvalidArgument(
@@ -237,8 +237,8 @@ def _open_file_system(scheme: str, location: str, options: Mapping[str, Any]) ->
             table=location,
         ) from None
     except Exception as error:  # noqa: BLE001
-        # Some ask for credentials at once, and each raises kinds of its own. Only the name of the
-        # kind is told: the text may hold a key.
+        # Some ask for credentials at once, and each raises its own error classes. Only the name of
+        # the class is reported: the text may hold a key.
         raise StorageFailure(
             f"The storage cannot be reached: {type(error).__name__}; check the credentials and the "
             "storage options",
@@ -260,7 +260,7 @@ def _object_meta(path: str, info: Mapping[str, Any]) -> ObjectMeta:
 
 
 def _milliseconds(moment: object) -> int:
-    """Milliseconds since the epoch; 0 where the storage does not tell."""
+    """Milliseconds since the epoch; 0 if the storage reports no time."""
     if isinstance(moment, str):
         moment = datetime.fromisoformat(moment)
     if isinstance(moment, datetime):

@@ -1,16 +1,16 @@
 """Tables on a local (or locally mounted) file system.
 
-What a crash may leave behind. Every object is written under a temporary name in its own directory
-and only then given its real one, so a process that dies at any point leaves no part of an object
-in sight: at worst a hidden `.<token>.tmp`, which no Delta reader looks at and VACUUM removes.
+What a crash may leave behind: every object is written under a temporary name in its own directory
+and then renamed, so a process that dies at any point leaves no visible partial object. At worst it
+leaves a hidden `.<token>.tmp`, which Delta readers ignore and VACUUM removes.
 
-When the *machine* dies, the order in which the file system wrote names and contents decides. The
-storage option `fsync=true` waits for the disk before a name appears and again after it (data files
-and new directories included); without it the last moments before a power failure may be lost or
-cut, as with deltalake and with the local log store of Delta Lake. A commit that was cut does not
-have the checksum that it carries, so it is refused and not taken for a smaller one. The wait is off
-by default because it is most of a small commit: creating a file took 44 µs without it and 300 to
-1,600 µs with it on an idle ext4, and an append of one row 2 ms and 24 to 34 ms on a busy one.
+When the *machine* dies, the result depends on the order in which the file system wrote names and
+contents. The storage option `fsync=true` waits for the disk before a name appears and again after
+it (data files and new directories included); without it the last writes before a power failure may
+be lost or truncated, as with deltalake and with the local log store of Delta Lake. A truncated
+commit does not match the checksum that it carries, so it is refused. The wait is off by default
+because it takes most of the time of a small commit: creating a file took 44 µs without it and 300
+to 1,600 µs with it on an idle ext4, and an append of one row 2 ms and 24 to 34 ms on a busy one.
 
 Spec: Delta Log Entries (writers must never overwrite an entry).
 """
@@ -49,7 +49,7 @@ from dagster_delta.storage.object_store import ObjectMeta, StoreLocation
 
 __all__ = ["LocalStore"]
 
-# To open a FIFO would wait for somebody who writes to it.
+# Opening a FIFO would wait for a process that writes to it.
 _READ_ONLY = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -58,7 +58,7 @@ class LocalStore:
 
     Args:
         location: a path (`~` is expanded) or a `file:` URI (percent-decoded) of the table's root,
-            which need not exist yet.
+            which may not exist yet.
         options: `fsync`: "true" to survive a power failure, see the module; others are ignored.
 
     Raises:
@@ -82,7 +82,7 @@ class LocalStore:
 
     @property
     def supports_put_if_absent(self) -> bool:
-        """True; a file system that turns out to lack it raises at the first commit."""
+        """True; a file system without it raises at the first commit."""
         return True
 
     def read(self, path: str) -> bytes:
@@ -113,7 +113,7 @@ class LocalStore:
             raise self._missing_or_failure(error, path) from error
 
     def head(self, path: str) -> ObjectMeta | None:
-        """Size and time of the file, or None where there is none."""
+        """Size and time of the file, or None if it does not exist."""
         try:
             status = os.stat(self._readable(path))
         except (FileNotFoundError, NotADirectoryError):
@@ -125,10 +125,11 @@ class LocalStore:
     def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
         """The files directly in `directory` named `>= start`, in name order.
 
-        Names are read at once, sizes and times only of what is yielded; a file that vanishes
-        meanwhile is left out.
+        All names are read first, then the size and time of each file as it is yielded; a file that
+        was deleted in between is skipped.
         """
-        # listdir rather than scandir: a long log costs half as much, and few names are yielded.
+        # listdir is used because it takes half the time of scandir on a long log, and few names are
+        # yielded.
         inside = self._inside(directory)
         try:
             names = sorted(name for name in os.listdir(inside) if name >= start)
@@ -166,11 +167,11 @@ class LocalStore:
                     yield meta
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create the file whole, or leave what is there untouched.
+        """Create the whole file, or leave an existing one unchanged.
 
         Raises:
-            FileExistsError: a file is there.
-            ConditionalPutUnsupported: the file system knows neither hard links nor an exclusive
+            FileExistsError: the file exists.
+            ConditionalPutUnsupported: the file system supports neither hard links nor an exclusive
                 rename.
             StorageFailure: the file system refused or failed; nothing was created.
         """
@@ -181,11 +182,11 @@ class LocalStore:
         self._publish(path, data, os.replace)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove the files; absent ones are fine.
+        """Remove the files; a missing file is no error.
 
         Raises:
-            StorageFailure: the file system refused, or a directory on the way is a link out of the
-                table.
+            StorageFailure: the file system refused, or a directory in the path is a link to outside
+                the table.
         """
         inside: dict[str, bool] = {}
         for path in paths:
@@ -204,8 +205,8 @@ class LocalStore:
     def open_input(self, path: str) -> Any:
         """The file as a `pyarrow.OSFile`.
 
-        Not memory-mapped: that reads Parquet no faster, and a file that is cut short under a
-        mapping (a network mount, a full disk) kills the process instead of raising.
+        It is not memory-mapped: mapping reads Parquet no faster, and if a mapped file is truncated
+        (a network mount, a full disk), the process is killed instead of raising an error.
         """
         target = self._readable(path)
         try:
@@ -215,7 +216,7 @@ class LocalStore:
             raise self._missing_or_failure(error, path) from error
 
     def open_output(self, path: str) -> Any:
-        """A `pyarrow.NativeFile`; the file appears under its name when it is closed.
+        """A `pyarrow.NativeFile`. The file appears under its name when it is closed.
 
         Its `write` and `close` raise StorageFailure.
         """
@@ -231,7 +232,7 @@ class LocalStore:
         return self._readable(path)
 
     def resolve_uri(self, path: str) -> str:
-        """The `file://` URI, not percent-encoded; an absolute URI as it is."""
+        """The `file://` URI, not percent-encoded; an absolute URI is returned unchanged."""
         return path if scheme_of(path) is not None else f"file://{self._readable(path)}"
 
     def _inside(self, path: str) -> str:
@@ -239,7 +240,7 @@ class LocalStore:
         return f"{self._root}/{path}" if path else self._root
 
     def _is_inside(self, directory: str) -> bool:
-        """Whether a directory is below the root with all links followed."""
+        """Whether a directory, with all links followed, is below the root."""
         if not directory:
             return True
         root = os.path.realpath(self._root)
@@ -255,7 +256,7 @@ class LocalStore:
             return strip_file_scheme(path)
         if scheme is not None:
             raise foreign_scheme(path, scheme, table=self._root)
-        # A path with a leading slash is how some writers name a file outside the table.
+        # Some writers name a file outside the table by a path with a leading slash.
         return path if path.startswith("/") else self._inside(path)
 
     def _entry_meta(self, directory: str, entry: os.DirEntry[str]) -> ObjectMeta | None:
@@ -284,7 +285,8 @@ class LocalStore:
             raise self._failure(error, path) from error
 
     def _check_regular(self, status: os.stat_result, path: str) -> None:
-        """Refuse what may never end, or never begin: only files are read.
+        """Refuse everything except regular files: reading a device or a pipe may never start or
+        never end.
 
         Raises:
             IsADirectoryError, StorageFailure.
@@ -325,7 +327,8 @@ def _object_meta(path: str, status: os.stat_result) -> ObjectMeta:
 
 
 def _read_up_to(descriptor: int, length: int) -> bytes:
-    # One read() may return less than asked: it stops at 2 GiB, and at signals on some mounts.
+    # One read() may return fewer bytes than requested: it stops at 2 GiB, and at signals on some
+    # mounts.
     data = os.read(descriptor, length)
     if len(data) == length:
         return data

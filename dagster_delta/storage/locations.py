@@ -1,8 +1,8 @@
-"""How the location of a table, and the path of a file in it, are told apart and read.
+"""How the location of a table and the path of a file in it are classified and parsed.
 
 A table's location is what a user types: a plain path, or a URI, whose `file:` form is
-percent-encoded. A path handed to a store was decoded already, once, by whoever read it from the
-log; so nothing in it is decoded again, absolute URIs included.
+percent-encoded. A path passed to a store was already decoded, once, by the code that read it from
+the log; so it is not decoded again, even if it is an absolute URI.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = [
     "strip_file_scheme",
 ]
 
-# Two characters at least, so that a Windows drive is a path; the slash, so that a file name with a
-# colon in it is one too.
+# At least two characters, so that a Windows drive is a path; the slash, so that a file name with a
+# colon in it is a path too.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _URI = r"[A-Za-z][A-Za-z0-9+.-]+://"
-# A key may hold slashes; a port is no key. On the web, a user is a token.
+# A key may hold slashes; a port is not a key. In a web URI, a user is a token.
 _PASSWORD = re.compile(rf"{_URI}[^/@]*:(?!\d+(?:/|$))[^@]*@|https?://[^/]*@", re.IGNORECASE)
 _SIGNED = re.compile(
     rf"{_URI}.*[?&][^=&]*(?:sig|signature|token|secret|password|credential|accesskey|key)[^=&]*=",
@@ -49,10 +49,10 @@ def holds_password(location: str) -> bool:
 
 
 def check_relative_path(path: str) -> str:
-    """`path` itself, where it stays below the root of its store.
+    """`path` itself, if it is below the root of its store.
 
     Raises:
-        InvalidArgument: the path is absolute, climbs with `..`, or holds a NUL character.
+        InvalidArgument: the path is absolute, contains `..`, or holds a NUL character.
     """
     if path.startswith("/") or scheme_of(path) is not None:
         raise InvalidArgument(
@@ -60,7 +60,7 @@ def check_relative_path(path: str) -> str:
             "the root of the table",
             file=path,
         )
-    # The substring tests come first: nearly every path passes them, and is not split at all.
+    # The substring tests come first: nearly every path passes them and is then not split.
     if ".." in path and ".." in path.split("/"):
         raise InvalidArgument("A path must not climb out of the table with '..'", file=path)
     if "\0" in path:
@@ -89,7 +89,7 @@ def local_root(location: str) -> str:
 
 
 def strip_file_scheme(uri: str) -> str:
-    """The path of `file:/x`, `file:///x` or `file://localhost/x`, exactly as it stands there.
+    """The path of `file:/x`, `file:///x` or `file://localhost/x`, unchanged.
 
     Raises:
         InvalidArgument: the URI names another host.
@@ -108,7 +108,7 @@ def strip_file_scheme(uri: str) -> str:
 
 
 def foreign_scheme(path: str, scheme: str, *, table: str) -> StorageFailure:
-    """The error for an absolute URI of another scheme than the store's own."""
+    """The error for an absolute URI with another scheme than the store's own."""
     return StorageFailure(
         f"The file lies in another kind of storage ({scheme}:) than its table, and a store opens "
         f"only its own; open the table where all of its files share one scheme",

@@ -1,7 +1,7 @@
-"""Limits on what is read into memory at once, as environment variables set them.
+"""Limits on what is read into memory at once, set by environment variables.
 
-A table that somebody else wrote can name sizes that no machine has room for: the limits turn these
-into errors that say which variable raises them.
+A table from another writer can name sizes that no machine has memory for. The limits turn these
+into errors that name the variable that raises the limit.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ checkpoints, version checksums."""
 _COMMIT_BYTES = 1024 * 1024 * 1024
 # Ten million files without statistics. Larger tables have larger checkpoints.
 _CHECKPOINT_BYTES = 1024 * 1024 * 1024
-# Checkpoints hold names and statistics, of which no compression makes a hundredth.
+# Checkpoints hold names and statistics, which no compression reduces to a hundredth.
 _DECODED_TO_STORED = 100
 _LOG_PREFIX = f"{LOG_DIRECTORY}/"
 
 
 def check_log_file_size(path: str, size_bytes: int) -> None:
-    """Raises UnsupportedFeature for a file of the log that is too large to read whole.
+    """Raises UnsupportedFeature for a file of the log that is too large to be read whole.
 
     Args:
-        path: relative to the table root. Other files than those of the log have no limit.
+        path: relative to the table root. Only files of the log have a limit.
         size_bytes: as the storage reports it.
     """
-    # Looking the variable up costs more than all else, and nearly all files are small.
+    # Reading the variable takes most of the time here, and nearly all files are small.
     if size_bytes <= 4096 or not path.startswith(_LOG_PREFIX):
         return
     limit = _setting(COMMIT_BYTES_VARIABLE) or _COMMIT_BYTES
@@ -58,7 +58,7 @@ def max_checkpoint_bytes(size_bytes: int) -> int:
         size_bytes: size of the file.
 
     Raises:
-        InvalidArgument: the environment variable is no number.
+        InvalidArgument: the environment variable is not a number.
     """
     set_limit = _setting(CHECKPOINT_BYTES_VARIABLE)
     return set_limit or max(_CHECKPOINT_BYTES, size_bytes * _DECODED_TO_STORED)

@@ -1,7 +1,7 @@
-"""Tables in the memory of this process: the store that does exactly what the port says.
+"""Tables in the memory of this process: the reference implementation of the port.
 
-`memory://name/path` names the same objects wherever this process opens it; another process sees
-nothing of them.
+Within this process, `memory://name/path` always names the same objects; other processes cannot see
+them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["MemoryStore"]
 
 
 class _Objects:
-    """What one name in `memory://name` holds: path → (content, time in ms), under a lock."""
+    """The objects of one name in `memory://name`: path → (content, time in ms), under a lock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.by_path: dict[str, tuple[bytes, int]] = {}
 
 
-# Private stores have a name as well, so that their URIs resolve, but nothing keeps them alive.
+# Private stores also have a name, so that their URIs resolve, but no registry keeps them alive.
 _OPEN: WeakValueDictionary[str, _Objects] = WeakValueDictionary()
 _SHARED: dict[str, _Objects] = {}
 _REGISTRY_LOCK = threading.Lock()
@@ -47,8 +47,8 @@ class MemoryStore:
     """An `ObjectStore` over a dictionary. Thread-safe.
 
     Args:
-        location: `memory://name/path`, which every store of that name in this process shares for
-            as long as it runs; None for a store of its own, gone with its last reference.
+        location: `memory://name/path`, shared by every store of that name in this process while it
+            runs; None for a private store, freed with its last reference.
         clock_ms: gives the modification times, in milliseconds since the epoch.
 
     Raises:
@@ -91,7 +91,7 @@ class MemoryStore:
         return self.read(path)[offset : offset + length]
 
     def head(self, path: str) -> ObjectMeta | None:
-        """Size and time of the object, or None where it is absent."""
+        """Size and time of the object, or None if it is absent."""
         objects, key = self._find(path)
         found = objects.by_path.get(key)
         return None if found is None else ObjectMeta(path, len(found[0]), found[1])
@@ -111,7 +111,7 @@ class MemoryStore:
         yield from self._snapshot(join_path(check_relative_path(directory), ""))
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create the object, or leave what is there untouched. Raises FileExistsError."""
+        """Create the object, or leave an existing one unchanged. Raises FileExistsError."""
         key = self._key(path)
         with self._objects.lock:
             if key in self._objects.by_path:
@@ -125,7 +125,7 @@ class MemoryStore:
             self._objects.by_path[key] = (bytes(data), self._clock_ms())
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove the objects; absent ones are fine."""
+        """Remove the objects; a missing object is no error."""
         for path in paths:
             key = self._key(path)
             with self._objects.lock:
@@ -136,14 +136,14 @@ class MemoryStore:
         return pa.BufferReader(self.read(path))
 
     def open_output(self, path: str) -> Any:
-        """A `pyarrow.NativeFile`; the object appears when it is closed."""
+        """A `pyarrow.NativeFile`. The object appears when it is closed."""
         return _ObjectInProgress.begin(self, check_relative_path(path))
 
     def local_path(self, path: str) -> None:
-        """None: nothing is on a file system."""
+        """None: the objects are not on a file system."""
 
     def resolve_uri(self, path: str) -> str:
-        """The `memory://` URI; an absolute URI as it is."""
+        """The `memory://` URI; an absolute URI is returned unchanged."""
         if scheme_of(path) is not None:
             return path
         return f"{self._root}/{check_relative_path(path)}".rstrip("/")
@@ -184,14 +184,14 @@ class _ObjectInProgress(pa.BufferOutputStream):  # type: ignore[misc]
         return stream
 
     def close(self) -> None:
-        """Let the object appear; closing again does nothing."""
+        """Make the object appear; closing again does nothing."""
         publish, self._publish = self._publish, None
         if publish is not None:
             publish(self.getvalue().to_pybytes())
         super().close()
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """Close, or after an error throw away what was written: nobody asked for a part."""
+        """Close; after an error discard what was written, because a partial object is of no use."""
         if kind is not None:
             self._publish = None
         self.close()

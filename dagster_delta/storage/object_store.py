@@ -30,7 +30,9 @@ class ObjectMeta:
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """What it takes to open the same store elsewhere, on a Spark executor say. Picklable."""
+    """What is needed to open the same store elsewhere, for example on a Spark executor.
+    Picklable.
+    """
 
     uri: str
     """URI of the table's root."""
@@ -50,13 +52,13 @@ class ObjectStore(Protocol):
 
     @property
     def supports_put_if_absent(self) -> bool:
-        """Whether `put_if_absent` is atomic here. Without it a table is read-only."""
+        """Whether `put_if_absent` is atomic in this store. Without it a table is read-only."""
 
     def read(self, path: str) -> bytes:
         """The whole object.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: the object does not exist.
             StorageFailure: the store refused or failed.
         """
 
@@ -64,32 +66,33 @@ class ObjectStore(Protocol):
         """`length` bytes from `offset`. Raises as `read` does."""
 
     def head(self, path: str) -> ObjectMeta | None:
-        """Size and time of the object, or None where it is absent."""
+        """Size and time of the object, or None if it is absent."""
 
     def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
         """The objects directly in `directory` whose name is `>= start`, in name order.
 
-        Sub-directories are left out; a missing directory lists as empty. One request per thousand
-        names on object stores, starting at `start`, so a tail costs what it holds.
+        Sub-directories are left out; a missing directory lists as empty. Object stores take one
+        request per thousand names, starting at `start`, so the cost depends only on the names from
+        there on.
         """
 
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
-        """Every object under `directory`, at any depth, in no promised order."""
+        """Every object under `directory`, at any depth, in any order."""
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create the object whole, or leave what is there untouched.
+        """Create the whole object, or leave an existing one unchanged.
 
         Raises:
-            FileExistsError: an object is there.
-            ConditionalPutUnsupported: the store cannot promise this.
-            StorageFailure: the store gave an answer that is neither; the object may exist.
+            FileExistsError: the object exists.
+            ConditionalPutUnsupported: the store cannot guarantee this.
+            StorageFailure: the store gave another answer; the object may exist.
         """
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace the object whole; no reader sees a part of it."""
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove the objects; absent ones are fine."""
+        """Remove the objects; a missing object is no error."""
 
     def open_input(self, path: str) -> Any:
         """The object as a random-access `pyarrow.NativeFile`. Raises as `read` does.
@@ -98,16 +101,16 @@ class ObjectStore(Protocol):
         """
 
     def open_output(self, path: str) -> Any:
-        """A `pyarrow.NativeFile` to write a new object; the object appears when it is closed.
+        """A `pyarrow.NativeFile` to write a new object. The object appears when it is closed.
 
-        Its `write` and `close` raise StorageFailure where the store refused or failed.
+        Its `write` and `close` raise StorageFailure if the store refused or failed.
 
-        Parent directories are created. Closing after an error may leave a part behind on stores
-        that know no rename: data files are only referenced after they were closed.
+        Parent directories are created. On stores without rename, closing after an error may leave a
+        partial object: data files are referenced only after they were closed.
         """
 
     def local_path(self, path: str) -> str | None:
-        """The path on the local file system for readers that want one, or None."""
+        """The path on the local file system, or None if the object is not on one."""
 
     def resolve_uri(self, path: str) -> str:
         """The full, unencoded URI of a path of this store; an absolute URI is returned as is."""
@@ -115,18 +118,18 @@ class ObjectStore(Protocol):
 
 @runtime_checkable
 class CopyingStore(Protocol):
-    """What a store can do besides: copy objects without their bytes passing through here."""
+    """Optional part of a store: copies objects without passing their bytes through here."""
 
     def copy_object(self, source: ObjectStore, path: str, target: str) -> bool:
-        """Create an object like one of a store, and say whether that was done.
+        """Create an object as a copy of one in another store, if the storage can do it.
 
         Args:
             source: store of the object.
-            path: of the object there.
+            path: of the object in `source`.
             target: path of the new object in this store.
 
         Returns:
-            False where the storage cannot or will not, and nothing was created.
+            False if the storage cannot or refuses to copy; nothing was created.
 
         Raises:
             FileNotFoundError: there is no such object.

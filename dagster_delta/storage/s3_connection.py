@@ -1,9 +1,9 @@
 """Clients of one S3 account: botocore for the log, the AWS SDK inside Arrow for data files.
 
-A log is many small requests whose exact answers matter (412 is not 409 is not a timeout), which
-botocore gives as they are. Data files are large, and Arrow reads and writes them without Python in
-the way. Both act as the same identity: Arrow gets the credentials that botocore found, again
-whenever botocore has refreshed them.
+A log takes many small requests whose exact answers matter (412, 409 and a timeout differ), and
+botocore returns them unchanged. Data files are large, and Arrow reads and writes them outside
+Python. Both use the same identity: Arrow gets the credentials that botocore found, and gets them
+again each time botocore has refreshed them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from dagster_delta.storage.s3_options import S3Settings
 __all__ = ["S3Connection", "connect"]
 
 _ATTEMPTS = 5
-"""How often a request is made before its failure is reported, by either client."""
+"""How often either client tries a request before it reports a failure."""
 
 
 class S3Connection:
     """The clients for one account and endpoint. Thread-safe.
 
     Args:
-        settings: what the storage options said.
+        settings: from the storage options.
 
     Raises:
         StorageFailure: the S3 client is not installed.
-        InvalidArgument: the profile or the endpoint makes no sense.
+        InvalidArgument: the profile or the endpoint is invalid.
     """
 
     def __init__(self, settings: S3Settings) -> None:
@@ -42,16 +42,16 @@ class S3Connection:
         self._file_system: tuple[object, Any] | None = None
         self._lock = threading.Lock()
         self.buckets_probed: dict[str, bool] = {}
-        """Bucket → whether it was seen to honour conditional puts."""
+        """Bucket → whether a probe showed that it honours conditional puts."""
 
     @property
     def is_aws(self) -> bool:
-        """Whether requests go to AWS itself rather than to another provider."""
+        """Whether requests go to AWS and not to another provider."""
         host = urlsplit(self.client.meta.endpoint_url).hostname or ""
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
     def file_system(self) -> Any:
-        """A `pyarrow.fs.S3FileSystem` with the credentials of this moment."""
+        """A `pyarrow.fs.S3FileSystem` with the current credentials."""
         credentials = None if self._settings.anonymous else self._session.get_credentials()
         frozen = None if credentials is None else credentials.get_frozen_credentials()
         with self._lock:
@@ -68,7 +68,7 @@ class S3Connection:
             ) from error
         arguments: dict[str, Any] = {
             "region": self.client.meta.region_name,
-            # It waits longer after each attempt, and never twice the same time.
+            # It waits longer after each attempt, with random jitter.
             "retry_strategy": AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
         }
         if credentials is None:
@@ -85,15 +85,15 @@ class S3Connection:
         if self._settings.ca_bundle is not None:
             arguments["tls_ca_file_path"] = self._settings.ca_bundle
         try:
-            # A file of one part is then one request instead of three.
+            # A file of one part then takes one request instead of three.
             return S3FileSystem(**arguments, allow_delayed_open=True)
-        except TypeError:  # pyarrow 18 does not know it
+        except TypeError:  # pyarrow 18 does not have this argument
             return S3FileSystem(**arguments)
 
 
 @functools.lru_cache(maxsize=16)
 def connect(settings: S3Settings) -> S3Connection:
-    """The connection of these settings; a client takes 30 ms to make, so it is kept."""
+    """The connection for these settings; it is cached, because creating a client takes 30 ms."""
     return S3Connection(settings)
 
 
@@ -129,7 +129,7 @@ def _create_client(session: Any, settings: S3Settings) -> Any:
     if settings.virtual_hosted:
         config["s3"] = {"addressing_style": "virtual"}
     elif endpoint is not None:
-        # Other providers seldom have a host name per bucket, and many do not know the newer
+        # Other providers rarely have a host name per bucket, and many do not support the newer
         # checksums.
         config["s3"] = {"addressing_style": "path"}
         config["request_checksum_calculation"] = "when_required"

@@ -1,4 +1,4 @@
-"""What the storage options of an S3 table mean, whichever integration their names come from.
+"""The storage options of an S3 table, in the names of all integrations.
 
 | Setting | Names, in any case, with or without `aws_` | fsspec / s3fs names |
 |---|---|---|
@@ -15,10 +15,10 @@
 
 ¹ also inside `client_kwargs`. ² A path; certificates are always checked.
 
-What no option says comes from the environment and the AWS configuration files, by the rules of the
-AWS SDK. An `http://` endpoint needs no `allow_http`. Options of other integrations that have no
-meaning here (locking providers, copy-if-not-exists, unsafe renames) are ignored: commits are made
-by conditional puts or not at all.
+Settings without an option come from the environment and the AWS configuration files, by the rules
+of the AWS SDK. An `http://` endpoint needs no `allow_http`. Options of other integrations that have
+no meaning here (locking providers, copy-if-not-exists, unsafe renames) are ignored: commits are
+always conditional puts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """How to reach the storage and as whom. None leaves it to the environment."""
+    """How to reach the storage and with which identity. None: the environment decides."""
 
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
@@ -63,7 +63,7 @@ class S3Settings:
     profile: str | None = None
     region: str | None = None
     endpoint: str | None = field(default=None, repr=False)
-    """URL of a provider other than AWS. It may hold credentials, so it is not shown."""
+    """URL of a provider other than AWS. It may hold credentials, so `repr` omits it."""
     anonymous: bool = False
     virtual_hosted: bool = False
     ca_bundle: str | None = None
@@ -73,10 +73,10 @@ class S3Settings:
 
 
 def parse_s3_options(options: Mapping[str, Any]) -> S3Settings:
-    """The settings that the options mean.
+    """The settings for the options.
 
     Raises:
-        InvalidArgument: a value makes no sense. The message names the option, never its value.
+        InvalidArgument: a value is invalid. The message names the option, never its value.
     """
     found: dict[str, Any] = {}
     for name, value in _flattened(options):
@@ -93,7 +93,7 @@ def parse_s3_options(options: Mapping[str, Any]) -> S3Settings:
 
 
 def _flattened(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    # The nested names come first, so that the plain ones win.
+    # The nested names come first, so that the plain ones override them.
     config = _mapping(options, "config_kwargs")
     style = _mapping(config, "s3").get("addressing_style")
     pairs = [("virtual_hosted_style_request", style == "virtual")] if style is not None else []

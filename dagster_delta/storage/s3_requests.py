@@ -1,9 +1,8 @@
-"""Requests to S3: asked again where an answer breaks off, and refused where it is not one of S3.
+"""Requests to S3: retried if an answer breaks off, and refused if the answer is not from S3.
 
-The client repeats a request by itself where there is no answer or one of a failure. It does neither
-where an answer breaks off in its body, which may be that of an error, nor where a proxy or a login
-page gives an answer of its own: a page with the status 200 looks like a put that was done, or like
-a listing without objects.
+The client itself retries a request that got no answer or a failure. It does not retry if the body
+of an answer (also of an error) breaks off, and it does not detect the answer of a proxy or a login
+page: a page with the status 200 looks like a successful put, or like an empty listing.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _Answer = TypeVar("_Answer")
 
 
 class _BrokenAnswer(Exception):
-    """An answer that broke off, or that S3 did not give. A repeated request may get another."""
+    """An answer that broke off, or that is not from S3. A retry may get another."""
 
 
 class S3Requests:
-    """Asks for one table, and names it in errors.
+    """Sends requests for one table, and names it in errors.
 
     Args:
         root: URI of the table.
@@ -44,11 +43,11 @@ class S3Requests:
         self._root = root
 
     def ask(self, path: str, request: Callable[[], _Answer]) -> _Answer:
-        """The answer to a request that may be repeated.
+        """The answer to a request that may be retried.
 
         Raises:
             FileNotFoundError: there is no such object.
-            StorageFailure: the storage refused or failed, or something else answered.
+            StorageFailure: the storage refused or failed, or something other than S3 answered.
         """
         from botocore.parsers import ResponseParserError
         from urllib3.exceptions import HTTPError
@@ -60,7 +59,7 @@ class S3Requests:
                 except _BrokenAnswer as error:
                     reason = str(error)
                 except (HTTPError, ResponseParserError) as error:
-                    # Only its name: the text may hold a part of the answer.
+                    # Only the name of the error: the text may hold a part of the answer.
                     reason = type(error).__name__
                 if attempt < _ATTEMPTS:
                     longest = min(_MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
@@ -69,13 +68,13 @@ class S3Requests:
         raise AssertionError
 
     def signed(self, answer: Mapping[str, Any], *signs: str) -> Mapping[str, Any]:
-        """The answer to a request inside `ask`, checked to have one of the fields that S3 gives."""
+        """The answer to a request inside `ask`, checked to have one of the fields that S3 sends."""
         if not any(sign in answer for sign in signs):
             raise _BrokenAnswer(_FOREIGN)
         return answer
 
     def done(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer to a request inside `ask`, for which S3 need give no field, checked to be no
+        """The answer to a request inside `ask` for which S3 may send no field, checked not to be a
         web page.
         """
         headers = answer["ResponseMetadata"].get("HTTPHeaders", {})
@@ -87,8 +86,7 @@ class S3Requests:
         """The whole body of an answer inside `ask`."""
         from botocore.exceptions import BotoCoreError
 
-        # Not `with`: that would give the raw stream, which checks no length and raises errors of
-        # its own.
+        # `with` would give the raw stream, which checks no length and raises its own errors.
         with closing(self.signed(answer, "ETag", "LastModified")["Body"]) as body:
             try:
                 return bytes(body.read())
@@ -97,7 +95,7 @@ class S3Requests:
 
     @contextmanager
     def naming_failures(self, path: str) -> Iterator[None]:
-        """Turns what the clients raise, botocore and Arrow's, into errors that name the object."""
+        """Turns errors of the clients (botocore and Arrow) into errors that name the object."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -110,14 +108,15 @@ class S3Requests:
             reason = f"{error_code(error)} (HTTP {error_status(error)})"
             raise self.failure(reason, path) from error
         except BotoCoreError as error:
-            # Only its name: the text of some holds the endpoint, which may hold credentials.
+            # Only the name of the error: the text of some holds the endpoint, which may hold
+            # credentials.
             raise self.failure(type(error).__name__, path) from None
         except OSError as error:
             failure = storage_failure(error, table=self._root, file=path)
             raise (failure or self.failure(type(error).__name__, path)) from error
 
     def missing(self, path: str) -> FileNotFoundError:
-        """The error for an object that is not there."""
+        """The error for an object that does not exist."""
         return FileNotFoundError(errno.ENOENT, f"No such object in {self._root}", path)
 
     def failure(self, reason: str, path: str) -> StorageFailure:

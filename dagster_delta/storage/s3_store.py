@@ -1,11 +1,11 @@
-"""Tables on S3 and on storage that speaks its language.
+"""Tables on S3 and on storage with the same API.
 
-A commit is one conditional put (`If-None-Match: *`): the storage decides which of two writers wins,
-and no lock table is needed. AWS honours it. Of other providers some refuse it, which is reported,
-and some overwrite in silence, which would lose commits: so a bucket of another provider is probed
-before the first commit of a process (two small puts under a hidden name in `_delta_log` and a
-delete). The option `conditional_put` skips that: `etag` vouches for the provider, `disabled` makes
-its tables read-only. What the other options mean stands in `s3_options`.
+A commit is one conditional put (`If-None-Match: *`): the storage decides which of two writers
+commits, and no lock table is needed. AWS supports it. Some other providers refuse it, which is
+reported, and some silently overwrite, which would lose commits. So a bucket of another provider is
+probed before the first commit of a process (two small puts under a hidden name in `_delta_log` and
+a delete). The option `conditional_put` skips the probe: `etag` says that the provider supports it,
+`disabled` makes its tables read-only. The other options are described in `s3_options`.
 
 Spec: Delta Log Entries (writers must never overwrite an entry).
 """
@@ -53,7 +53,7 @@ class S3Store:
         options: see `s3_options`.
 
     Raises:
-        InvalidArgument: the URI has no bucket, or an option makes no sense.
+        InvalidArgument: the URI has no bucket, or an option is invalid.
         StorageFailure: the S3 client is not installed.
     """
 
@@ -79,7 +79,7 @@ class S3Store:
 
     @property
     def supports_put_if_absent(self) -> bool:
-        """Whether nothing is known against it; an unknown provider is probed when it matters."""
+        """False if conditional puts are known to fail; unknown ones are probed at the commit."""
         seen = self._connection.buckets_probed.get(self._bucket, True)
         return seen and self._conditional_put != "disabled"
 
@@ -94,7 +94,7 @@ class S3Store:
         return self._get(path, {"Range": f"bytes={offset}-{offset + length - 1}"})
 
     def head(self, path: str) -> ObjectMeta | None:
-        """Size and time of the object, or None where it is absent."""
+        """Size and time of the object, or None if it is absent."""
         bucket, key = self._find(path)
 
         def head() -> Mapping[str, Any]:
@@ -110,7 +110,7 @@ class S3Store:
     def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
         """The objects directly in `directory` named `>= start`, in name order."""
         folder = join_path(check_relative_path(directory), "")
-        # S3 begins after the name it is given; this is the longest one that is surely before.
+        # S3 starts after the given name; this is the longest name that is surely before `start`.
         request = {"Delimiter": "/", "StartAfter": f"{self._prefix}{folder}{start[:-1]}"}
         for meta in self._list(folder, request if start else {"Delimiter": "/"}):
             if meta.path[len(folder) :] >= start:
@@ -121,15 +121,15 @@ class S3Store:
         return self._list(join_path(check_relative_path(directory), ""), {})
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create the object whole, or leave what is there untouched.
+        """Create the whole object, or leave an existing one unchanged.
 
-        A reply that was lost is asked for again by the client, so `FileExistsError` may speak of
-        the very object that this call created.
+        The client retries a request whose reply was lost, so `FileExistsError` may refer to the
+        object that this call itself created.
 
         Raises:
-            FileExistsError: an object is there.
+            FileExistsError: the object exists.
             ConditionalPutUnsupported: the provider refuses conditional puts or ignores them.
-            StorageFailure: no answer, or another one; the object may exist.
+            StorageFailure: no answer, or another answer; the object may exist.
         """
         key = self._key(path)
         self._require_conditional_puts()
@@ -139,7 +139,8 @@ class S3Store:
                 return
             if status == 412:
                 raise FileExistsError(errno.EEXIST, "An object is already there", path)
-            # 409: another conditional put of this key is under way, and neither is decided yet.
+            # 409: another conditional put of this key is in progress, and neither has succeeded
+            # yet.
             time.sleep(random.uniform(0, min(1.0, 0.05 * 2**attempt)))  # noqa: S311
         raise StorageFailure(
             "Other writers kept the object busy, and every attempt was told to come back; retry",
@@ -152,7 +153,7 @@ class S3Store:
         self._requests.ask(path, partial(self._put, self._key(path), data))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove the objects, a thousand a request; absent ones are fine."""
+        """Remove the objects, a thousand per request; a missing object is no error."""
         keys = [self._key(path) for path in paths]
         for first in range(0, len(keys), _DELETES_PER_REQUEST):
             batch = [{"Key": key} for key in keys[first : first + _DELETES_PER_REQUEST]]
@@ -165,13 +166,13 @@ class S3Store:
                 )
 
     def open_input(self, path: str) -> Any:
-        """The object as a `pyarrow.NativeFile` that fetches the ranges it is asked for."""
+        """The object as a `pyarrow.NativeFile` that fetches only the ranges it reads."""
         bucket, key = self._find(path)
         with self._requests.naming_failures(path):
             return self._connection.file_system().open_input_file(f"{bucket}/{key}")
 
     def open_output(self, path: str) -> Any:
-        """A binary stream to write; the object appears when it is closed, errors included. Its
+        """A binary stream to write. The object appears when it is closed, also after an error. Its
         `write` and `close` raise StorageFailure.
 
         Raises:
@@ -187,8 +188,8 @@ class S3Store:
         return file_system.open_output_stream(f"{self._bucket}/{self._key(path)}")
 
     def copy_object(self, source: ObjectStore, path: str, target: str) -> bool:
-        """Have the storage copy an object; False where it is reached in another way than this
-        store, or the storage refuses, as it does for objects of more than 5 GB.
+        """Make the storage copy an object. False if `source` is reached in another way than this
+        store, or if the storage refuses, as it does for objects of more than 5 GB.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -212,10 +213,10 @@ class S3Store:
         return True
 
     def local_path(self, path: str) -> None:
-        """None: nothing is on a file system."""
+        """None: the objects are not on a file system."""
 
     def resolve_uri(self, path: str) -> str:
-        """The URI in the scheme of the root; an absolute URI as it is."""
+        """The URI in the scheme of the root; an absolute URI is returned unchanged."""
         if scheme_of(path) is not None:
             return path
         bucket, key = self._find(path)
@@ -227,7 +228,7 @@ class S3Store:
     def _find(self, path: str) -> tuple[str, str]:
         scheme = scheme_of(path)
         if scheme is None:
-            # A path with a leading slash is how some writers name a file of the same bucket.
+            # Some writers name a file of the same bucket by a path with a leading slash.
             return self._bucket, path[1:] if path.startswith("/") else self._key(path)
         if scheme not in _SCHEMES:
             raise foreign_scheme(path, scheme, table=self._root)
@@ -256,7 +257,7 @@ class S3Store:
             page = self._requests.ask(folder, partial(self._page, folder, {**request, **token}))
             for found in page.get("Contents", ()):
                 key = found["Key"]
-                # Consoles mark an empty "directory" by an object with its name.
+                # Consoles create an object with the name of an empty "directory".
                 if not key.endswith("/"):
                     path, modified_ms = key[len(self._prefix) :], found["LastModified"]
                     yield ObjectMeta(path, found["Size"], _milliseconds(modified_ms))
@@ -282,7 +283,7 @@ class S3Store:
         return self._requests.done(answer)
 
     def _put_conditionally(self, key: str, path: str, data: bytes) -> int:
-        """200 where the object was created, 412 where one was there, 409 where that is open."""
+        """200 if created, 412 if the object exists, 409 if another put of it is in progress."""
         from botocore.exceptions import ClientError, ParamValidationError
 
         def put() -> int:

@@ -1,8 +1,8 @@
-"""Objects that are written piece by piece, and of which S3 itself has said that they are there.
+"""Objects that are written in parts and whose upload S3 has confirmed.
 
-Arrow's client takes whatever has the status 200 for success, such as the web page that a proxy
-returns for an upload. Small objects are put by the other client, whose answers are checked; of
-larger ones the size is asked for.
+Arrow's client treats every answer with the status 200 as success, even the web page that a proxy
+returns for an upload. So small objects are put by botocore, whose answers are checked, and for
+larger objects the size is requested afterwards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class S3Upload:
         requests: names failures.
         put: creates the whole object.
         open_stream: opens the `pyarrow.NativeFile` that uploads it in parts.
-        head: asks for the object.
+        head: requests size and time of the object.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class S3Upload:
         self.closed = False
 
     def write(self, data: Any) -> int:
-        """Take some bytes; their number. Raises StorageFailure."""
+        """Write some bytes and return their number. Raises StorageFailure."""
         piece = bytes(data)
         self._size_bytes += len(piece)
         self._held.append(piece)
@@ -62,14 +62,14 @@ class S3Upload:
         return len(piece)
 
     def flush(self) -> None:
-        """Nothing is there before the object is closed."""
+        """Does nothing: the object appears only when it is closed."""
 
     def tell(self) -> int:
         """Bytes written so far."""
         return self._size_bytes
 
     def close(self) -> None:
-        """Create the object. Raises StorageFailure, also if it is not there with its size then."""
+        """Create the object. Raises StorageFailure, also if the object then has another size."""
         if self.closed:
             return
         self.closed = True

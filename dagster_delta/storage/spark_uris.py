@@ -9,22 +9,22 @@ from dagster_delta.storage.locations import scheme_of, strip_file_scheme
 
 __all__ = ["spark_metadata_path", "spark_path"]
 
-# Below U+0080, what java.net.URI does not leave alone in a path.
+# The characters below U+0080 that java.net.URI encodes in a path.
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=/@\x80-\U0010ffff]")
 
 
 def spark_path(uri: str) -> str:
-    """A decoded absolute URI as Spark's file systems want it."""
+    """A decoded absolute URI in the form that Spark's file systems expect."""
     scheme = scheme_of(uri)
     if scheme in {None, "file"}:
         path = uri if scheme is None else strip_file_scheme(uri)
         return "file:" + posixpath.normpath(path)
     if scheme in {"s3", "s3n"}:
-        # Hadoop has one S3 client, and it goes by the name of s3a.
+        # Hadoop has one S3 client, and its scheme is s3a.
         return "s3a" + uri[len(scheme) :]
     return uri
 
 
 def spark_metadata_path(path: str) -> str:
-    """What `_metadata.file_path` says of a file that was opened as `path` (see `spark_path`)."""
+    """The `_metadata.file_path` of a file that was opened as `path` (see `spark_path`)."""
     return _ILLEGAL.sub(lambda found: f"%{ord(found[0]):02X}", path)

@@ -1,7 +1,7 @@
-"""Files that were created for a change, until a commit may refer to them.
+"""Files that were created for a change, before a commit refers to them.
 
-A file of a table is deleted only by who created it in this process, and never once its commit may
-exist. VACUUM, or log clean-up, deletes what is left.
+Only the code in this process that created a file deletes it, and never once its commit may exist.
+VACUUM, or log clean-up, deletes the rest.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class CreatedFiles:
-    """The files that this process created for one change, and that nothing refers to yet.
+    """The files that this process created for one change, and that no commit refers to yet.
 
-    A context manager: left by an error, it deletes them as far as the store lets it, and the error
-    stays the one that is raised. Left without one, it keeps them. Threads may add files at once.
+    A context manager: on an error, it deletes as many of them as the store allows and raises the
+    original error. Without an error, it keeps them. Several threads may add files at once.
 
     Args:
         store: store of the table.
@@ -51,22 +51,24 @@ class CreatedFiles:
         return tuple(self._paths)
 
     def add(self, paths: Iterable[str]) -> None:
-        """Take charge of files, relative to the table root, from before they are created on."""
+        """Register files for deletion on error, before they are created. Paths are relative to the
+        table root.
+        """
         self._paths.update(dict.fromkeys(paths))
 
     def add_logged(self, paths: Iterable[str]) -> None:
-        """Take charge of files by paths as the log spells them."""
+        """Register files for deletion on error, by paths as the log spells them."""
         self.add(map(decode_path, paths))
 
     def release(self) -> None:
-        """Give up the charge: a commit may refer to the files from here on."""
+        """Forget the files: from here on a commit may refer to them."""
         self._paths = {}
 
     def delete(self, *, keep: Iterable[str] = ()) -> None:
-        """Delete the files, as far as the store lets it.
+        """Delete as many of the files as the store allows.
 
         Args:
-            keep: those that stay, and stay in charge of this.
+            keep: files that are neither deleted nor forgotten.
         """
         kept = dict.fromkeys(keep)
         paths, self._paths = self._paths, {path: None for path in self._paths if path in kept}
@@ -74,7 +76,7 @@ class CreatedFiles:
 
 
 def delete_unreferenced(store: ObjectStore, paths: Iterable[str]) -> None:
-    """Delete files that this process created, as far as the store lets it.
+    """Delete as many of these files, which this process created, as the store allows.
 
     Args:
         store: store of the table.
