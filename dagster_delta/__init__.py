@@ -1,7 +1,7 @@
-"""Delta Lake tables in Dagster, on an own implementation of the Delta protocol.
+"""Delta Lake tables in Dagster, on the library's own implementation of the Delta protocol.
 
-Names are imported when they are first used: a table costs no Dagster, and a Spark executor neither
-imports Dagster nor starts anything.
+Names are imported when they are first used: using a table does not import Dagster, and a Spark
+executor does not import Dagster or start anything.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def __getattr__(name: str) -> object:
 
         raise missing_name(name)
     value = getattr(importlib.import_module(f"dagster_delta.{home}"), name)
-    # The next access finds it without coming here.
+    # The next access finds it without calling this function.
     globals()[name] = value
     return value
 

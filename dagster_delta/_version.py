@@ -1,4 +1,4 @@
-"""The version of the library, where every layer may read it."""
+"""The version of the library, in a module that every layer may import."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Two projects install the import package `dagster_delta`; this tells them apart and says so.
+"""Detect another project that installs the same import package, `dagster_delta`, and explain it.
 
-The distribution `dagster-delta` on PyPI belongs to another project. Installed into one environment,
-the two overwrite each other's files, whichever came last wins, and imports fail in odd ways.
+The distribution `dagster-delta` on PyPI belongs to another project. If both are installed in one
+environment, they overwrite each other's files: the files of the last one installed remain, and
+imports fail in odd ways.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ _REPLACEMENTS = {
     "LocalConfig": "LocalStorageOptions",
     "S3Config": "S3StorageOptions",
 }
-"""What stands here for public names of the projects that users move over from."""
+"""For public names of the projects that users move over from: what to use instead."""
 
 
 @cache
 def clash_explanation() -> str | None:
-    """What to do about the other project being installed as well, or None if it is not."""
+    """What to do if the other project is also installed, or None if it is not installed."""
     try:
         other = version(OTHER_DISTRIBUTION)
     except PackageNotFoundError:
@@ -71,8 +72,8 @@ def missing_name(name: str) -> AttributeError | ImportError:
     """The error for a name that `dagster_delta` does not have.
 
     Returns:
-        An ImportError for a name of a project that users move over from: of an AttributeError,
-        `from dagster_delta import …` would show nothing.
+        An ImportError for a name of a project that users move over from, because `from
+        dagster_delta import …` hides the message of an AttributeError.
     """
     message = f"module 'dagster_delta' has no attribute {name!r}"
     if name in _REPLACEMENTS:

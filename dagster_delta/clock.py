@@ -1,4 +1,4 @@
-"""The time, which every operation takes as a parameter, so that tests own it."""
+"""The time, which every operation takes as a parameter, so that tests control it."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ Clock: TypeAlias = Callable[[], int]
 
 
 def now_ms() -> int:
-    """Milliseconds since the epoch, by the wall clock."""
+    """Milliseconds since the epoch, from the wall clock."""
     return time.time_ns() // 1_000_000

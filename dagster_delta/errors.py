@@ -2,7 +2,7 @@
 
     DeltaError
     ├── TableNotFound                  no Delta table at this location
-    ├── TableAlreadyExists             create(mode="error") on a table that is there
+    ├── TableAlreadyExists             create(mode="error") on a table that exists
     ├── InvalidTable                   the bytes of the table break the protocol
     │   ├── MissingMetadata            no metaData action in the log
     │   ├── MissingProtocol            no protocol action in the log
@@ -15,28 +15,28 @@
     │   ├── UnsupportedWriterVersion   minWriterVersion is not one we know
     │   └── CatalogRequired            the table can only be opened through its catalog
     ├── UnsupportedExpression          SQL the chosen engine cannot evaluate as Spark would
-    ├── SchemaMismatch                 data and table disagree about columns or types
+    ├── SchemaMismatch                 data and table differ in columns or types
     │   └── InvalidCast                a value does not fit the type of its column
-    ├── SchemaChangeRefused            a schema change that the table does not allow as it stands
+    ├── SchemaChangeRefused            a schema change that the table does not allow now
     ├── ColumnChangeFailed             an online change of a column was cancelled
     ├── ConstraintViolation            a row breaks NOT NULL, an invariant or a CHECK
     │   └── PartitionMismatch          a row lies outside the partition or predicate being written
     ├── VersionNotFound                no such version, or none at that timestamp
     │   └── ChangeDataNotRecorded      the change data feed was off at a version of the range
-    ├── InvalidArgument                the caller's argument makes no sense here
-    ├── CommitConflict                 another writer won, and the commit cannot be rebased
+    ├── InvalidArgument                the caller's argument is invalid
+    ├── CommitConflict                 a concurrent commit took the version; no rebase possible
     │   ├── ConcurrentAppend           files were added that this commit should have read
     │   ├── ConcurrentDeleteRead       files this commit read were removed
     │   ├── ConcurrentDeleteDelete     files this commit removes were removed already
-    │   ├── MetadataChanged            the schema or the properties changed
-    │   ├── ProtocolChanged            the protocol changed
-    │   ├── ConcurrentTransaction      the same application id committed meanwhile
-    │   ├── ConcurrentDomainMetadata   the same metadata domain changed meanwhile
-    │   └── CommitRetriesExhausted     every attempt found its version taken
+    │   ├── MetadataChanged            a concurrent commit changed the schema or the properties
+    │   ├── ProtocolChanged            a concurrent commit changed the protocol
+    │   ├── ConcurrentTransaction      a concurrent commit has the same application id
+    │   ├── ConcurrentDomainMetadata   a concurrent commit changed the same metadata domain
+    │   └── CommitRetriesExhausted     the version of every attempt was already taken
     ├── CommitStateUnknown             the store never answered: the commit may or may not exist
     ├── StorageFailure                 the store refused or failed
     │   └── ConditionalPutUnsupported  the store cannot do put-if-absent, so it cannot be written
-    ├── MemoryExhausted                reading a file took more memory than there is
+    ├── MemoryExhausted                reading a file took more memory than available
     └── SparkSessionLost               the JVM behind the Spark session has ended
 
 Each carries its facts as attributes beside the message, and no message carries a secret.
@@ -89,7 +89,7 @@ __all__ = [
 ]
 
 
-# Logs of other writers name files by URIs that hold credentials now and then.
+# Logs of other writers sometimes name files by URIs that hold credentials.
 _USER = re.compile(r"(?<=://)[^/@]*:[^@]*(?=@)")
 _SIGNATURE = re.compile(
     r"(?i)([?&][^=&]*(?:sig|signature|token|secret|password|credential|key)[^=&]*=)[^&]*"
@@ -133,7 +133,7 @@ class DeltaError(Exception):
         self.examples = examples
 
     def __setattr__(self, name: str, value: object) -> None:
-        # Some learn their table and file only on the way up.
+        # Some errors get their table and file only as they propagate.
         if name in ("table", "file") and isinstance(value, str):
             value = _without_secrets(value)
         super().__setattr__(name, value)
@@ -152,7 +152,7 @@ class DeltaError(Exception):
         return text
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only facts must survive the trip from a Spark executor or a Dagster subprocess.
+        # Keyword-only facts must survive pickling from a Spark executor or a Dagster subprocess.
         return (_rebuild, (type(self), self.message, self.__dict__.copy()))
 
 
@@ -168,7 +168,7 @@ class TableNotFound(DeltaError):
 
 
 class TableAlreadyExists(DeltaError):
-    """A table is already at the location where one was to be created."""
+    """A table already exists at the location of the new one."""
 
 
 class InvalidTable(DeltaError):
@@ -220,7 +220,7 @@ class UnsupportedExpression(DeltaError):
 
 
 class SchemaMismatch(DeltaError):
-    """Data and table disagree about columns or types."""
+    """Data and table differ in columns or types."""
 
 
 class InvalidCast(SchemaMismatch):
@@ -228,14 +228,14 @@ class InvalidCast(SchemaMismatch):
 
 
 class SchemaChangeRefused(DeltaError):
-    """A schema change that the table does not allow as it stands: something depends on the column,
-    the new type does not hold every old value, or a feature would have to be enabled first.
+    """The table, in its present state, does not allow the schema change: something depends on the
+    column, the new type does not hold every old value, or a feature would have to be enabled first.
     """
 
 
 class ColumnChangeFailed(DeltaError):
-    """An online change of a column that was cancelled: rows have no counterpart under the new type,
-    or somebody else ended it.
+    """An online column change was cancelled: some values cannot be converted to the new type, or
+    someone else cancelled it.
     """
 
 
@@ -252,7 +252,7 @@ class VersionNotFound(DeltaError):
 
 
 class ChangeDataNotRecorded(VersionNotFound):
-    """The change data feed was off at a version of the range that was asked for."""
+    """The change data feed was off at a version of the requested range."""
 
 
 class InvalidArgument(DeltaError, ValueError):
@@ -260,7 +260,7 @@ class InvalidArgument(DeltaError, ValueError):
 
 
 class CommitConflict(DeltaError):
-    """Another writer won the race, and this commit cannot be rebased on it."""
+    """A concurrent commit took the version, and this commit cannot be rebased on it."""
 
 
 class ConcurrentAppend(CommitConflict):
@@ -276,27 +276,27 @@ class ConcurrentDeleteDelete(CommitConflict):
 
 
 class MetadataChanged(CommitConflict):
-    """The schema or the table properties changed meanwhile."""
+    """The schema or the table properties were changed by a concurrent commit."""
 
 
 class ProtocolChanged(CommitConflict):
-    """The protocol changed meanwhile."""
+    """A concurrent commit changed the protocol."""
 
 
 class ConcurrentTransaction(CommitConflict):
-    """The same application id committed meanwhile."""
+    """A concurrent commit has the same application id."""
 
 
 class ConcurrentDomainMetadata(CommitConflict):
-    """The same metadata domain changed meanwhile."""
+    """A concurrent commit changed the same metadata domain."""
 
 
 class CommitRetriesExhausted(CommitConflict):
-    """Every attempt found its version taken."""
+    """Every attempt failed because its version was already taken."""
 
 
 class CommitStateUnknown(DeltaError):
-    """The store never gave an answer: the commit may or may not have landed."""
+    """The store gave no answer: the commit may or may not exist."""
 
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -309,10 +309,10 @@ class StorageFailure(DeltaError):
     def of_system(
         cls, error: OSError, what: str, *, table: str | None = None, file: str | None = None
     ) -> StorageFailure:
-        """The failure that an error of the operating system reports.
+        """The StorageFailure for an error of the operating system.
 
         Args:
-            error: of the system.
+            error: the error of the system.
             what: what failed, the beginning of the message.
             table: URI of the table, without credentials.
             file: the file that was read or written, relative to the table root.
@@ -325,7 +325,7 @@ class StorageFailure(DeltaError):
 
 
 class ConditionalPutUnsupported(StorageFailure):
-    """The store cannot create a file only if it is absent, so tables on it are read-only."""
+    """The store cannot create a file only if it is absent, so its tables are read-only."""
 
 
 class MemoryExhausted(DeltaError, MemoryError):
@@ -335,10 +335,10 @@ class MemoryExhausted(DeltaError, MemoryError):
     def of_file(
         cls, error: MemoryError, *, table: str | None = None, file: str | None = None
     ) -> MemoryExhausted:
-        """What a failed allocation says while a file is read.
+        """The MemoryExhausted for an allocation that failed while a file was read.
 
         Args:
-            error: of the allocation.
+            error: the error of the allocation.
             table: URI of the table, without credentials.
             file: the file that was read, relative to the table root.
         """
