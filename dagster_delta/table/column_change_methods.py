@@ -1,4 +1,4 @@
-"""Changing a column to any type while the table is in use: the calls of `DeltaTable`."""
+"""Calls of `DeltaTable` that change a column to any type while the table is in use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ColumnChangeMethods"]
 
 
 class ColumnChangeMethods(TableHandle):
-    """What changes the type of a column online; part of `DeltaTable`."""
+    """Online changes of the type of a column; part of `DeltaTable`."""
 
     def plan_column_change(
         self,
@@ -37,8 +37,8 @@ class ColumnChangeMethods(TableHandle):
         enable_features: bool = False,
         batch_bytes: int | None = None,
     ) -> ColumnChangePlan:
-        """The plan of `change_column` and its cost; nothing is written. Takes its arguments and
-        raises its errors, but tells switches that are off as `missing_switches` of the plan.
+        """The plan of `change_column` and its cost; nothing is written. It takes the same arguments
+        and raises the same errors, but returns missing switches as `missing_switches` of the plan.
         """
         from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
         from dagster_delta.table.schema.column_change import plan_for
@@ -72,46 +72,46 @@ class ColumnChangeMethods(TableHandle):
     ) -> CommitResult:
         """Change a column to any atomic type online, while others read and write the table.
 
-        Every data file is written again with both columns, batch by batch; one last commit puts the
-        new one in the old one's place. Files that others write meanwhile are caught up with first.
-        If the process ends in between, `resume_column_change` goes on from the log.
+        Every data file is rewritten with both columns, batch by batch; one last commit replaces the
+        old column by the new one. Before it, files that others wrote meanwhile are rewritten too.
+        If the process ends in between, `resume_column_change` continues from the log.
 
         Args:
             column: path of the column, or of a struct field, `element` or `value` in it.
             new_type: as SQL spells it (`INT`, `DECIMAL(10,2)`, `DATE`), or a type of the schema.
-            cast: Spark SQL over the row for the new value of a top-level column, of what the
-                embedded engine computes, as every writer fills the new column meanwhile; with it
-                the type may stay as it is. By default the value is converted as CAST does in a
-                session in UTC.
-            on_error: what a value does that cannot be converted: `abort` the change, which leaves
-                the table as it was, or become `null`.
-            nullable: whether the changed column takes nulls; None as it does now.
-            position: `FIRST`, or the name of the column to stand behind; None where it is.
-            enable_features: whether the table is given what it lacks for this: the switch
+            cast: Spark SQL over the row for the new value of a top-level column. It must be SQL
+                that the embedded engine supports, because every writer computes the new column
+                during the change. With `cast`, the type may stay the same. By default the value is
+                converted as CAST does in a session in UTC.
+            on_error: for a value that cannot be converted: `abort` cancels the change, which leaves
+                the table unchanged; `null` stores a null.
+            nullable: whether the changed column takes nulls; None keeps the present setting.
+            position: `FIRST`, or the name of the column to place it after; None keeps the position.
+            enable_features: whether to enable what the table lacks for this: the switch
                 `dagsterDelta.enableColumnChange`, column mapping, metadata domains.
-            batch_bytes: size of the data files that are written again in one commit; 1 GiB.
+            batch_bytes: size of the data files that are rewritten in one commit; 1 GiB.
             engine: `arrow` in this process (the default), or `spark` on the executors of the active
                 session.
             commit_info: recorded in every commit beside ours.
-            on_progress: told of every commit.
+            on_progress: called for every commit.
 
         Returns:
             What the last commit did. Its metrics count the whole run: `numCopiedRows` rows
             converted, `numLateRows` of them in files that others wrote meanwhile without the new
             column, `numNulledValues`, `numRemovedFiles` and `numRemovedBytes` of the files that
-            were rewritten, `numAddedFiles` and `numAddedBytes` of those in their place,
-            `numBatches`, `numRetries` attempts to commit that other writers were faster than, and
+            were rewritten, `numAddedFiles` and `numAddedBytes` of those that replace them,
+            `numBatches`, `numRetries` attempts to commit that lost to a concurrent commit, and
             `longestRetryMs`, the longest time from the first attempt at a commit to its success.
 
         Raises:
             ColumnChangeFailed: values cannot be converted, or rows break a constraint under the new
                 type; the message counts them, with examples and their files. The change was
                 cancelled.
-            SchemaChangeRefused: something depends on the column in a way that cannot be carried
-                along, another change is in progress, or the table lacks what the change needs.
-            SchemaMismatch, InvalidArgument: the arguments make no sense on this table.
+            SchemaChangeRefused: something depends on the column in a way that the change cannot
+            preserve, another change is in progress, or the table lacks what the change needs.
+            SchemaMismatch, InvalidArgument: the arguments are invalid for this table.
             UnsupportedExpression: values cannot be converted exactly as Spark converts them.
-            CommitConflict: others change the table faster than its files can be written again.
+            CommitConflict: others change the table faster than its files can be rewritten.
         """
         from dagster_delta.evolution.column_change.plan import ColumnChangeRequest
         from dagster_delta.table.schema.column_change import begin_column_change
@@ -126,7 +126,7 @@ class ColumnChangeMethods(TableHandle):
             enable_features,
             self._allow_column_changes,
         )
-        # Made first, so that arguments without sense are refused before anything is committed.
+        # This comes first, so that invalid arguments are refused before anything is committed.
         job = self._job(engine, batch_bytes, None, commit_info, on_progress)
         begun = begin_column_change(
             self._store, self._existing(), request, clock=now_ms, commit_info=commit_info
@@ -137,8 +137,8 @@ class ColumnChangeMethods(TableHandle):
         """The column change in progress at the latest version, or None.
 
         Raises:
-            TableNotFound: there is no table yet.
-            InvalidTable: the mark of the change is damaged.
+            TableNotFound: the table does not exist yet.
+            InvalidTable: the record of the change is damaged.
         """
         from dagster_delta.table.schema.column_change_progress import state_of
 
@@ -153,20 +153,20 @@ class ColumnChangeMethods(TableHandle):
         commit_info: Mapping[str, object] | None = None,
         on_progress: Callable[[ColumnChangeProgress], None] | None = None,
     ) -> CommitResult:
-        """Continue the column change in progress, to its end.
+        """Continue the column change in progress until it is complete.
 
         Args:
             batch_bytes: as for `change_column`.
             engine: as for `change_column`.
-            worker: number of this worker and how many there are, as in (0, 4): each takes its own
-                share of the files, and whoever finds nothing left makes the change public. For the
-                others the result is what they found, and `skipped` is true; so it is for one that
-                comes when the change is over.
+            worker: number of this worker and how many there are, as in (0, 4): each rewrites its
+                own share of the files, and the worker that finds no files left makes the change
+                public. For the others the result has `skipped` true; so it has for a worker that
+                starts after the change is complete.
             commit_info: as for `change_column`.
             on_progress: as for `change_column`.
 
         Returns:
-            As `change_column`; the metrics count what this run and worker did.
+            As for `change_column`; the metrics count what this run and worker did.
 
         Raises:
             InvalidArgument: no change is in progress, and there is one worker.
@@ -199,14 +199,13 @@ class ColumnChangeMethods(TableHandle):
     def cancel_column_change(
         self, *, commit_info: Mapping[str, object] | None = None
     ) -> CommitResult:
-        """Cancel the column change in progress: the column stays as it was.
+        """Cancel the column change in progress: the column stays unchanged.
 
-        Converted values stay in the files, where no reader sees them, until the files are written
-        again.
+        Converted values stay in the files, invisible to readers, until the files are rewritten.
 
         Raises:
             InvalidArgument: no change is in progress.
-            CommitConflict: another writer changed the metadata at the same time.
+            CommitConflict: a concurrent commit changed the metadata.
         """
         job = self._job(None, None, None, commit_info, None)
         return self._adopt(job.cancel(self._existing()))

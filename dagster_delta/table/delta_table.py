@@ -57,20 +57,20 @@ class DeltaTable(
 ):
     """A handle on a Delta table and the latest version it has seen.
 
-    Reading calls answer from the version that was opened or last written here; `refresh` looks
-    for newer ones. Every write starts from the latest version.
+    Read calls use the version that was opened or last written by this handle; `refresh` moves to
+    the latest. Every write starts from the latest version.
 
     Args:
         uri: path or URI of the table's root.
         storage_options: credentials and settings of the storage.
         store: an opened store instead of `uri`'s own.
         version: version to open instead of the latest; such a handle is read-only.
-        must_exist: False to open a location that may hold no table yet: reading calls raise
-            TableNotFound then, and the first append or overwrite creates the table.
-        allow_column_changes: False where this handle shall begin no online change of a column.
+        must_exist: If False, the table need not exist yet: read calls then raise TableNotFound, and
+            the first append or overwrite creates the table.
+        allow_column_changes: If False, this handle refuses to start online column changes.
 
     Raises:
-        TableNotFound: there is no table, and `must_exist` is true.
+        TableNotFound: the table does not exist, and `must_exist` is true.
         VersionNotFound: there is no such version.
         InvalidTable: the log is damaged.
         UnsupportedFeature, CatalogRequired: the table cannot be read by this library.
@@ -80,7 +80,7 @@ class DeltaTable(
 
         def __getattr__(self, name: str) -> object:
             if hasattr(type(self), name):
-                # A property that failed for want of an attribute: its own error is the one to see.
+                # A property raised AttributeError itself: that error is the one to show.
                 return object.__getattribute__(self, name)
             from dagster_delta.table.peer_names import missing_attribute
 
@@ -109,24 +109,25 @@ class DeltaTable(
 
         Args:
             uri: path or URI of the table's root.
-            schema: logical schema, partition columns included: ours, a pyarrow.Schema, or a list
-                of `Column`s, which may have defaults, be generated or be numbered.
+            schema: logical schema, partition columns included: a `StructType`, a
+                `pyarrow.Schema`, or a list of `Column`s, which may have defaults, generation
+                expressions or identity values.
             partition_by: partition columns, in directory order.
             cluster_by: columns that OPTIMIZE clusters rows by; not with partition columns.
             properties: table properties; `delta.*` names are checked.
             name: shown by catalogs and tools.
             description: shown by catalogs and tools.
-            mode: what to do where a table is already: `error`, `ignore` (open it), or `replace`
-                (a new version without rows; older versions stay readable).
+            mode: what to do if a table exists: `error`, `ignore` (open it), or `replace` (a new
+                version without rows; older versions stay readable).
             storage_options: credentials and settings of the storage.
             store: an opened store instead of `uri`'s own.
             allow_column_changes: as for the constructor.
 
         Raises:
-            TableAlreadyExists: a table is there, and the mode is `error`.
-            InvalidArgument: a column, a property or the mode makes no sense.
-            UnsupportedFeature: the table would need what this library does not write.
-            CommitConflict: another writer changed the table that is replaced.
+            TableAlreadyExists: a table exists, and the mode is `error`.
+            InvalidArgument: a column, a property or the mode is invalid.
+            UnsupportedFeature: the table would need a feature that this library does not write.
+            CommitConflict: a concurrent commit changed the table that is replaced.
         """
         if mode not in ("error", "ignore", "replace"):
             raise InvalidArgument(f"mode is 'error', 'ignore' or 'replace', not {mode!r}")
@@ -198,7 +199,7 @@ class DeltaTable(
         storage_options: Mapping[str, Any] | None = None,
         store: ObjectStore | None = None,
     ) -> bool:
-        """Whether there is a table at the location. Does not check whether it can be read.
+        """Whether a table exists at the location. Does not check whether it can be read.
 
         Args:
             uri: path or URI of the table's root.
@@ -228,19 +229,19 @@ class DeltaTable(
 
         Args:
             starting_version: first version.
-            ending_version: last version; by default, or where the table has not come so far, the
-                latest that this handle knows, or finds where the start lies behind that.
+            ending_version: last version; by default, or if the table has no such version yet, the
+                latest version that this handle knows. If the start is after that, the latest
+                version of the table.
             starting_timestamp: instead: the first version committed at or after it, spelled as for
                 `snapshot`.
             ending_timestamp: instead: the last version committed at or before it.
-            columns: names of the columns to read, those of the feed among them; all by default.
+            columns: names of the columns to read, including those of the feed; all by default.
             where: Spark SQL over the columns of the table and of the feed.
 
         Raises:
-            InvalidArgument: there is no start, or two starts or ends, or the end lies before the
-                start; a column is named twice, or the filter is no condition.
-            VersionNotFound: nothing was committed since the start, or the end lies outside of the
-                log.
+            InvalidArgument: there is no start, or two starts or ends, or the end is before the
+                start; a column is named twice, or the filter is not a boolean expression.
+            VersionNotFound: nothing was committed since the start, or the end is outside the log.
             SchemaMismatch: a column, or a name in the filter, is not in the schema.
             TableNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
         """
@@ -279,18 +280,19 @@ class DeltaTable(
             data: pyarrow Table, RecordBatchReader or Dataset, pandas or polars frame, Spark
                 DataFrame.
             schema_mode: `strict`: the table's columns and no others; `widen`: columns take the
-                wider types of the data (never an integer a decimal or a double), where the table
-                has `delta.enableTypeWidening`; `merge`: new columns are added as well, and types
-                widened where the table has that.
+                wider types of the data (an integer never becomes a decimal or a double) if the
+                table has `delta.enableTypeWidening`; `merge`: new columns are added as well, and
+                types are widened if the table has that property.
             partition_by: partition columns of a new table.
-            idempotency: application id and version; a version that was committed before is not
+            idempotency: application id and version; a version that was already committed is not
                 written again.
-            commit_info: recorded in the commitInfo beside ours.
-            engine: `arrow` or `spark`; the data decide by default.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+            engine: `arrow` or `spark`; chosen by the data by default.
             check: Spark SQL that every row has to satisfy.
             properties: table properties of a new table.
-            progress: applications that the commit moves on, each only from where it stood.
-            description: of a new table; shown by catalogs and tools.
+            progress: `txn` actions to record with this commit, each only if the application's
+                version in the table is the expected one.
+            description: description of a new table; shown by catalogs and tools.
             sort_by: columns that the rows of each file are sorted by, nulls last.
             cluster_by: clustering columns of a new table; see `create`.
 
@@ -299,8 +301,8 @@ class DeltaTable(
             ConstraintViolation: a row breaks NOT NULL, an invariant or a CHECK.
             PartitionMismatch: a row does not satisfy `check`.
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
-            CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
-            InvalidArgument: the arguments make no sense together.
+            CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
+            InvalidArgument: the arguments contradict each other.
         """
         from dagster_delta.table.write.operations import append_rows
 
@@ -331,8 +333,8 @@ class DeltaTable(
 
         Args:
             data: as for `append`.
-            where: None replaces every row; Spark SQL replaces the rows it is true of, and every new
-                row has to satisfy it; `dynamic` replaces the partitions that the new rows are in.
+            where: None replaces every row; Spark SQL replaces the rows that satisfy it, and every
+                new row must satisfy it; `dynamic` replaces the partitions of the new rows.
             schema_mode: as for `append`; `overwrite` gives the table the schema of the data, and
                 needs `where` to be None.
             partition_by: partition columns of a new table, or of a new schema.
@@ -344,8 +346,8 @@ class DeltaTable(
             description: as for `append`.
             sort_by: as for `append`.
             cluster_by: as for `append`.
-            on_conflict: as for `delete`, as long as nobody changed the schema or the properties;
-                the data are read and written once.
+            on_conflict: as for `delete`, unless a concurrent commit changed the schema or the
+                properties; the data are read and written once.
 
         Raises:
             PartitionMismatch: a new row does not satisfy `where`.

@@ -1,1 +1,1 @@
-"""The log of a table, read through a store and kept up to date."""
+"""The log of a table, read through a store and refreshed."""

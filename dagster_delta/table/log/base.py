@@ -1,4 +1,4 @@
-"""What a log says before its last commits: the files of a checkpoint, and what was added since.
+"""What a log says before its last commits: the files of a checkpoint, and those added since.
 
 Spec: Checkpoints; Action Reconciliation.
 """
@@ -33,13 +33,13 @@ class LogBase:
     actions: TableActions = field(default_factory=TableActions)
     parts: tuple[CheckpointPart, ...] = ()
     masks: tuple[pa.BooleanArray, ...] | None = None
-    """Per part a `pa.BooleanArray` of its live adds; None while nobody has looked."""
+    """Per part a `pa.BooleanArray` of its live adds; None until they are first computed."""
     rows: pa.Table = field(default_factory=partial(pa.Table.from_batches, [], LIVE_FILE_SCHEMA))
     """`pa.Table` of LIVE_FILE_SCHEMA: live files that later commits added."""
     columns: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
-    """Columns that are in memory already: the parts' live adds, then `rows`."""
+    """Columns that are already in memory: the parts' live adds, then `rows`."""
     statistics: tuple[tuple[StatisticsColumn, ...], Any] | None = None
-    """The last statistics that were asked for and their `pa.Table`, row for row with `columns`."""
+    """The last statistics that were requested and their `pa.Table`, row for row with `columns`."""
     tombstones: pa.Table | None = None
     """`pa.Table` of TOMBSTONE_SCHEMA; None for those of the parts."""
     tombstone_tails: tuple[LogTail, ...] = ()
@@ -75,7 +75,7 @@ def read_base(
     """Columns of LIVE_FILE_SCHEMA of the live files of the base, as `pa.ChunkedArray`s.
 
     Args:
-        base: that is read.
+        base: the base to read.
         masks: per part a `pa.BooleanArray` of its live adds.
         rows: the live ones of the base's `rows`.
         names: of the columns.
@@ -100,10 +100,10 @@ def read_base(
 
 
 def read_segment(store: ObjectStore, segment: LogSegment) -> tuple[LogBase, tuple[LogTail, ...]]:
-    """What stands before the last commits of a segment, and these.
+    """The state before the last commits of a segment, and those commits.
 
     Raises:
-        CorruptLog, LogGap, StorageFailure: of a file of the log.
+        CorruptLog, LogGap, StorageFailure: for a file of the log.
     """
     checkpoint = EMPTY_CHECKPOINT
     if segment.checkpoint is not None:

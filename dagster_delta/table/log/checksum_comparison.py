@@ -1,4 +1,4 @@
-"""What the log adds up to, held against the checksum of the version.
+"""Compare the state of the log with the checksum of the version.
 
 Spec: the Version Checksum File of the shipped protocol.
 """
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """What some live files come to, as far as the columns tell."""
+    """Totals of some live files, for the columns that are given."""
 
     files: int = 0
     size_bytes: int = 0
@@ -59,10 +59,11 @@ class _Counts:
 
 
 class ChecksumComparison:
-    """Compares each fact once, when it is known anyway. Thread-safe.
+    """Compares each fact once, when it is computed anyway. Thread-safe.
 
-    A contradiction is an error where the checksum is our own. Others have been seen to count wrong
-    beside a sound log: theirs is a warning, and an error only where rows could be lost by it.
+    A contradiction is an error if this library wrote the checksum. Other writers have been seen to
+    write wrong counts beside a valid log: for theirs it is a warning, and an error only if rows
+    could be lost.
 
     Args:
         checksum: of the version.
@@ -80,18 +81,18 @@ class ChecksumComparison:
 
     @property
     def contradiction(self) -> CorruptLog | None:
-        """The error that was not raised because the checksum is somebody else's."""
+        """The error that was not raised because another writer wrote the checksum."""
         return self._contradiction
 
     def compare(self, files: pa.Table, actions: Callable[[], TableActions]) -> None:
-        """Hold what the log says against it.
+        """Compare the state of the log with the checksum.
 
         Args:
             files: some columns of all live files, a `pa.Table` of LIVE_FILE_SCHEMA.
             actions: gives the other actions of the version.
 
         Raises:
-            CorruptLog: they do not add up to what it counts.
+            CorruptLog: the log contradicts the checksum.
         """
         if not self._compared.issuperset(files.column_names):
             self._settle(_Counts.of(files), files.column_names, actions)
@@ -99,7 +100,7 @@ class ChecksumComparison:
     def observed(
         self, batches: Iterable[FileBatch], actions: Callable[[], TableActions]
     ) -> Iterator[FileBatch]:
-        """Batches of all live files, held against it once the last one has gone by.
+        """Batches of all live files, compared with the checksum after the last one.
 
         Args:
             batches: with some columns of LIVE_FILE_SCHEMA.
@@ -126,7 +127,7 @@ class ChecksumComparison:
             self._compared.update(columns)
 
     def compare_number(self, num_files: int) -> None:
-        """Hold the number of live files against it. Raises as `compare` does."""
+        """Compare the number of live files with the checksum. Raises as `compare` does."""
         with self._lock:
             self._compare("files", num_files, self._checksum.num_files)
 
@@ -171,7 +172,7 @@ class ChecksumComparison:
 
 
 def _features(protocol: Protocol) -> tuple[object, ...]:
-    # Some writers keep the features as a set: their order says nothing.
+    # Some writers keep the features as a set: their order has no meaning.
     return (
         protocol.min_reader_version,
         protocol.min_writer_version,

@@ -1,4 +1,4 @@
-"""Columns of live files in chunks, cut down and put together without copying what stays."""
+"""Columns of live files in chunks, filtered and concatenated without copying unchanged chunks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = [
     "with_merged_chunks",
 ]
 
-# A column gains a chunk with every commit that settles; beyond this number small ones are merged.
+# Every commit adds a chunk to a column; beyond this number small chunks are merged.
 _MAX_CHUNKS = 64
 _SMALL_CHUNK_ROWS = 4096
-# Beyond this number of chunks, dropping a row of one copies it rather than making two of it.
+# Beyond this number of chunks, dropping a row copies its chunk instead of splitting it.
 _MAX_CUT_CHUNKS = 1024
 
 
 def in_known_order(rows: Any, paths: Any, error: CorruptLog) -> Any:
-    """Live files in the order of the paths that are known already; the error where they are not
+    """Live files in the order of the paths that are already known. Raises the error if they are not
     the same files.
     """
     order = pc.index_in(paths, value_set=rows.column("path").combine_chunks())
@@ -44,8 +44,8 @@ def in_known_order(rows: Any, paths: Any, error: CorruptLog) -> Any:
 def filtered(chunks: list[pa.Array], kept: pa.BooleanArray) -> list[pa.Array]:
     """The kept rows of a column; the list given is emptied.
 
-    Chunk by chunk, and none copied without need: paths of a large table are the most of what it
-    takes to open it.
+    It copies a chunk only if it must: the paths take most of the memory of opening a large
+    table.
     """
     remaining: list[Any] = []
     start = 0
@@ -71,7 +71,7 @@ def filtered(chunks: list[pa.Array], kept: pa.BooleanArray) -> list[pa.Array]:
 def narrowed(
     masks: Sequence[pa.BooleanArray], kept: pa.BooleanArray
 ) -> tuple[pa.BooleanArray, ...]:
-    """Masks over all rows of the parts, cut down by one over their live rows."""
+    """Masks over all rows of the parts, narrowed by one mask over their live rows."""
     cut, start = [], 0
     for mask in masks:
         length = mask.true_count
@@ -81,12 +81,12 @@ def narrowed(
 
 
 def chosen(values: Sequence[Any], ordinals: Sequence[int]) -> list[Any]:
-    """The values with these ordinals, which ascend."""
+    """The values with these ordinals, which are in ascending order."""
     return list(values) if len(ordinals) == len(values) else [values[at] for at in ordinals]
 
 
 def extended(column: pa.ChunkedArray, more: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    """A `pa.ChunkedArray` with the chunks of another column, or an array, behind its own."""
+    """A `pa.ChunkedArray` with the chunks of another column, or an array, appended."""
     chunks = more.chunks if isinstance(more, pa.ChunkedArray) else [more]
     return pa.chunked_array([*column.chunks, *(each for each in chunks if len(each))], column.type)
 
@@ -98,7 +98,7 @@ def compacted(table: pa.Table) -> pa.Table:
 
 
 def with_merged_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column with the small chunks at its end merged, where it has many chunks."""
+    """The column with the small chunks at its end merged, if it has many chunks."""
     if column.num_chunks <= _MAX_CHUNKS:
         return column
     chunks = column.chunks

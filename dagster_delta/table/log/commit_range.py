@@ -17,8 +17,8 @@ from dagster_delta.table.log.reader import list_log, located, read_commits
 
 __all__ = ["RangeCommit", "read_commit_range"]
 
-# Times of files are made monotonic from this many versions before the range on: where the
-# reference implementation starts as well.
+# File times are made monotonic starting this many versions before the range, as in the reference
+# implementation.
 _VERSIONS_BEFORE = 100
 _COMMITS_AT_ONCE = 64
 _MAX_TIMESTAMP_MS = 253_402_300_799_999
@@ -29,8 +29,8 @@ class RangeCommit:
     """One commit of a range."""
 
     timestamp_ms: int
-    """When, in milliseconds since the epoch: what the commit says of itself under in-commit
-    timestamps, else the time of its file."""
+    """Milliseconds since the epoch: the commit's own timestamp under in-commit timestamps, else the
+    time of its file."""
     actions: CommitActions
 
 
@@ -43,7 +43,7 @@ def read_commit_range(store: ObjectStore, start: int, end: int) -> Iterator[Rang
         end: last version; there is such a version.
 
     Raises:
-        VersionNotFound: the log does not reach back to `start` any more.
+        VersionNotFound: the log no longer reaches back to `start`.
         LogGap: a commit inside the range is missing.
         CorruptLog, InvalidTable, StorageFailure: of a commit, once it is reached.
     """
@@ -56,7 +56,7 @@ def read_commit_range(store: ObjectStore, start: int, end: int) -> Iterator[Rang
 def _refuse_missing(present: Sequence[int], start: int, end: int, *, table: str) -> None:
     missing = []
     expected = start
-    # By leaps: a range may span more versions than anybody could count.
+    # In steps: a range may span very many versions.
     for version in (*present, end + 1):
         if version > expected:
             missing.append((expected, version - 1))
@@ -96,7 +96,7 @@ def _decoded(
                 actions = decode_actions(raw.data, version=raw.version, path=raw.path)
                 timestamp = _own_time(actions)
             if timestamp is None:
-                # Only now: the time of a file may cost a request.
+                # Done only here, because the time of a file may cost a request.
                 file_times = file_times or _file_times(listing)
                 timestamp = file_times[raw.version]
             yield RangeCommit(timestamp, actions)

@@ -1,4 +1,4 @@
-"""What one commit did to a table, told by the commit alone.
+"""What one commit did to a table, read from the commit alone.
 
 Spec: Commit Provenance Information; Add File and Remove File; Add CDC File.
 """
@@ -18,9 +18,9 @@ __all__ = ["CommitSummary", "summarise_commit"]
 
 PartitionValues = Mapping[str, str | None]
 
-# Operation metrics that add up to the rows a commit wrote, changed or deleted, without case and
-# underscores: writers spell them numOutputRows or num_added_rows. The first group that is there
-# counts; the numbers of a MERGE come before the rows it had to write again.
+# Operation metrics that add up to the rows a commit wrote, changed or deleted, compared without
+# case and underscores: writers spell them numOutputRows or num_added_rows. The first group that is
+# present counts; the numbers of a MERGE come before the rows that it had to rewrite.
 _ROW_METRICS = (
     ("numtargetrowsinserted", "numtargetrowsupdated", "numtargetrowsdeleted"),
     ("numupdatedrows",),
@@ -39,23 +39,24 @@ _STATISTICS = msgspec.json.Decoder(_Statistics)
 
 @dataclass(frozen=True, slots=True)
 class CommitSummary:
-    """One commit, as far as somebody who reacts to it wants to know."""
+    """One commit, as far as code that reacts to it needs."""
 
     table_id: str
     """UUID of the table that the commit belongs to."""
     version: int
     timestamp_ms: int | None
-    """When, as the commit tells it, in milliseconds since the epoch."""
+    """Time of the commit by its commitInfo, in milliseconds since the epoch; None if it has
+    none."""
     operation: str | None
-    """What was done, such as WRITE or MERGE; None where the writer did not say."""
+    """What was done, such as WRITE or MERGE; None if the writer did not record it."""
     changes_data: bool
-    """False for commits that leave every row as it was: compaction, properties, a new column."""
+    """False for commits that leave every row unchanged: compaction, properties, a new column."""
     partitions: tuple[PartitionValues, ...]
     """The partitions with changed rows: serialised values by logical column name, None for null."""
     all_partitions_known: bool
-    """False where the commit removes files without saying of which partition they were."""
+    """False if the commit removes files without giving their partitions."""
     rows: int | None
-    """Rows written, changed or deleted; None where neither metrics nor statistics tell."""
+    """Rows written, changed or deleted; None if neither metrics nor statistics give it."""
     files_added: int
     files_removed: int
     change_files: tuple[str, ...]
