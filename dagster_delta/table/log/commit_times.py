@@ -61,8 +61,8 @@ def _in_commit_timestamp(
 def commit_times(listing: LogListing, versions: Sequence[int]) -> list[int]:
     """Times of commit files in milliseconds, ascending versions, each later than the one before.
 
-    Copying a table or a skewed clock may turn the order of file times around; a version is then
-    taken to be a millisecond younger than its predecessor.
+    Copying a table or a skewed clock may change the order of file times; a version is then dated
+    one millisecond after its predecessor.
     """
     times: list[int] = []
     for version in versions:

@@ -1,7 +1,7 @@
-"""Another way to a version whose checkpoint, or compacted commits, turn out to be damaged.
+"""How to read a version whose checkpoint, or compacted commits, are found to be damaged.
 
-A checkpoint only repeats what the commits before it say. Where these are all there, or an older
-checkpoint and those after that, the version is the same without it.
+A checkpoint only repeats what the commits before it say. If all of these exist, or an older
+checkpoint and the commits after it, the version can be read without the damaged one.
 
 Spec: Checkpoints; Log Compaction Files.
 """
@@ -28,36 +28,36 @@ _Item = TypeVar("_Item")
 
 
 def begun(items: Iterable[_Item]) -> Iterator[_Item]:
-    """The items, the first of which has been made: what goes wrong with that is raised here."""
+    """The items, with the first one already computed: its errors are raised here."""
     rest = iter(items)
     return chain(list(islice(rest, 1)), rest)
 
 
 @dataclass(frozen=True, slots=True)
 class LogFallback:
-    """What was tried for one version."""
+    """The attempts to read one version."""
 
     store: ObjectStore
     segment: LogSegment
-    """What the version is read from."""
+    """The files that the version is read from."""
     damaged: tuple[str, ...] = ()
     """Files that were found to be damaged, relative to the table root."""
     passed_over: frozenset[str] = frozenset()
-    """These, and what is of no use without them."""
+    """The damaged files, and the files that cannot be used without them."""
 
     def after(self, segment: LogSegment) -> LogFallback:
         """The same for a later version that is read from the same checkpoint."""
         return replace(self, segment=segment)
 
     def knows(self, error: CorruptLog) -> bool:
-        """Whether the file of an error is passed over already."""
+        """Whether the file of an error is already passed over."""
         return error.file in self.passed_over
 
     def around(self, error: CorruptLog) -> LogFallback:
-        """What to try next.
+        """The next attempt, without the damaged file.
 
         Raises:
-            CorruptLog: the error given, where the version needs what is damaged.
+            CorruptLog: the given error, if the version needs the damaged file.
         """
         file = error.file
         name = None if file is None else parse_log_file_name(file.rpartition("/")[2])
@@ -66,7 +66,7 @@ class LogFallback:
         passed_over = self.passed_over | {file}
         is_compacted = name is not None and name.kind is LogFileKind.COMPACTED
         if not is_compacted and self.segment.checkpoint is not None:
-            # A checkpoint is no use without any of its parts, and the damage may be in a sidecar.
+            # A checkpoint needs all of its parts, and the damage may be in a sidecar.
             passed_over |= {each.path for each in self.segment.checkpoint.files}
         segment = self._segment_without(passed_over, error)
         _LOG.warning(

@@ -1,4 +1,4 @@
-"""Files as a store lists them, in a table of Arrow."""
+"""Files as a store lists them, as an Arrow table."""
 
 from __future__ import annotations
 

@@ -78,11 +78,11 @@ __all__ = [
 
 # Enough to hide the latency of an object store; a local disk is read by the caller's thread.
 _CONCURRENT_READS = 32
-# Checkpoint files up to this size come over the network whole: one request instead of several.
-_FOOTER_END_BYTES = 8  # of the length of the footer, and the magic
+# Checkpoint files up to this size are fetched whole: one request instead of several.
+_FOOTER_END_BYTES = 8  # the length of the footer, and the magic
 _DOWNLOAD_BYTES = 4 * 1024 * 1024
 
-# The last version that a name of the log has room for.
+# The last version that fits into a file name of the log.
 _MAX_VERSION = 10**20 - 1
 
 _WITHOUT_CHECKPOINT = (
@@ -94,7 +94,7 @@ _Read = TypeVar("_Read")
 
 @contextmanager
 def located(store: ObjectStore, version: int | None = None) -> Iterator[None]:
-    """Errors that leave the block name the table, and the version where they name none."""
+    """Errors raised in the block get the table, and the version if they have none."""
     try:
         yield
     except DeltaError as error:
@@ -105,7 +105,7 @@ def located(store: ObjectStore, version: int | None = None) -> Iterator[None]:
 
 
 def read_last_checkpoint(store: ObjectStore) -> LastCheckpoint | None:
-    """The hint to the newest checkpoint, None where it is missing or damaged."""
+    """The hint to the newest checkpoint, or None if it is missing or damaged."""
     try:
         return parse_last_checkpoint(store.read(LAST_CHECKPOINT_PATH))
     except FileNotFoundError:
@@ -119,7 +119,7 @@ def list_log(
     end: int | None = None,
     without: Collection[str] = (),
 ) -> LogListing:
-    """The files of the log from version `start` to `end`, both included, but for some paths."""
+    """The files of the log from version `start` to `end`, both included, without some paths."""
     with garbage_collection_paused():
         files = _list_versions(store, start, end)
         if without:
@@ -128,11 +128,11 @@ def list_log(
 
 
 def list_settled_log(store: ObjectStore, *, start: int = 0, end: int | None = None) -> LogListing:
-    """Like `list_log`, without gaps that come from listing while others commit.
+    """Like `list_log`, without the gaps that appear when a listing runs during commits.
 
-    A directory that is listed while files are added may show a later one without an earlier one.
-    Every commit before the latest that was seen existed when that listing ended, so a second one
-    up to there has them all.
+    A directory that is listed while files are added may show a later file without an earlier one.
+    Every commit before the latest one listed existed when that listing ended, so a second listing
+    up to that version has all of them.
     """
     listing = list_log(store, start=start, end=end)
     if listing.is_contiguous:
@@ -149,7 +149,7 @@ def _list_versions(store: ObjectStore, start: int, end: int | None) -> Iterator[
             if name >= first and (limit is None or name < limit):
                 yield _LocalFile(store, f"{LOG_DIRECTORY}/{name}")
         return
-    # Names that begin with a digit come first of all that a log holds, in version order.
+    # In a log, names that begin with a digit sort first, in version order.
     for meta in store.list_from(LOG_DIRECTORY, first):
         name = meta.path[len(LOG_DIRECTORY) + 1 :]
         if not name[:1].isdigit() or (limit is not None and name >= limit):
@@ -162,17 +162,17 @@ def _local_names(store: ObjectStore) -> list[str] | None:
     if directory is None:
         return None
     try:
-        return os.listdir(directory)  # noqa: PTH208 - a Path per commit costs more than all else
+        return os.listdir(directory)  # noqa: PTH208 - a Path per commit would take most of the time
     except OSError:
-        # The store's own listing says what is wrong.
+        # The store's own listing reports what is wrong.
         return None
 
 
 class _LocalFile:
-    """A file of a local log whose size and time are looked up when somebody asks for them.
+    """A file of a local log whose size and time are read on first use.
 
-    Nobody does for most commits, and for 10,000 of them that is a third of what listing and
-    reading them takes.
+    Most commits never need them, and reading them for 10,000 commits takes a third of the time of
+    listing and reading these.
     """
 
     __slots__ = ("_meta", "_store", "path")
@@ -192,7 +192,7 @@ class _LocalFile:
 
     def _head(self) -> ObjectMeta:
         if self._meta is None:
-            # A file that has vanished counts as one that its writer never filled.
+            # A file that was deleted counts as an empty file.
             self._meta = self._store.head(self.path) or ObjectMeta(self.path, 0, 0)
         return self._meta
 
@@ -207,7 +207,7 @@ def find_segment(store: ObjectStore, version: int | None = None) -> LogSegment:
     hint = read_last_checkpoint(store)
     if hint is not None and hint.version > 0 and (version is None or hint.version <= version):
         listing = list_settled_log(store, start=hint.version, end=version)
-        # A hint may be wrong, or its checkpoint cleaned up: it is a place to start looking.
+        # The hint may be wrong, or its checkpoint deleted: it only says where to start the search.
         if listing.checkpoints:
             try:
                 return listing.segment(version, table=table)
@@ -224,7 +224,7 @@ def read_commit(store: ObjectStore, version: int) -> bytes:
     """The bytes of a commit.
 
     Raises:
-        VersionNotFound: there is no such commit (any more).
+        VersionNotFound: the commit does not exist, or no longer exists.
         StorageFailure.
     """
     try:
@@ -241,7 +241,7 @@ def read_commits(store: ObjectStore, files: Sequence[CommitFile]) -> tuple[RawCo
     """The bytes of commits, in the order given.
 
     Raises:
-        LogGap: a listed commit has vanished.
+        LogGap: a listed commit was deleted.
         StorageFailure.
     """
     if len(files) < 2 or store.local_path(LOG_DIRECTORY) is not None:
@@ -254,7 +254,7 @@ def read_commits(store: ObjectStore, files: Sequence[CommitFile]) -> tuple[RawCo
 def _read_listed(store: ObjectStore, commit: CommitFile) -> RawCommit:
     path = commit.file.path
     if not isinstance(commit.file, _LocalFile):
-        # A local store knows the size of what it has opened.
+        # A local store knows the size of the file that it has opened.
         check_log_file_size(path, commit.file.size_bytes)
     try:
         return RawCommit(
@@ -271,7 +271,7 @@ def _read_listed(store: ObjectStore, commit: CommitFile) -> RawCommit:
 
 
 def read_checksum(store: ObjectStore, segment: LogSegment) -> VersionChecksum | None:
-    """The version checksum of a segment; None where it is missing or damaged."""
+    """The version checksum of a segment, or None if it is missing or damaged."""
     if segment.checksum is None:
         return None
     try:
@@ -306,11 +306,11 @@ def read_commits_after(
 def read_checksum_after(
     store: ObjectStore, known: VersionChecksum | None, commits: Sequence[tuple[int, bytes]]
 ) -> VersionChecksum | None:
-    """The version checksum of the last of some commits; None where it is not to be had.
+    """The version checksum of the last of some commits, or None if there is none.
 
     Args:
         store: store of the table.
-        known: of the version before the first commit, where there is one.
+        known: checksum of the version before the first commit, or None.
         commits: (version, contents of the commit file), at least one, in order.
 
     Raises:
@@ -318,7 +318,7 @@ def read_checksum_after(
     """
     checksum = version_checksum_after(known, commits)
     if checksum is not None:
-        # It speaks of these very commits, and cost no request.
+        # It describes these commits, and needed no request.
         return checksum
     try:
         stored = parse_version_checksum(store.read(checksum_path(commits[-1][0])))
@@ -328,7 +328,7 @@ def read_checksum_after(
 
 
 def _is_of_commit(checksum: VersionChecksum, version: int, data: bytes) -> bool:
-    """Whether a checksum was not left by another commit of that version, which was lost."""
+    """False if the checksum is of another commit of that version, which was lost."""
     if checksum.transaction_id is None:
         return True
     info = decode_commit_info(data, version=version, path=commit_path(version))
@@ -337,12 +337,12 @@ def _is_of_commit(checksum: VersionChecksum, version: int, data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OpenCheckpoint:
-    """A checkpoint whose files are known, and whose file actions are read when they are needed."""
+    """A checkpoint whose files are known, and whose file actions are read on use."""
 
     actions: TableActions
-    """What its Parquet files say about the table itself."""
+    """The actions of its Parquet files about the table itself."""
     manifests: tuple[RawCommit, ...]
-    """JSON manifests: they read like a commit that comes before all others."""
+    """JSON manifests: they read like a commit before all others."""
     parts: tuple[CheckpointPart, ...]
     """Parquet files that hold file actions, sidecars included."""
 
@@ -376,7 +376,7 @@ def open_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> OpenChec
 
 
 def read_sidecars(store: ObjectStore, checkpoint: CheckpointFiles | None) -> list[SidecarFile]:
-    """The sidecars that a checkpoint names; none where there is no checkpoint.
+    """The sidecars that a checkpoint names; none if there is no checkpoint.
 
     Raises:
         CorruptLog: a file of the checkpoint is damaged or missing.
@@ -395,19 +395,19 @@ def read_sidecars(store: ObjectStore, checkpoint: CheckpointFiles | None) -> lis
 
 
 def check_sidecar_ends(store: ObjectStore, sidecars: Sequence[SidecarFile]) -> None:
-    """Make sure that sidecars end as Parquet files where their checkpoint says that they do.
+    """Check that each sidecar ends as a Parquet file at the size that its checkpoint gives.
 
-    One small request each, in the place of one for the size: a file of the right size whose end is
-    lost, as after a power failure, cannot be read either.
+    It takes one small request per sidecar, like a request for the size, and also finds a file of
+    the right size whose end was lost, as after a power failure.
 
     Raises:
-        CorruptLog: one is missing, has another size, or does not end so.
+        CorruptLog: a sidecar is missing, has another size, or does not end as a Parquet file.
         StorageFailure.
     """
 
     def check(sidecar: SidecarFile) -> None:
         path, size = sidecar_path(sidecar.path), sidecar.size_in_bytes
-        # A byte more than there is, if the size is right.
+        # One byte more than the file has, if the size is right.
         start = max(0, size - _FOOTER_END_BYTES)
         read = partial(store.read_range, offset=start, length=_FOOTER_END_BYTES + 1)
         end = _read_existing(read, path)
@@ -437,7 +437,7 @@ def _part(store: ObjectStore, path: str, size_bytes: int) -> CheckpointPart:
 
 
 class _Download:
-    """Opens an object that is fetched once and kept, instead of anew for every column."""
+    """Opens an object that is fetched once and cached, so that columns do not fetch it again."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
         self._store = store
@@ -446,7 +446,6 @@ class _Download:
         self._data: bytes | None = None
 
     def __call__(self) -> pa.NativeFile:
-        """A `pyarrow.NativeFile`."""
         with self._lock:
             if self._data is None:
                 self._data = _read_existing(self._store.read, self._path)
@@ -465,10 +464,10 @@ def _missing(path: str) -> CorruptLog:
 
 
 def configuration_of(protocol: Protocol | None, metadata: Metadata | None) -> TableConfiguration:
-    """The configuration of a table by the actions of its log.
+    """The configuration of a table from the actions of its log.
 
     Raises:
-        MissingMetadata, MissingProtocol: there is none.
+        MissingMetadata, MissingProtocol: the log has no such action.
     """
     if metadata is None:
         raise MissingMetadata(
@@ -485,7 +484,7 @@ def configuration_of(protocol: Protocol | None, metadata: Metadata | None) -> Ta
 
 def extended_segment(segment: LogSegment, commits: Sequence[tuple[int, bytes]]) -> LogSegment:
     """The segment after the next commits, given as (version, contents)."""
-    # Their times are not known here: they are looked up when somebody asks.
+    # Their times are not known here: they are read on first use.
     files = [
         CommitFile(version, version, ObjectMeta(commit_path(version), len(data), 0))
         for version, data in commits

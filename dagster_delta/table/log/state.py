@@ -69,7 +69,7 @@ from dagster_delta.table.log.reader import (
 
 __all__ = ["LogState"]
 
-# Statistics are carried forward from checkpoint to checkpoint unless they would weigh too much.
+# Statistics are carried forward from checkpoint to checkpoint up to this size.
 _MAX_KEPT_STATISTICS_BYTES = 64 * 1024 * 1024
 
 _P = ParamSpec("_P")
@@ -100,7 +100,7 @@ class _Files:
     masks: tuple[pa.BooleanArray, ...]
     """Per part of the base a `pa.BooleanArray` of its live adds."""
     kept: pa.BooleanArray | None
-    """`pa.BooleanArray` over the base's live rows: those the tail leaves alone; None for all."""
+    """`pa.BooleanArray` over the base's live rows: those unchanged by the tail; None for all."""
     rows: pa.Table
     """`pa.Table`: the live ones of the base's `rows`."""
     num_files: int
@@ -109,7 +109,7 @@ class _Files:
 def _despite_damage(
     answer: Callable[Concatenate[LogState, _P], _Answer],
 ) -> Callable[Concatenate[LogState, _P], _Answer]:
-    """A method that turns to other files of the log when one that it can do without is damaged."""
+    """A decorator: if a dispensable file of the log is damaged, the method reads other files."""
 
     def answer_despite_damage(self: LogState, /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
         try:
@@ -124,7 +124,7 @@ def _despite_damage(
 
 
 class LogState:
-    """The reconciled log at one version. Thread-safe; nothing about it changes but its caches."""
+    """The reconciled log at one version. Thread-safe; only its caches change."""
 
     def __init__(
         self,
@@ -148,11 +148,11 @@ class LogState:
 
     @classmethod
     def of_segment(cls, store: ObjectStore, segment: LogSegment) -> LogState:
-        """The state of a log segment. Nothing is read before it is asked for."""
+        """The state of a log segment. Nothing is read before it is needed."""
         return cls(_Source(partial(read_segment, store, segment)), LogFallback(store, segment))
 
     def advance(self, tail: LogTail, segment: LogSegment, *, is_own: bool = False) -> LogState:
-        """The state after more commits; what is known already is carried over.
+        """The state after more commits; what is already known is carried over.
 
         Args:
             tail: the commits.
@@ -170,18 +170,18 @@ class LogState:
 
     @_despite_damage
     def check_newest_commit(self, *, may_have_sidecars: bool) -> None:
-        """Decode the newest commit as far as readers ever do, unless that was done.
+        """Decode the newest commit, as far as readers use it, unless that was done.
 
-        A version checksum says what a write has to know, so that nobody may have read the commit
-        that it speaks of, or the checkpoint before that.
+        A version checksum has all that a write needs, so the commit that it describes, and the
+        checkpoint before it, may not have been read yet.
 
         Args:
-            may_have_sidecars: whether to look for the sidecars of the checkpoint as well.
+            may_have_sidecars: whether to check the sidecars of the checkpoint as well.
 
         Raises:
-            CorruptLog: it is empty, cut or changed, or holds a value of a wrong type, or a sidecar
-                is missing or has another size than the checkpoint says.
-            LogGap: it has disappeared.
+            CorruptLog: the commit is empty, truncated or changed, or holds a value of a wrong type,
+                or a sidecar is missing or has another size than the checkpoint says.
+            LogGap: the commit was deleted.
             StorageFailure: the store refused or failed.
         """
         with self._lock:
@@ -210,24 +210,25 @@ class LogState:
             if base is None:
                 check_sidecar_ends(store, read_sidecars(store, checkpoint))
             elif base.masks is None:
-                # Otherwise they were read.
+                # Otherwise they were already read.
                 check_sidecar_ends(store, base.actions.sidecars)
         except CorruptLog:
             files = () if checkpoint is None else checkpoint.files
             if all(store.head(file.path) is not None for file in files):
                 raise
-            # The log was cleaned up since it was listed: it is whole, and goes on elsewhere.
+            # The log was cleaned up since it was listed: it is complete, and continues with other
+            # files.
         self._source.has_checked_sidecars = True
 
     @property
     def damaged_files(self) -> tuple[str, ...]:
-        """Files of the log that were found to be damaged, and that the version can do without."""
+        """Damaged files of the log that this version does not need."""
         return self._fallback.damaged
 
     def _fall_back(self, error: CorruptLog) -> None:
-        """Answer from other files of the log; rows stay in the order in which they are known."""
+        """Read from other files of the log; rows keep their known order."""
         if self._fallback.knows(error):
-            # Another thread was quicker.
+            # Another thread has already done it.
             return
         fallback = self._fallback.around(error)
         read = partial(read_segment, fallback.store, fallback.segment)
@@ -239,7 +240,7 @@ class LogState:
             rows = in_known_order(rows, self._columns["path"], error)
         base = LogBase(actions=actions, rows=rows, tombstones=tombstones)
         self._source, self._later = _Source(lambda: (base, ())), ()
-        # All that readers need of it was decoded just now.
+        # The part of it that readers need was just decoded.
         self._newest_is_whole = True
         self._files = self._added_rows = self._statistics = None
         self._tombstones = self._actions = None
@@ -270,7 +271,7 @@ class LogState:
     @property
     @_despite_damage
     def max_file_actions(self) -> int:
-        """Number of live files and tombstones, or some more."""
+        """Number of live files and tombstones, or an upper bound of it."""
         with self._lock:
             base, tails = self._load()
         known = len(base.rows) + (0 if base.tombstones is None else len(base.tombstones))
@@ -279,7 +280,7 @@ class LogState:
 
     @_despite_damage
     def unread_parts(self) -> tuple[CheckpointPart, ...]:
-        """The files of the checkpoint, if nobody has looked for live files in them yet. Their
+        """The files of the checkpoint, if live files have not been read from them yet. Their
         footers have been read.
         """
         with self._lock:
@@ -293,7 +294,7 @@ class LogState:
     @_despite_damage
     def replayed_tail(self) -> tuple[tuple[str, ...], Any]:
         """What the commits after the checkpoint say: keys of files that they remove or add again,
-        and the files they leave added, a `pa.Table` of LIVE_FILE_SCHEMA.
+        and the files that are added after them, a `pa.Table` of LIVE_FILE_SCHEMA.
         """
         with self._lock:
             _, tails = self._load()
@@ -302,7 +303,7 @@ class LogState:
 
     @_despite_damage
     def live_files(self, names: Sequence[str]) -> pa.Table:
-        """A `pa.Table` with these columns of LIVE_FILE_SCHEMA, in the same row order always."""
+        """A `pa.Table` with these columns of LIVE_FILE_SCHEMA, always in the same row order."""
         with self._lock:
             self._read_columns([name for name in names if name not in self._columns])
             schema = pa.schema([LIVE_FILE_SCHEMA.field(name) for name in names])
@@ -312,13 +313,13 @@ class LogState:
     def file_batches(
         self, names: Sequence[str], statistics: Sequence[StatisticsColumn] | None
     ) -> Iterator[FileBatch]:
-        """The live files in the order of `live_files`, a batch at a time, none of them kept.
+        """The live files in the order of `live_files`, one batch at a time; no batch is cached.
 
-        Damage that shows before the first batch is passed over where it can be.
+        Damage that is found before the first batch is avoided by other files, if possible.
 
         Args:
             names: columns of LIVE_FILE_SCHEMA.
-            statistics: columns that statistics may be asked for; None where none are.
+            statistics: columns whose statistics may be needed; None for no statistics.
         """
         with self._lock:
             base, tails = self._load()
@@ -345,7 +346,7 @@ class LogState:
 
     @_despite_damage
     def tombstone_batches(self, *, removed_after_ms: int) -> Iterator[Any]:
-        """What `tombstones` gives, in several `pa.Table`s, none of them kept."""
+        """The rows of `tombstones`, in several `pa.Table`s; none of them is cached."""
         with self._lock:
             base, tails = self._load()
             if self._tombstones is not None or base.tombstones is not None:
@@ -385,14 +386,14 @@ class LogState:
 
     @_despite_damage
     def tombstones(self, *, removed_after_ms: int) -> pa.Table:
-        """A `pa.Table` of TOMBSTONE_SCHEMA: removes that came later than that, oldest first.
+        """A `pa.Table` of TOMBSTONE_SCHEMA: removes later than `removed_after_ms`, oldest first.
 
         Spec: a remove without a timestamp has expired long ago.
         """
         with self._lock:
             if self._tombstones is None:
                 self._tombstones = self._read_tombstones()
-            # What has expired once needs not be carried on.
+            # Expired tombstones need not be carried forward.
             self._tombstones = _unexpired(self._tombstones, removed_after_ms)
             return self._tombstones
 

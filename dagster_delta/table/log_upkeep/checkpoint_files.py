@@ -1,8 +1,8 @@
-"""Checkpoints on their way into the log: whole, or of a large table in several files.
+"""Writes checkpoints: in one file, or for a large table in several.
 
-What makes a large checkpoint goes through in batches, so that it takes the memory of some of them.
-Nothing of it is visible before all of it is there: a checkpoint in parts counts when it has every
-part, and sidecars count when a manifest names them.
+A large checkpoint is written in batches, so its memory is bounded by a few batches. It becomes
+visible only when it is complete: a checkpoint in parts is valid when every part exists, and
+sidecars are valid when a manifest names them.
 
 Spec: Checkpoints; Last Checkpoint File; V2 Spec checkpoints; Sidecar Files.
 """
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 __all__ = ["MAX_ACTIONS_PER_FILE", "MAX_HELD_ACTIONS", "write_checkpoint"]
 
 MAX_ACTIONS_PER_FILE = 1_000_000
-"""File actions beyond which a checkpoint is split into files."""
+"""Number of file actions above which a checkpoint is split into several files."""
 MAX_HELD_ACTIONS = 250_000
-"""File actions up to which a checkpoint is put together in memory, from what a handle may hold
-anyway."""
+"""Number of file actions up to which a checkpoint is built in memory, from data that a handle may
+hold anyway."""
 
 _NO_FILES = pa.Table.from_batches([], LIVE_FILE_SCHEMA)
 _NO_TOMBSTONES = pa.Table.from_batches([], TOMBSTONE_SCHEMA)
@@ -67,9 +67,10 @@ def write_checkpoint(
 
     Args:
         snapshot: the version.
-        now_ms: what the retention of tombstones is measured against, milliseconds since the epoch.
-        max_actions_per_file: file actions beyond which it is split: a classic checkpoint into
-            parts, one of a table with the feature v2Checkpoint into sidecars.
+        now_ms: time that the retention of tombstones is counted back from, milliseconds since the
+            epoch.
+        max_actions_per_file: number of file actions above which it is split: a classic checkpoint
+            into parts, one of a table with the feature v2Checkpoint into sidecars.
 
     Raises:
         InvalidTable, StorageFailure.
@@ -97,9 +98,9 @@ def write_checkpoint(
 
 
 def _store_whole(snapshot: Snapshot, now_ms: int, path: str, *, as_v2: bool) -> LastCheckpoint:
-    """A checkpoint in one file that is put together in memory."""
+    """A checkpoint in one file that is built in memory."""
     live_files = snapshot.live_files()
-    # What stands in a checkpoint outlives the commits that could contradict it.
+    # A checkpoint outlives the commits that could contradict it.
     snapshot.check_totals()
     state = replace(
         _without_files(snapshot, now_ms),
@@ -119,7 +120,7 @@ def _store_whole(snapshot: Snapshot, now_ms: int, path: str, *, as_v2: bool) -> 
 
 
 def _without_files(snapshot: Snapshot, now_ms: int) -> CheckpointState:
-    """The state of the version but for its files and tombstones."""
+    """The state of the version without its files and tombstones."""
     columns = statistics_columns(snapshot.configuration)
     return CheckpointState(
         version=snapshot.version,
@@ -140,7 +141,7 @@ class _FileActions:
     empty: CheckpointState
     now_ms: int
     num_adds: int = 0
-    """Of the batches so far."""
+    """Number of adds in the batches so far."""
 
     def __iter__(self) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:
         """Tables of actions, and the paths that their rows are about."""
@@ -149,7 +150,7 @@ class _FileActions:
             self.num_adds += batch.files.num_rows
             adds = replace(self.empty, live_files=batch.files, statistics=batch.statistics(columns))
             yield file_actions(adds), batch.files["path"]
-        # What stands in a checkpoint outlives the commits that could contradict it.
+        # A checkpoint outlives the commits that could contradict it.
         self.snapshot.check_totals()
         for removed in self.snapshot.tombstone_batches(now_ms=self.now_ms):
             yield file_actions(replace(self.empty, tombstones=removed)), removed["path"]
@@ -158,12 +159,12 @@ class _FileActions:
 def _store_parts(
     snapshot: Snapshot, now_ms: int, paths: Sequence[str], *, as_v2: bool
 ) -> LastCheckpoint:
-    """A checkpoint in files that hold all of it, without sidecars."""
+    """A checkpoint in several parts, without sidecars."""
     store, empty = snapshot.store, _without_files(snapshot, now_ms)
     first = stack_actions([other_actions(empty, as_v2=as_v2), file_actions(empty)])
     actions = _FileActions(snapshot, empty, now_ms)
     with scratch_directory("checkpoint-") as directory:
-        # On disk first: a part of which the end is missing must never stand under its name.
+        # Local disk first: a part without its end must never be in the log under its name.
         files = [Path(directory, str(number)) for number in range(len(paths))]
         with ExitStack() as opened:
             parts = []
@@ -191,7 +192,7 @@ def _store_parts(
 
 
 def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) -> LastCheckpoint:
-    """A V2 checkpoint whose file actions stand in sidecars."""
+    """A V2 checkpoint whose file actions are in sidecars."""
     store, empty = snapshot.store, _without_files(snapshot, now_ms)
     actions = _FileActions(snapshot, empty, now_ms)
     with (
@@ -218,7 +219,7 @@ def _store_sidecars(snapshot: Snapshot, now_ms: int, max_actions_per_file: int) 
 
 
 class _Sidecars:
-    """Sidecars that are written one after the other, each on the local disk first."""
+    """Sidecars that are written one after another, each on the local disk first."""
 
     def __init__(
         self, snapshot: Snapshot, empty: pa.Table, now_ms: int, file: Path, created: CreatedFiles
@@ -233,7 +234,7 @@ class _Sidecars:
         self.num_actions = 0
 
     def add(self, actions: pa.Table, max_actions: int) -> None:
-        """Take file actions; begin another file where they would be too many for one."""
+        """Add file actions; start another file if one file would have too many."""
         begun = 0 if self._current is None else self._current.num_actions
         if begun + actions.num_rows > max_actions:
             self.finish()
@@ -243,7 +244,7 @@ class _Sidecars:
         self.num_actions += actions.num_rows
 
     def finish(self) -> None:
-        """Close the file that is under way, and store it."""
+        """Close the open file and store it."""
         if self._current is None:
             return
         self._current.close()
@@ -262,8 +263,8 @@ class _Sidecars:
         )
 
     def abandon(self) -> None:
-        """Let go of the file that is under way, if there is one."""
+        """Discard the open file, if there is one."""
         if self._current is not None:
-            # The error that brought us here matters more.
+            # The original error matters more.
             with suppress(DeltaError, OSError):
                 self._current.abandon()

@@ -1,4 +1,4 @@
-"""Deletes the part of the log that is older than the table has to remember.
+"""Deletes the part of the log that is older than the table's retention.
 
 Spec: Metadata Cleanup; Checkpoint Protection; In-Commit Timestamps.
 """
@@ -54,22 +54,22 @@ class LogCleanupResult:
     files: pa.Table
     """`pa.Table` of the files: `path` (relative to the root), `size_bytes`, `modified_ms`."""
     retention_ms: int
-    """How long versions can be read, in milliseconds."""
+    """How long versions stay readable, in milliseconds."""
     cutoff_ms: int
-    """The midnight (UTC) since which every version stays, in milliseconds since the epoch."""
+    """The midnight (UTC) from which on every version is kept, in milliseconds since the epoch."""
     earliest_version: int | None
-    """The oldest version that can be read afterwards."""
+    """The oldest version that is readable afterwards."""
     kept_because: str | None = None
-    """Why older versions stay although they have expired."""
+    """Why older versions are kept although they have expired."""
 
     @property
     def num_files(self) -> int:
-        """Number of the files."""
+        """Number of files."""
         return int(self.files.num_rows)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the files."""
+        """Total size of the files."""
         return pc.sum(self.files["size_bytes"], min_count=0).as_py() or 0
 
 
@@ -83,22 +83,23 @@ def clean_log(
     enforce_retention: bool = True,
     may_write_checkpoint: bool = True,
 ) -> LogCleanupResult:
-    """Delete the log of the versions that have expired, up to a checkpoint.
+    """Delete the log of the expired versions, up to a checkpoint.
 
     Args:
         store: store of the table.
         snapshot: the latest version.
         clock: milliseconds since the epoch.
-        retention_hours: how long versions can be read; by default what the table says.
+        retention_hours: how long versions stay readable; by default the table's own retention.
         dry_run: only find the files.
         enforce_retention: refuse what the properties of the table do not allow.
-        may_write_checkpoint: whether the log may get a checkpoint where it is to begin.
+        may_write_checkpoint: whether a checkpoint may be written at the version that the log will
+            begin with.
 
     Raises:
         InvalidArgument: the retention is shorter than the table's, or the table keeps its log.
-        InvalidTable: the version that the log is to begin with cannot be read; nothing was deleted.
+        InvalidTable: the version that the log will begin with cannot be read; nothing was deleted.
         UnsupportedFeature, UnsupportedWriterVersion: this library cannot write the table.
-        StorageFailure: the store refused or failed; what is left of the log is whole.
+        StorageFailure: the store refused or failed; the remaining log is valid.
     """
     configuration = snapshot.configuration
     configuration.check_writable(table=store.location.uri, version=snapshot.version)
@@ -125,9 +126,10 @@ def clean_log(
 
 
 def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
-    """The version that the log begins with after it was cleaned up; None where that was not due.
+    """The version that the log begins with after the clean-up, or None if none was due.
 
-    What is not due costs the listing of what has expired, one page of names on most tables.
+    If no clean-up is due, it costs a listing of the expired files, one page of names on most
+    tables.
 
     Args:
         snapshot: the latest version, with a checkpoint.
@@ -149,7 +151,9 @@ def clean_expired_log(snapshot: Snapshot, *, clock: Clock) -> int | None:
 
 
 def _has_expired(store: ObjectStore, cutoff_ms: int) -> bool:
-    """Whether a checkpoint with older files before it was made in time, by the times of files."""
+    """Whether a checkpoint with older files before it was written before the cutoff, by file
+    times.
+    """
     first: int | None = None
     checkpoint: int | None = None
     for file in _log_files(store):
@@ -160,7 +164,7 @@ def _has_expired(store: ObjectStore, cutoff_ms: int) -> bool:
         if name.kind in _CHECKPOINT_KINDS:
             checkpoint = name.version
         elif name.kind is LogFileKind.COMMIT:
-            # Times grow with versions, so that all that follow are younger.
+            # Times grow with versions, so all following files are newer.
             if file.modified_ms > cutoff_ms:
                 return False
             if name.version == checkpoint and checkpoint > first:
@@ -169,7 +173,7 @@ def _has_expired(store: ObjectStore, cutoff_ms: int) -> bool:
 
 
 def _log_files(store: ObjectStore) -> Iterator[ObjectMeta]:
-    """The files of versions, in the order of their names."""
+    """The files of versions, in name order."""
     for meta in store.list_from(LOG_DIRECTORY, version_prefix(0)):
         if not meta.path[len(LOG_DIRECTORY) + 1 :][:1].isdigit():
             return
@@ -209,7 +213,7 @@ def _retention_ms(
 @dataclass(frozen=True, slots=True)
 class _Plan:
     cut: int | None
-    """Version that the log is to begin with; None where it stays as it is."""
+    """Version that the log will begin with; None if nothing is deleted."""
     kept_because: str | None = None
 
 
@@ -226,7 +230,7 @@ def _plan(
         return _Plan(cut)
     protected = configuration.properties.checkpoint_protection_before_version
     if cut < protected:
-        # Spec: all of the log before that version is cleaned up in one go, or nothing.
+        # Spec: all of the log before that version is cleaned up in one step, or nothing is.
         return _Plan(
             None,
             f"versions before {protected} go all at once, as a table feature was dropped then, "
@@ -236,20 +240,20 @@ def _plan(
 
 
 def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: int) -> None:
-    """Make sure that the log can begin with a version: that has a checkpoint, and can be read."""
+    """Ensure that the log can begin with a version: it has a checkpoint and is readable."""
     from dagster_delta.table.log_upkeep.checkpoint_files import write_checkpoint
     from dagster_delta.table.read.snapshot import Snapshot
 
     table = store.location.uri
     if cut not in listing.checkpoints:
         old = Snapshot.of_segment(store, listing.segment(cut, table=table))
-        # A checkpoint in a protocol that is not understood could leave something out.
+        # A checkpoint under a protocol that this library does not know could lack something.
         old.configuration.check_writable(table=table, version=cut)
         write_checkpoint(old, now_ms=now_ms)
     segment = list_log(store, start=cut, end=cut).segment(cut, table=table)
     if segment.checkpoint is not None:
         _check_checkpoint(store, segment.checkpoint)
-    # With what the checksum of the version counts, so that it is held against that.
+    # With the counts of the version checksum, so that the checkpoint is compared with them.
     columns = ["size_bytes", "deletion_vector"]
     snapshot = Snapshot.of_segment(store, segment)
     num_files = sum(batch.files.num_rows for batch in snapshot.file_batches(columns))
@@ -265,7 +269,7 @@ def _make_readable(store: ObjectStore, cut: int, listing: LogListing, now_ms: in
 
 
 def _check_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> None:
-    """Read a checkpoint to the last byte: soon nobody can read the version without it."""
+    """Read a checkpoint completely: after the clean-up the version cannot be read without it."""
     with located(store, checkpoint.version):
         opened = open_checkpoint(store, checkpoint)
         decode_tail(opened.manifests)
@@ -276,8 +280,8 @@ def _check_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> None:
 def _unreferenced_sidecars(
     store: ObjectStore, files: Sequence[ObjectMeta], cut: int, now_ms: int
 ) -> list[ObjectMeta]:
-    """Sidecars that no kept checkpoint names, and that none which is being written may need."""
-    # Spec: files that are less than a day old, as of midnight, stay.
+    """Sidecars that no kept checkpoint names, and that no checkpoint in progress may need."""
+    # Spec: files less than a day old, as of midnight, are kept.
     before_ms = midnight_before(now_ms) - _DAY_MS
     old = [each for each in store.list_from(SIDECAR_DIRECTORY) if each.modified_ms < before_ms]
     if not old:
@@ -291,15 +295,15 @@ def _unreferenced_sidecars(
 
 
 def _named_sidecars(store: ObjectStore, files: Sequence[ObjectMeta], cut: int) -> Iterator[str]:
-    # Anew: checkpoints may have come since the log was listed.
+    # Listed again, because checkpoints may have been written since the first listing.
     for file in {each.path: each for each in (*files, *_log_files(store))}.values():
         name = parse_log_file_name(file.path.rpartition("/")[2])
         if name is None or name.version < cut:
             continue
-        # One under a classic name may have sidecars too.
+        # A checkpoint with a classic name may have sidecars too.
         if name.kind in (LogFileKind.CHECKPOINT, LogFileKind.CHECKPOINT_V2) and file.size_bytes:
             opened = open_checkpoint(store, CheckpointFiles(name.version, (file,)))
-            # By name, as a manifest may spell the path as an absolute URI.
+            # Compared by name, because a manifest may hold an absolute URI.
             names = (each.path.rpartition("/")[2] for each in opened.actions.sidecars)
             yield from (sidecar_path(each) for each in names)
 
@@ -309,7 +313,7 @@ def _delete(store: ObjectStore, paths: Sequence[str]) -> None:
         chunk = paths[first : first + _FILES_PER_DELETE]
         store.delete(chunk)
         if store.local_path("") is not None:
-            # Hadoop keeps a hidden checksum beside every local file that it writes.
+            # Hadoop writes a hidden checksum beside every local file.
             store.delete(_checksum_path(each) for each in chunk)
 
 

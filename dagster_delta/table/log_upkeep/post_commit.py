@@ -1,5 +1,5 @@
-"""What follows a commit and may fail without harm: the version checksum and the checkpoint, after
-which the log is cleaned up.
+"""What follows a commit and may fail without harm: the version checksum and the checkpoint, and
+then the clean-up of the log.
 
 Spec: Checkpoints; Last Checkpoint File; Version Checksum File; Metadata Cleanup.
 """
@@ -39,13 +39,13 @@ def follow_commit(
     *,
     clock: Clock,
 ) -> Snapshot:
-    """The table after a commit that has just landed, its checksum and, when due, checkpoint stored.
+    """The table after a new commit, with its checksum and, if due, its checkpoint stored.
 
-    The commit stands already, so a failure to store either is logged and not raised.
+    The commit already exists, so a failure to store either is logged and not raised.
 
     Args:
         store: store of the table.
-        base: what the commit was planned on; None where it created the table.
+        base: the version that the commit was planned on; None if it created the table.
         commits: (version, bytes) of every commit since then, the new one last.
         clock: milliseconds since the epoch.
 
@@ -80,16 +80,16 @@ def _store_checksum(store: ObjectStore, version: int, checksum: VersionChecksum 
         store.put_if_absent(checksum_path(version), encode_version_checksum(checksum))
     except FileExistsError:
         _replace_checksum_of_lost_commit(store, version, checksum)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
+    except Exception as error:  # noqa: BLE001 - the commit exists already
         _warn("checksum", version, store, error)
 
 
 def _replace_checksum_of_lost_commit(
     store: ObjectStore, version: int, checksum: VersionChecksum
 ) -> None:
-    """Replace what speaks of another commit, that a machine lost with its power.
+    """Replace the checksum of another commit of this version that was lost in a power failure.
 
-    Else a checksum is never overwritten: another writer is quicker with the same contents.
+    Any other existing checksum is kept: another writer stored the same contents first.
     """
     try:
         found = parse_version_checksum(store.read(checksum_path(version)))
@@ -97,7 +97,7 @@ def _replace_checksum_of_lost_commit(
             found.transaction_id is not None and found.transaction_id != checksum.transaction_id
         ):
             store.put(checksum_path(version), encode_version_checksum(checksum))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
+    except Exception as error:  # noqa: BLE001 - the commit exists already
         _warn("checksum", version, store, error)
 
 
@@ -109,27 +109,27 @@ def _checkpointed_when_due(snapshot: Snapshot, *, clock: Clock) -> Snapshot | No
             return None
         write_checkpoint(snapshot, now_ms=clock())
         if snapshot.checksum is not None:
-            # The checkpoint was only written because the whole version adds up to it.
+            # The checkpoint was written only after it matched the whole version.
             return snapshot.with_checksum(replace(snapshot.checksum, is_own=True))
-        # Writers that store none break the chain. From the state in memory it starts again.
+        # Writers that store no checksum break the chain. It restarts from the state in memory.
         checksum = _count(snapshot)
         _store_checksum(snapshot.store, snapshot.version, checksum)
         return snapshot.with_checksum(checksum)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the version is committed
+    except Exception as error:  # noqa: BLE001 - the commit exists already
         _warn("checkpoint", snapshot.version, snapshot.store, error)
         return None
 
 
 def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
-    """The version, once what has expired of the log is deleted where the table wants that."""
+    """The version, after the expired log was deleted if the table's properties ask for it."""
     from dagster_delta.table.log_upkeep.cleanup import clean_expired_log
     from dagster_delta.table.read.snapshot import Snapshot
 
     try:
         if clean_expired_log(snapshot, clock=clock) is not None:
-            # It may still have to read the checkpoint that it began with.
+            # It may still have to read the checkpoint that it was opened with.
             return Snapshot.load(snapshot.store, version=snapshot.version)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the commit has landed
+    except Exception as error:  # noqa: BLE001 - the commit exists already
         _LOG.warning("the log of %s was not cleaned up: %s", snapshot.store.location.uri, error)
     return snapshot
 
@@ -163,20 +163,20 @@ def _warn(what: str, version: int, store: ObjectStore, error: Exception) -> None
 
 
 def checkpoint_version(snapshot: Snapshot, *, now_ms: int) -> None:
-    """Store a checkpoint of a version that somebody asks for.
+    """Store a checkpoint of a version on request.
 
     Args:
         snapshot: the version.
         now_ms: as for `write_checkpoint`.
 
     Raises:
-        UnsupportedFeature, UnsupportedWriterVersion: the version may not get one.
+        UnsupportedFeature, UnsupportedWriterVersion: the version may not have a checkpoint.
         InvalidTable, StorageFailure.
     """
     table = snapshot.store.location.uri
     snapshot.configuration.check_writable(table=table, version=snapshot.version)
-    # Spec: Checkpoint Protection. The checkpoints of versions before a feature was dropped hide it
-    # from who does not know it; others could bring it to light.
+    # Spec: Checkpoint Protection. The existing checkpoints of versions before a feature was dropped
+    # hide it from readers that do not know it; other checkpoints could expose it.
     latest = snapshot.update()
     protected = latest.configuration.properties.checkpoint_protection_before_version
     if latest.configuration.supports("checkpointProtection") and snapshot.version < protected:
