@@ -1,4 +1,4 @@
-"""Compacting small files after a write, on tables that ask for it.
+"""Compacts small files after a write, on tables with that property.
 
 Spec: none; `delta.autoOptimize.autoCompact` is a property of the reference implementation.
 """
@@ -25,19 +25,19 @@ __all__ = ["compact_after"]
 _LOG = logging.getLogger(__name__)
 
 MIN_FILES = 50
-"""Small files of one partition that are compacted, as the reference implementation has it."""
+"""Number of small files in one partition that triggers it, as in the reference implementation."""
 _SMALL_SHARE = 0.5
 """Files below this share of the target size are small."""
 
 
 def compact_after(result: CommitResult, *, engine: Engine, clock: Clock) -> OptimizeResult | None:
-    """Compact the small files of a table after a write where that is due; None where it is not.
+    """Compact the small files of a table after a write if that is due, otherwise return None.
 
-    The write stands already, so a failure is logged and not raised.
+    The write is already committed, so a failure is logged and not raised.
 
     Args:
-        result: of the write.
-        engine: that compacts.
+        result: result of the write.
+        engine: the engine that compacts.
         clock: milliseconds since the epoch.
     """
     snapshot = result.snapshot
@@ -64,7 +64,7 @@ def compact_after(result: CommitResult, *, engine: Engine, clock: Clock) -> Opti
             is_automatic=True,
         )
         return optimize_table(snapshot.store, snapshot, options, clock=clock)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the write has landed
+    except Exception as error:  # noqa: BLE001 - the write is committed already
         _LOG.warning(
             "version %d of %s is committed, but its small files were not compacted: %s",
             snapshot.version,

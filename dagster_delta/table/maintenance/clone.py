@@ -1,5 +1,4 @@
-"""CLONE: a table of its own with the rows of another's version, referring to its files or copying
-them.
+"""CLONE: a new table with the rows of one version of another, whose files it references or copies.
 
 Spec: Add File and Remove File (path); Deletion Vectors; Row Tracking; Domain Metadata.
 """
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["CloneOptions", "clone_table"]
 
 _CLUSTERING = "delta.clustering"
-# What speaks of versions of the log that it was taken from.
+# Properties that refer to versions of the source's own log.
 _OF_THE_LOG = (
     CHECKPOINT_PROTECTION_KEY,
     IN_COMMIT_TIMESTAMP_START_VERSION_KEY,
@@ -80,7 +79,7 @@ _REUSED_FOR_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class CloneOptions:
-    """What the caller asks for."""
+    """Options of the caller."""
 
     deep: bool = False
     replace: bool = False
@@ -92,18 +91,18 @@ class CloneOptions:
 def clone_table(
     source: Snapshot, store: ObjectStore, options: CloneOptions, *, clock: Clock
 ) -> CommitResult:
-    """Make the place of another store a table with the rows of a version, in one commit.
+    """Create a table with the rows of a version in another store, in one commit.
 
     Args:
         source: the version.
-        store: where the clone is to be.
+        store: store of the clone.
         options: of the caller.
         clock: milliseconds since the epoch.
 
     Raises:
-        TableAlreadyExists: a table is there, and it is not to be replaced.
-        InvalidArgument: one of the two would lie in the other, or the clone could not open the
-            files of the source; a property makes no sense; a column change is in progress.
+        TableAlreadyExists: a table exists, and `replace` is false.
+        InvalidArgument: one of the two would be inside the other, or the clone could not open the
+            files of the source; a property is invalid; a column change is in progress.
         DataFileMissing: a file of the version is gone; nothing was committed.
         UnsupportedFeature, ConditionalPutUnsupported: the clone could not be written.
         CommitConflict, CommitStateUnknown, StorageFailure: see `Transaction.commit`.
@@ -128,8 +127,8 @@ def clone_table(
     for each in domains:
         transaction.stage_domain(each)
     transaction.stage_removed(tombstones(leaving, clock()))
-    # Not as files of this attempt alone: another clone into the place may have made the same ones,
-    # so what a failure leaves is for the next attempt, or for VACUUM.
+    # These are not registered as files of this attempt: another clone into the same location may
+    # have made the same files. So a failure leaves them to the next attempt, or to VACUUM.
     transaction.stage_readded(adds)
     if configuration.row_tracking_enabled:
         transaction.declare_row_ids_kept()
@@ -175,7 +174,7 @@ def _check_locations(source: Snapshot, store: ObjectStore, *, deep: bool) -> Non
 
 
 def _plain(uri: str) -> str:
-    """A location by which two that are the same look the same."""
+    """A normal form of a location: equal locations have equal texts."""
     scheme = scheme_of(uri)
     if scheme in ("s3a", "s3n"):
         uri = f"s3{uri[len(scheme) :]}"
@@ -200,7 +199,7 @@ def _already_exists(store: ObjectStore) -> TableAlreadyExists:
 def _configuration(
     source: Snapshot, existing: Snapshot | None, options: CloneOptions, *, now_ms: int
 ) -> TableConfiguration:
-    """Protocol and metadata of the clone: those of the source, as a table of its own."""
+    """Protocol and metadata of the clone: those of the source, with an id of its own."""
     properties = {
         key: value for key, value in source.metadata.configuration.items() if key not in _OF_THE_LOG
     }
@@ -268,14 +267,14 @@ def _name_files(
 
 
 def _difference(files: pa.Table, existing: Snapshot | None) -> tuple[Any, Any]:
-    """Which of the files the clone does not have as they are, and those it has to lose."""
+    """The files to add to the clone, and the files to remove from it."""
     keys = keys_of(files["path"], files["deletion_vector"])
     if existing is None:
         return pc.is_valid(keys), files.slice(0, 0)
     now = existing.live_files()
     now_keys = keys_of(now["path"], now["deletion_vector"])
     same = pc.is_in(_with_ids(keys, files), value_set=_with_ids(now_keys, now))
-    # A clone that tracks rows gave ids to files that have none in the source.
+    # A clone with row tracking gave ids to files that have none in the source.
     same = pc.or_(
         same, pc.and_(pc.is_null(files["base_row_id"]), pc.is_in(keys, value_set=now_keys))
     )
@@ -314,7 +313,7 @@ def _with_row_ids(
 
 
 def _domains(source: Snapshot, existing: Snapshot | None) -> list[DomainMetadata]:
-    """What the table is clustered by goes along; other domains tell of one table."""
+    """The clustering domain is copied; other domains belong to one table only."""
     wanted = source.domain_metadata().get(_CLUSTERING)
     now = None if existing is None else existing.domain_metadata().get(_CLUSTERING)
     if wanted == now:
@@ -350,7 +349,7 @@ def _copy_file(source: Snapshot, store: ObjectStore, copy: FileCopy) -> None:
             source.store, copy.source, copy.target
         ):
             return
-        # Not `open_input`: Arrow takes a web page that a proxy answers with for bytes of the file.
+        # `open_input` is not used: Arrow would take a proxy's web page for bytes of the file.
         chunk = source.store.read_range(copy.source, 0, _CHUNK_BYTES)
         offset = len(chunk)
         with store.open_output(copy.target) as to:

@@ -1,4 +1,4 @@
-"""How the files of a table are named in its clone: where they stand, or copied under its own root.
+"""How the files of a table are named in its clone: by absolute URI, or copied under its own root.
 
 Spec: Add File and Remove File (path); Deletion Vectors (descriptor).
 """
@@ -37,11 +37,11 @@ class FileCopy:
     """A file that the clone needs a copy of."""
 
     source: str
-    """Decoded path, as the store of the source takes it."""
+    """Decoded path in the store of the source."""
     target: str
     """Decoded path relative to the root of the clone."""
     size_bytes: int = 0
-    """Of the file; 0 where the log does not say it."""
+    """Size of the file; 0 if the log does not give it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ClonedFiles:
 
 
 def referenced_files(files: pa.Table, store: ObjectStore) -> ClonedFiles:
-    """The files where they stand, by absolute URIs.
+    """The files at their present location, by absolute URIs.
 
     Args:
         files: `pa.Table` of LIVE_FILE_SCHEMA.
@@ -75,8 +75,8 @@ def referenced_files(files: pa.Table, store: ObjectStore) -> ClonedFiles:
 
 
 def _absolute_uri(store: ObjectStore, path: str) -> str:
-    """The URI of a file, spelled as Spark does: delta-spark finds the file of a row by that text,
-    and takes no other spelling when it deletes rows.
+    """The URI of a file as Spark spells it: delta-spark finds the file of a row by that text, and
+    accepts no other spelling when it deletes rows.
     """
     uri = store.resolve_uri(path)
     if scheme_of(uri) in (None, "file"):
@@ -86,14 +86,14 @@ def _absolute_uri(store: ObjectStore, path: str) -> str:
 
 @dataclass(slots=True)
 class Landing:
-    """Names in the directory of the clone: what stands there already, and what may be used again.
+    """Names in the directory of the clone: which exist already, and which may be reused.
 
     Args:
         present: files below its root, by path.
         live: size and modification time by path of the files that the clone has as a table.
         live_vectors: paths of its files with deletion vectors.
-        reused_since_ms: files that are younger, in milliseconds since the epoch, and bear a UUID
-            are taken for what an earlier attempt copied; no VACUUM is about to delete them.
+        reused_since_ms: files newer than this, in milliseconds since the epoch, with a UUID in
+            their name count as copies of an earlier attempt; no VACUUM will delete them soon.
     """
 
     present: Mapping[str, ObjectMeta]
@@ -105,7 +105,7 @@ class Landing:
     def place(
         self, source: str, wanted: str, size_bytes: int, modified_ms: int
     ) -> tuple[str, FileCopy | None]:
-        """The path of a data file in the clone, and the copy that it takes."""
+        """The path of a data file in the clone, and the copy that it needs."""
         if wanted not in self._taken:
             self._taken.add(wanted)
             if wanted in self.live:
@@ -115,7 +115,7 @@ class Landing:
                 return wanted, FileCopy(source, wanted, size_bytes)
             elif self._is_earlier_copy(found, size_bytes):
                 return wanted, None
-        # Another file has the name, and versions of the clone may need that one.
+        # Another file has the name, and versions of the clone may need it.
         directory, slash, name = wanted.rpartition("/")
         other = f"{directory}{slash}{uuid.uuid4()}-{name}"
         return other, FileCopy(source, other, size_bytes)
@@ -131,7 +131,7 @@ class Landing:
 def copied_files(
     files: pa.Table, physical_partition_columns: tuple[str, ...], to: Landing
 ) -> ClonedFiles:
-    """The files under the root of the clone: by the same relative paths where they are free.
+    """The files under the root of the clone, with the same relative paths if these are free.
 
     Args:
         files: `pa.Table` of LIVE_FILE_SCHEMA.
@@ -158,7 +158,7 @@ def copied_files(
 
 
 def _relative(path: str, partition: str) -> str:
-    """Where a file goes: to its own relative path, or into its partition if it has none."""
+    """The target path of a file: its own relative path, or its partition if it has none."""
     if not path.startswith("/") and scheme_of(path) is None:
         return posixpath.normpath(path)
     name = path.rpartition("/")[2]
@@ -178,7 +178,7 @@ def _copied_vectors(
                 fields = {**fields, "storage_type": "u", "path_or_inline_dv": location}
             target = deletion_vector_path(DeletionVectorDescriptor(**fields))
             found = to.present.get(target)
-            # No two files of vectors have one UUID, so one that is there is a copy.
+            # Vector files have unique UUIDs, so an existing file with this one is a copy.
             is_there = found is not None and found.modified_ms >= to.reused_since_ms
             if not is_there and target not in to.live_vectors:
                 copies[target] = FileCopy(source, target)
@@ -187,7 +187,7 @@ def _copied_vectors(
 
 
 def _vector_file_id(path: str) -> uuid.UUID:
-    """The UUID in the name of a file with vectors, or one that the same path always gets."""
+    """The UUID in the name of a file with vectors, or one computed from the path."""
     found = _UUID.findall(path.rpartition("/")[2])
     return uuid.UUID(found[-1]) if found else uuid.uuid5(uuid.NAMESPACE_URL, path)
 

@@ -1,4 +1,4 @@
-"""Which files a compaction writes anew, and which of them together: decided from the log alone.
+"""Which files a compaction rewrites, and in which groups: decided from the log alone.
 
 Spec: Add File and Remove File.
 """
@@ -21,12 +21,12 @@ PartitionKey = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files of one partition that are written anew together."""
+    """Files of one partition that are rewritten together."""
 
     positions: tuple[int, ...]
     """Rows of the files in the table they were planned from."""
     size_bytes: int
-    """Of all of them."""
+    """Total size of the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class _Candidate:
     position: int
     size_bytes: int
     is_purged: bool
-    """Whether the file is worth writing anew by itself, for the rows that are deleted in it."""
+    """Whether the file is worth rewriting alone, because of its deleted rows."""
 
 
 def pack_small_files(
@@ -49,17 +49,17 @@ def pack_small_files(
 ) -> list[FileGroup]:
     """Groups of about the target size, of files that are small or have many deleted rows.
 
-    A small file that finds no company is left alone, so that a table settles.
+    A single small file is left unchanged, so that repeated runs end.
 
     Args:
         files: `pa.Table` with `size_bytes`, `partition_values`, `deletion_vector` and
             `clustering_provider`.
         num_records: rows of each file, deleted ones counted; null where unknown.
-        target_size_bytes: what the files of a group come to.
+        target_size_bytes: total size of the files of a group.
         min_size_bytes: smaller files are packed.
-        max_deleted_share: files with a larger share of deleted rows (0 to 1) are written anew too.
-        min_files: partitions with fewer of such files are left alone.
-        keep_clustered: whether files that a clustering wrote stay as they are.
+        max_deleted_share: files with a larger share of deleted rows (0 to 1) are rewritten too.
+        min_files: partitions with fewer such files are left unchanged.
+        keep_clustered: whether files that a clustering wrote are left unchanged.
     """
     purged = is_purged(files["deletion_vector"], num_records, max_deleted_share)
     chosen = pc.or_(pc.less(files["size_bytes"], integer_scalar(min_size_bytes)), purged)
@@ -69,8 +69,8 @@ def pack_small_files(
     for candidates in _by_partition(files, chosen, purged):
         if len(candidates) < min_files:
             continue
-        # From the smallest on, as the reference implementation does: the sort is stable, so files
-        # of a size stay in the order they were written in.
+        # Smallest first, as in the reference implementation. The sort is stable, so files of equal
+        # size stay in the order in which they were written.
         ordered = sorted(candidates, key=lambda each: each.size_bytes)
         groups += list(_pack(ordered, target_size_bytes))
     return groups
@@ -87,7 +87,7 @@ def group_by_partition(files: pa.Table) -> list[FileGroup]:
 
 
 def in_batches(groups: Sequence[FileGroup], max_bytes: int) -> Iterator[list[FileGroup]]:
-    """The groups in runs of no more than `max_bytes`, or of one group."""
+    """The groups in batches of at most `max_bytes`, or of one group."""
     batch: list[FileGroup] = []
     total = 0
     for each in groups:
@@ -114,7 +114,7 @@ def is_purged(
         return boolean_column([False] * len(vectors))
     deleted = pc.cast(pc.struct_field(vectors, "cardinality"), pa.float64())
     allowed = pc.multiply(pc.cast(num_records, pa.float64()), max_deleted_share)
-    # Where the log does not count the rows, any deletion is too much: nobody can tell better.
+    # If the log does not count the rows, any deletion is too much: the share is unknown.
     return pc.fill_null(pc.greater(deleted, pc.fill_null(allowed, 0.0)), FALSE)
 
 
@@ -134,7 +134,7 @@ def _by_partition(
 
 
 def _key(values: Sequence[tuple[str, str | None]] | None) -> PartitionKey:
-    # Two spellings of one value make two groups, which is no more than a missed chance.
+    # Two spellings of one value make two groups, which only compacts less.
     return tuple(sorted((name, text or "") for name, text in values or ()))
 
 

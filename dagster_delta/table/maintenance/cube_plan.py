@@ -1,7 +1,8 @@
-"""Which files of a clustered table are written anew, and which of them along one curve.
+"""Which files of a clustered table are rewritten, and which of them along one curve.
 
-Files that were clustered together are a cube, told by their tags. New files and small cubes become
-larger cubes; a cube that is large enough stays as it is, so that an OPTIMIZE costs what is new.
+Files that were clustered together form a cube, identified by their tags. New files and small cubes
+become larger cubes; a cube that is large enough is left unchanged, so that the cost of an OPTIMIZE
+depends on the new files.
 
 Spec: Clustered Table; Add File and Remove File (tags, clusteringProvider).
 """
@@ -22,7 +23,7 @@ from dagster_delta.table.maintenance.compaction_plan import FileGroup
 __all__ = ["clustered", "plan_cubes"]
 
 PROVIDER = "liquid"
-"""What the reference implementation calls its way of clustering, which is followed here."""
+"""The name of this way of clustering in the reference implementation."""
 
 _CUBE_ID, _CUBE_COLUMNS, _CUBE_CURVE = "ZCUBE_ID", "ZCUBE_ZORDER_BY", "ZCUBE_ZORDER_CURVE"
 
@@ -35,14 +36,14 @@ def plan_cubes(
     max_bytes: int,
     full: bool,
 ) -> list[FileGroup]:
-    """The cubes to make, each of the files that go into it.
+    """The cubes to write, each with the files that go into it.
 
     Args:
         files: with `size_bytes`, `tags` and `clustering_provider`.
         columns: the clustering columns.
-        purged: files that are written anew anyway.
-        max_bytes: of the files of one cube, where it is not one file alone.
-        full: whether files that were clustered by other columns are clustered anew too.
+        purged: files that are rewritten anyway.
+        max_bytes: total size of the files of one cube, unless it is one file.
+        full: whether files that were clustered by other columns are clustered again too.
     """
     cubes = _cube_of(files["tags"], _CUBE_ID)
     by = _cube_of(files["tags"], _CUBE_COLUMNS)
@@ -67,17 +68,17 @@ def plan_cubes(
         chosen.append(position)
         is_worth_it |= is_purged or is_foreign or cube is None
     if not is_worth_it and len({cubes[each] for each in chosen}) < 2:
-        # One small cube is as good as it gets.
+        # A single small cube cannot be improved.
         return []
     chosen.sort(key=lambda each: cubes[each] or "")
     return list(_packed(chosen, sizes, max_bytes))
 
 
 def clustered(files: Iterable[AddFile], columns: Sequence[ColumnPath]) -> Iterator[AddFile]:
-    """The files as those of a new cube.
+    """The files, tagged as those of a new cube.
 
     Args:
-        files: whose rows lie along one curve.
+        files: files whose rows are sorted along one curve.
         columns: the clustering columns.
     """
     tags = {

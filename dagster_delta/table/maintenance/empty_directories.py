@@ -1,4 +1,4 @@
-"""Directories of local file systems that VACUUM empties: removed, unless somebody is at work there.
+"""Removes directories that VACUUM empties on local file systems, unless a writer may be using them.
 
 Object stores have no directories.
 """
@@ -15,13 +15,13 @@ __all__ = ["EmptiedDirectories"]
 
 
 class EmptiedDirectories:
-    """The directories around files that are about to be deleted, to be looked at again afterwards.
+    """The directories of files that VACUUM will delete, to be checked again afterwards.
 
     Args:
         store: store of the table.
         paths: of the files, relative to the root.
-        before_ms: a directory in which something came or went at this time or later, in
-            milliseconds since the epoch, is left alone: a writer may be about to use it.
+        before_ms: a directory that was modified at this time or later, in milliseconds since the
+            epoch, is kept: a writer may be about to use it.
     """
 
     def __init__(self, store: ObjectStore, paths: Iterable[str], *, before_ms: int) -> None:
@@ -30,7 +30,7 @@ class EmptiedDirectories:
         if root is None:
             return
         around = {ancestor for path in paths for ancestor in _ancestors(path)}
-        # The deepest first, as only then the ones around them are empty.
+        # Deepest first, because a parent is empty only after its children are removed.
         for directory in sorted(around, key=lambda each: -each.count("/")):
             location = f"{root}/{directory}"
             try:
@@ -41,17 +41,17 @@ class EmptiedDirectories:
                 self._directories.append(location)
 
     def remove(self) -> int:
-        """Remove those that are empty now; how many there were.
+        """Remove the directories that are empty now, and return their number.
 
-        Writers that made sure of a directory just before make it again: their files are created in
-        the directory itself, which is not empty from then on.
+        A writer that has just checked its directory creates it again: files are created in the
+        directory itself, which is not empty from then on.
         """
         removed = 0
         for location in self._directories:
             try:
                 os.rmdir(location)
             except OSError:
-                # It is not empty, or gone, or not ours to remove.
+                # It is not empty, or already removed, or this process may not remove it.
                 continue
             removed += 1
         return removed

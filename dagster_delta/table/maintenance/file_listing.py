@@ -1,7 +1,7 @@
-"""The files below a table's root that VACUUM may delete, and what is to be known of them.
+"""The files below a table's root that VACUUM may delete, and the facts it needs about them.
 
-A local file system gives names for little and sizes and times for much more, so there only those of
-the files that nothing refers to are looked up.
+On a local file system names are cheap and sizes and times are expensive, so there they are read
+only for files that nothing refers to.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _FILES_AT_ONCE = 65_536
 
 
 class ListedFiles:
-    """What a store holds beyond what is needed; of the rest there is only the number.
+    """The unneeded files of a store; the others are only counted.
 
     Args:
         store: store of the table.
-        is_ours: tells of a path, relative to the root, whether it may be looked at; of none in a
-            directory of which it says no, where `may_enter` does so as well.
-        may_enter: tells of a directory whether anything in it may be looked at.
-        is_needed: tells of a `pa.StringArray` of such paths which of them are needed, as a
+        is_ours: whether a path, relative to the root, may be listed. It is not called for paths in
+            a directory that it and `may_enter` refuse.
+        may_enter: whether any file in a directory may be listed.
+        is_needed: for a `pa.StringArray` of such paths, which of them are needed, as a
             `pa.BooleanArray`.
 
     Raises:
@@ -51,13 +51,13 @@ class ListedFiles:
     ) -> None:
         self._root = store.local_path("")
         self.num_listed = 0
-        """Number of the files that may be looked at."""
+        """Number of the files that may be listed."""
         self._is_needed = is_needed
         self._found = [pa.Table.from_batches([], LISTED_FILE_SCHEMA)]
         if self._root is not None:
             local = filter(is_ours, _local_paths(self._root, may_enter))
             while paths := list(islice(local, _FILES_AT_ONCE)):
-                # Their sizes and times are looked up for those that are left in the end.
+                # Sizes and times are read later, only for the files that remain.
                 self._keep(paths, [0] * len(paths), [0] * len(paths))
         else:
             others = (each for each in store.list_recursive() if is_ours(each.path))
@@ -75,11 +75,10 @@ class ListedFiles:
         self._found.append(files.filter(pc.invert(self._is_needed(columns[0]))))
 
     def describe(self, is_needed: Callable[[Any], Any] | None, *, before_ms: int) -> pa.Table:
-        """The files that nobody needs, as far as they are old enough: a `pyarrow.Table` of
-        LISTED_FILE_SCHEMA.
+        """The unneeded files that are old enough: a `pyarrow.Table` of LISTED_FILE_SCHEMA.
 
         Args:
-            is_needed: tells of some of the files, as before, that they are needed after all.
+            is_needed: a second check as above, of which of the files are needed.
             before_ms: files that were modified at this time or later, in milliseconds since the
                 epoch, are left out: a writer may be about to commit them.
 
@@ -104,7 +103,7 @@ class ListedFiles:
                 continue
             except OSError as error:
                 raise _failure(error, self._root, path) from error
-            # A link to a directory is no file.
+            # A link to a directory is not a file.
             if not stat.S_ISDIR(status.st_mode):
                 names.append(path)
                 sizes.append(status.st_size)

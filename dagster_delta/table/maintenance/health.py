@@ -1,4 +1,4 @@
-"""What the log alone tells about the shape of a table: how much maintenance it is due."""
+"""The condition of a table, from the log alone: how much maintenance it needs."""
 
 from __future__ import annotations
 
@@ -29,28 +29,27 @@ class TableHealth:
     version: int
     num_files: int
     size_bytes: int
-    """Of all data files, deleted rows included."""
+    """Total size of all data files, deleted rows included."""
     num_records: int | None
-    """Live rows; None where a file has no statistics."""
+    """Live rows; None if a file has no statistics."""
     num_small_files: int
-    """Files that OPTIMIZE would call small, in partitions that have more than one of them."""
+    """Files that are small for OPTIMIZE, in partitions that have more than one of them."""
     num_files_with_deletions: int
     """Files with a deletion vector."""
     num_deleted_records: int
-    """Rows that deletion vectors hide, and that OPTIMIZE would get rid of."""
+    """Rows that deletion vectors hide, and that OPTIMIZE would remove."""
     num_partitions: int
     largest_partition_bytes: int
     commits_since_checkpoint: int
     """Commits that a reader has to replay."""
     checkpoint_version: int | None
     damaged_log_files: tuple[str, ...] = ()
-    """Files of the log that were found to be damaged, and that the version can do without as long
-    as no clean-up takes away the commits: write a new checkpoint. What nobody needed to read is
-    not found."""
+    """Damaged files of the log that the version does not need while no clean-up deletes the
+    commits: write a new checkpoint. Only damage in files that were read is found."""
 
     @property
     def average_file_bytes(self) -> float:
-        """Mean size of a file; 0 where there is none."""
+        """Mean size of a file; 0 if there are no files."""
         return self.size_bytes / self.num_files if self.num_files else 0.0
 
     @property
@@ -60,7 +59,7 @@ class TableHealth:
 
     @property
     def deleted_share(self) -> float | None:
-        """Deleted rows among all rows that files hold, 0 to 1; None where they are not counted."""
+        """Deleted rows among all rows in files, 0 to 1; None if they are not counted."""
         if self.num_records is None:
             return None
         total = self.num_records + self.num_deleted_records
@@ -68,7 +67,7 @@ class TableHealth:
 
     @property
     def partition_skew(self) -> float:
-        """Bytes of the largest partition in relation to the mean; 1 where they are all alike."""
+        """Size of the largest partition divided by the mean size; 1 if all are equal."""
         if not self.size_bytes:
             return 1.0
         return self.largest_partition_bytes * self.num_partitions / self.size_bytes
@@ -80,17 +79,18 @@ def table_health(snapshot: Snapshot, *, small_file_bytes: int | None = None) -> 
     Args:
         snapshot: the version.
         small_file_bytes: files below this size count as small; by default those that OPTIMIZE
-            writes together.
+            compacts.
 
     Raises:
-        InvalidTable, StorageFailure: of the log.
+        InvalidTable, StorageFailure: for the log.
     """
     if small_file_bytes is None:
         spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
         small_file_bytes = int(spec.target_file_size_bytes * MIN_SIZE_SHARE)
     totals = add_up_files(snapshot)
     partitions = _partitions(snapshot, small_file_bytes)
-    # A snapshot that was moved from commit to commit knows only the checkpoint it began with.
+    # A snapshot that was updated commit by commit knows only the checkpoint that it was opened
+    # with.
     checkpoint = find_segment(snapshot.store, snapshot.version).checkpoint
     return TableHealth(
         version=snapshot.version,
@@ -116,7 +116,7 @@ class _Partition:
 
 
 def _partitions(snapshot: Snapshot, small_file_bytes: int) -> Collection[_Partition]:
-    """What the files of each partition come to; two spellings of a value make two partitions."""
+    """Totals of the files of each partition; two spellings of a value make two partitions."""
     names = snapshot.configuration.physical_partition_columns
     found: dict[str, _Partition] = {}
     for batch in snapshot.file_batches(["size_bytes", "partition_values"]):

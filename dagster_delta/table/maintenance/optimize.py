@@ -1,8 +1,8 @@
-"""OPTIMIZE: rows move to fewer, larger or sorted files, in as many commits as it takes.
+"""OPTIMIZE: rewrites rows to fewer, larger or sorted files, in one or more commits.
 
-Every commit has `dataChange` false: sensors, the change data feed and incremental readers pass it
-over. A concurrent append does not disturb it; a concurrent change of one of its files costs the
-commit that this file is in, and no other.
+Every commit has `dataChange` false: sensors, the change data feed and incremental readers ignore
+it. A concurrent append does not conflict with it; a concurrent change of one of its files only
+makes the commit with this file fail.
 
 Spec: Add File and Remove File (dataChange); Deletion Vectors.
 """
@@ -55,28 +55,28 @@ __all__ = ["OptimizeOptions", "OptimizeProgress", "OptimizeResult", "optimize_ta
 _LOG = logging.getLogger(__name__)
 
 MIN_SIZE_SHARE = 0.75
-"""Files of at least this share of the target are large enough, unless the caller says otherwise."""
+"""Files of at least this share of the target are large enough, unless the caller sets a size."""
 MAX_COMMIT_BYTES = 16 * 1024**3
-"""Bytes of the files that one commit replaces."""
+"""Total size of the files that one commit replaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizeProgress:
-    """How far an OPTIMIZE has come, after each of its commits."""
+    """Progress of an OPTIMIZE after each of its commits."""
 
     num_done_bytes: int
-    """Of the files looked after so far, those of lost commits included."""
+    """Size of the files processed so far, those of failed commits included."""
     num_total_bytes: int
-    """Of all files that are to be written anew."""
+    """Size of all files to rewrite."""
     version: int | None
-    """Version of the commit; None where it was lost to another writer."""
+    """Version of the commit; None if it was given up because of a conflict."""
     num_removed_files: int
     num_added_files: int
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizeOptions:
-    """What the caller asks for."""
+    """Options of the caller."""
 
     engine: Engine
     where: str | None = None
@@ -85,11 +85,11 @@ class OptimizeOptions:
     max_deleted_share: float = 0.05
     zorder_by: Sequence[str] = ()
     full: bool = False
-    """Whether files that were clustered by other columns are clustered anew."""
+    """Whether files that were clustered by other columns are clustered again."""
     min_files: int = 1
-    """Partitions with fewer small files are left alone."""
+    """Partitions with fewer small files are left unchanged."""
     is_automatic: bool = False
-    """Whether it follows a write, and nobody has called for it."""
+    """Whether it follows a write automatically."""
     max_commit_bytes: int = MAX_COMMIT_BYTES
     commit_info: Mapping[str, object] | None = None
     on_progress: Callable[[OptimizeProgress], None] | None = None
@@ -100,19 +100,21 @@ class OptimizeResult:
     """What an OPTIMIZE did."""
 
     versions: tuple[int, ...]
-    """The versions it made, in order; none where there was nothing to do."""
+    """The versions that it committed, in order; empty if there was nothing to do."""
     metrics: Mapping[str, int]
-    """Over all of its commits, by the names of commitInfo: `numRemovedFiles`, `numAddedBytes`, …"""
+    """Totals over all of its commits, by the names of commitInfo: `numRemovedFiles`,
+    `numAddedBytes`, …"""
     snapshot: Snapshot
-    """The table after it."""
+    """The table after the OPTIMIZE."""
     conflicts: tuple[CommitConflict, ...] = ()
-    """The commits that were given up, each because another writer changed one of its files."""
+    """The conflicts of the commits that were given up because a concurrent commit changed a
+    file."""
     num_left_files: int = 0
-    """Files that stay as they are because they, or others of their group, changed meanwhile."""
+    """Files left unchanged because they, or others of their group, changed meanwhile."""
 
     @property
     def version(self) -> int:
-        """Version of the table after it."""
+        """Version of the table after the OPTIMIZE."""
         return self.snapshot.version
 
     @property
@@ -124,7 +126,7 @@ class OptimizeResult:
 def optimize_table(
     store: ObjectStore, snapshot: Snapshot, options: OptimizeOptions, *, clock: Clock
 ) -> OptimizeResult:
-    """Write the small files of a table together, or sort its rows.
+    """Compact the small files of a table, or sort its rows.
 
     Args:
         store: store of the table.
@@ -134,12 +136,12 @@ def optimize_table(
 
     Raises:
         InvalidArgument, SchemaMismatch, UnsupportedFeature: nothing was written.
-        CommitStateUnknown, StorageFailure, DataFileMissing, CorruptDeletionVector: what had been
-            committed before stands.
+        CommitStateUnknown, StorageFailure, DataFileMissing, CorruptDeletionVector: earlier commits
+            of this OPTIMIZE remain.
     """
     Transaction(store, snapshot, clock=clock)  # refuses tables that this library cannot write
     target = _target_size(snapshot, options)
-    # To cluster takes all of a small table, which is too much after each write.
+    # Clustering rewrites all of a small table, which is too much after each write.
     clustering = () if options.is_automatic else table_clustering(snapshot)
     if options.full and not clustering:
         raise InvalidArgument(
@@ -156,7 +158,7 @@ def optimize_table(
         snapshot, options, clock, columns, target, parameters, clustering, snapshot.version
     )
     job.total_bytes = sum(each.size_bytes for each in groups)
-    # A cube is committed by itself, as its files are told by it.
+    # A cube is committed alone, because its tag identifies its files.
     max_bytes = 0 if clustering else options.max_commit_bytes
     for batch in in_batches(groups, max_bytes):
         job.run([files.take(index_column(each.positions)) for each in batch])
@@ -177,7 +179,7 @@ def _target_size(snapshot: Snapshot, options: OptimizeOptions) -> int:
 def _candidates(
     snapshot: Snapshot, options: OptimizeOptions, target: int, *, everything: bool
 ) -> pa.Table:
-    """The files that may have to be written anew."""
+    """The files that may have to be rewritten."""
     if everything or options.where is not None:
         return snapshot.scan(where=options.where).files()
     minimum = integer_scalar(_min_size(options, target))
@@ -238,19 +240,19 @@ def _parameters(
 
 @dataclass(slots=True)
 class _Optimization:
-    """One OPTIMIZE under way."""
+    """One OPTIMIZE in progress."""
 
     snapshot: Snapshot
     options: OptimizeOptions
     clock: Clock
     columns: Sequence[tuple[str, ...]]
-    """What rows are sorted by; nothing where files are only put together."""
+    """Columns to sort rows by; empty if files are only compacted."""
     target_size_bytes: int
     parameters: Mapping[str, object]
     clustering: Sequence[tuple[str, ...]]
     """The clustering columns."""
     planned_version: int
-    """The version that the files were live in when they were chosen."""
+    """The version at which the files were chosen."""
     total_bytes: int = 0
     done_bytes: int = 0
     versions: list[int] = field(default_factory=list)
@@ -259,7 +261,7 @@ class _Optimization:
     num_left_files: int = 0
 
     def run(self, groups: list[pa.Table]) -> None:
-        """Write groups of files anew and commit that; a lost race leaves them as they are.
+        """Rewrite groups of files and commit them; after a conflict the files are left unchanged.
 
         Args:
             groups: `pa.Table`s of LIVE_FILE_SCHEMA.
@@ -299,7 +301,9 @@ class _Optimization:
         )
 
     def _still_live(self, groups: list[pa.Table]) -> list[pa.Table]:
-        """Without the groups that another commit has taken a file from since they were planned."""
+        """The groups without those from which a concurrent commit removed a file since they were
+        planned.
+        """
         if self.snapshot.version == self.planned_version:
             return groups
         planned = pa.chunked_array(
@@ -356,7 +360,7 @@ def _keys(files: pa.Table) -> pa.ChunkedArray:
 
 
 def _spec(snapshot: Snapshot, target_size_bytes: int) -> WriteSpec:
-    # The rows stand in the table, so they have passed its constraints.
+    # The rows are in the table, so they have passed its constraints.
     spec = write_spec(snapshot.configuration, snapshot.store.location, check_rows=False)
     return replace(spec, target_file_size_bytes=target_size_bytes)
 

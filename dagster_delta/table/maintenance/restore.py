@@ -49,20 +49,20 @@ def restore_table(
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
 ) -> CommitResult:
-    """Commit that the table is again what it was; without one where it already is.
+    """Commit an older state of the table as a new version; no commit if the table already has it.
 
     Args:
         store: store of the table.
         current: the latest version.
-        target: the version to go back to.
-        by_timestamp: the time that the version was found by, for the history.
+        target: the version to restore.
+        by_timestamp: the timestamp that selected the version, for the history.
         clock: milliseconds since the epoch.
-        commit_info: of the caller.
+        commit_info: commitInfo of the caller.
 
     Raises:
-        DataFileMissing: a file of the version is gone; nothing was changed.
+        DataFileMissing: a file of the version is missing; nothing was changed.
         UnsupportedFeature: the table is append-only, or cannot be written by this library.
-        CommitConflict: another writer changed the table meanwhile.
+        CommitConflict: a concurrent commit changed the table.
     """
     transaction = Transaction(store, current, clock=clock)
     now, then = current.live_files(), target.live_files()
@@ -96,15 +96,15 @@ def restore_table(
 def restored_configuration(
     current: TableConfiguration, target: TableConfiguration
 ) -> TableConfiguration:
-    """The metadata of an older version under a protocol that is no lower than today's.
+    """The metadata of an older version under a protocol at least as high as the present one.
 
-    Files and log entries that later features made stay in the log, so their readers must go on
-    knowing them. Counters that must never fall, and the in-commit timestamps of a log that has
-    them, stay as they are now.
+    Files and log entries of later features stay in the log, so readers must still support these
+    features. Counters that must never decrease, and the in-commit timestamps of a log that has
+    them, keep their present values.
 
     Args:
         current: of the latest version.
-        target: of the version to go back to.
+        target: of the version to restore.
     """
     now = current.metadata.configuration
     properties = {
@@ -121,7 +121,7 @@ def restored_configuration(
         target.metadata, configuration=properties, id=current.metadata.id
     )
     protocol = upgrade_protocol(current.protocol, target.features)
-    # Spec: Identity Columns. A value that was given out once is never given out again.
+    # Spec: Identity Columns. A value that was assigned once is never assigned again.
     marks = {
         each.column: each.high_water_mark
         for each in identity_columns(current)
@@ -131,7 +131,7 @@ def restored_configuration(
 
 
 def _restored_domains(current: Snapshot, target: Snapshot) -> Iterator[DomainMetadata]:
-    """What the table is clustered by follows its schema; all other domains are of today."""
+    """The clustering domain follows the restored schema; all other domains are kept."""
     now = current.domain_metadata().get(_CLUSTERING)
     then = target.domain_metadata().get(_CLUSTERING)
     if then is not None and then != now:
@@ -141,7 +141,7 @@ def _restored_domains(current: Snapshot, target: Snapshot) -> Iterator[DomainMet
 
 
 def _check_files(store: ObjectStore, files: pa.Table, target: Snapshot) -> None:
-    """Make sure that everything the version needs is still there, before anything is changed."""
+    """Check that every file that the version needs exists, before anything is changed."""
     paths = [decode_path(each) for each in files["path"].to_pylist()]
     paths += sorted(set(deletion_vector_paths(files["deletion_vector"])))
     with ThreadPoolExecutor(_CONCURRENT_LOOKUPS, "delta-restore") as workers:

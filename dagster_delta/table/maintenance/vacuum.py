@@ -48,7 +48,7 @@ _END_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class VacuumOptions:
-    """What the caller asks for."""
+    """Options of the caller."""
 
     retention_hours: float | None = None
     dry_run: bool = True
@@ -67,20 +67,20 @@ class VacuumResult:
     """`pa.Table` of the files: `path` (decoded, relative to the root), `size_bytes`,
     `modified_ms`."""
     retention_ms: int
-    """How long files were kept after they left the table, in milliseconds."""
+    """How long files were kept after they were removed from the table, in milliseconds."""
     num_listed_files: int
-    """Files under the root that are not hidden."""
+    """Number of files under the root that are not hidden."""
     snapshot: Snapshot
-    """The table after it; its version is that of `VACUUM END` where one was committed."""
+    """The table after the VACUUM; at the version of `VACUUM END` if one was committed."""
 
     @property
     def num_files(self) -> int:
-        """Number of the files."""
+        """Number of files."""
         return int(self.files.num_rows)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the files."""
+        """Total size of the files."""
         return pc.sum(self.files["size_bytes"], min_count=0).as_py() or 0
 
 
@@ -96,18 +96,18 @@ def vacuum_table(
         clock: milliseconds since the epoch.
 
     Raises:
-        InvalidArgument: the retention is shorter than the table's, and that is not allowed.
+        InvalidArgument: the retention is shorter than the table's, and `enforce_retention` is true.
         UnsupportedFeature, UnsupportedWriterVersion: a file may be in use in a way that this
             library does not know; nothing was deleted.
-        StorageFailure: the store refused or failed; what was deleted until then was unreferenced.
+        StorageFailure: the store refused or failed; the files deleted until then were unreferenced.
     """
-    # Spec: a writer MUST check the writer protocol before it deletes files. Whether the table
-    # lists vacuumProtocolCheck or not: what is not understood may refer to files.
+    # Spec: a writer MUST check the writer protocol before it deletes files. It applies with or
+    # without vacuumProtocolCheck: a feature that is not known may refer to files.
     snapshot.configuration.check_writable(table=store.location.uri, version=snapshot.version)
     retention_ms = _retention_ms(snapshot, options)
     before_ms = clock() - retention_ms
     configuration = snapshot.configuration
-    # The Iceberg metadata of such a table lie in a directory without an underscore.
+    # The Iceberg metadata of such a table are in a directory without an underscore.
     is_uniform = _UNIVERSAL_FORMAT in configuration.metadata.configuration
     others = ("metadata",) if is_uniform else ()
     columns = configuration.physical_partition_columns
@@ -117,7 +117,7 @@ def vacuum_table(
         is_entered(columns, others=others),
         _referenced(snapshot, before_ms, retention_ms).mask,
     )
-    # What was committed while the listing ran counts as well.
+    # Commits made during the listing count as well.
     latest = snapshot.update()
     newer = None
     if latest.version != snapshot.version:
@@ -154,11 +154,11 @@ def _referenced(snapshot: Snapshot, before_ms: int, retention_ms: int) -> Refere
     columns = ["path", "deletion_vector"]
     for batch in snapshot.file_batches(columns):
         referenced.add(batch.files)
-    # A file that the log has lost to damage would be taken for garbage.
+    # A file whose log entry was lost to damage would count as unreferenced.
     snapshot.check_totals()
     own = snapshot.configuration.properties.deleted_file_retention_ms
-    # The state carries tombstones for the table's own retention and must not lose any, so that a
-    # shorter one is applied to what it gives.
+    # The state keeps tombstones for the table's own retention and must not lose any, so a shorter
+    # retention is applied to its result.
     for removed in snapshot.tombstone_batches(now_ms=before_ms + min(own, retention_ms)):
         is_retained = pc.greater_equal(removed["deletion_timestamp_ms"], integer_scalar(before_ms))
         referenced.add(removed.select(columns).filter(is_retained))
@@ -169,7 +169,9 @@ def _referenced(snapshot: Snapshot, before_ms: int, retention_ms: int) -> Refere
 
 
 def _removed_since(snapshot: Snapshot, since_ms: int) -> Iterator[Any]:
-    """The removed files of all commits since a time, which checkpoints may have forgotten."""
+    """The files removed by all commits since a time, including those that checkpoints have
+    dropped.
+    """
     listing = list_log(snapshot.store, end=snapshot.version)
     recent = [
         CommitFile(version, version, file)
@@ -194,7 +196,7 @@ def _removed_since(snapshot: Snapshot, since_ms: int) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Vacuum:
-    """The part of a VACUUM that changes something."""
+    """The part of a VACUUM that deletes and commits."""
 
     store: ObjectStore
     options: VacuumOptions
@@ -205,7 +207,7 @@ class _Vacuum:
         files, snapshot = planned.files, planned.snapshot
         if self.options.record_in_log:
             snapshot = self._record_start(planned)
-            # A restore that landed first may have made files live again.
+            # A restore that was committed first may have made files live again.
             referenced = _referenced(snapshot, self.before_ms, planned.retention_ms)
             files = files.filter(pc.invert(referenced.mask(files["path"])))
         paths = files["path"].to_pylist()
@@ -243,7 +245,7 @@ class _Vacuum:
     def _delete_chunk(self, paths: Sequence[str]) -> None:
         self.store.delete(paths)
         if self.store.local_path("") is not None:
-            # Hadoop keeps a hidden checksum beside every local file that it writes.
+            # Hadoop writes a hidden checksum beside every local file.
             self.store.delete(_checksum_path(each) for each in paths)
 
     def _record_start(self, planned: VacuumResult) -> Snapshot:
@@ -276,7 +278,7 @@ class _Vacuum:
             try:
                 return self._record(snapshot, "VACUUM END", status, metrics)
             except CommitConflict:
-                # It depends on nothing, so whatever came in between it can follow.
+                # It depends on nothing, so it can follow any concurrent commit.
                 snapshot = snapshot.update()
         _LOG.warning("VACUUM of %s is done, but its end was not recorded", self.store.location.uri)
         return snapshot

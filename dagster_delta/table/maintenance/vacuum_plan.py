@@ -1,6 +1,6 @@
-"""Which files under a table's root nothing refers to any more: decided from listing and log.
+"""Which files under a table's root are unreferenced: decided from listing and log.
 
-When in doubt a file stays: garbage costs money, a missing file costs the table.
+When in doubt a file is kept: an unreferenced file costs money, a missing file breaks the table.
 
 Spec: Action Reconciliation (tombstones); Add File and Remove File (path); Deletion Vectors.
 """
@@ -36,25 +36,25 @@ _TEMPORARY_NAME_LENGTH = len(".0123456789abcdef.tmp")
 def is_entered(
     partition_columns: Sequence[str], *, others: Sequence[str] = ()
 ) -> Callable[[str], bool]:
-    """What tells whether a directory, relative to the root, may hold files that VACUUM looks at.
+    """A test of whether a directory, relative to the root, may hold files that VACUUM may delete.
 
     Args:
         partition_columns: physical names.
         others: as for `is_vacuumed`.
     """
     is_ours = is_vacuumed(partition_columns, others=others)
-    # It is the directories around a file that matter, and not its own name.
+    # Only the directories of a file matter here, not its own name.
     return lambda directory: is_ours(f"{directory}/x")
 
 
 def is_vacuumed(
     partition_columns: Sequence[str], *, others: Sequence[str] = ()
 ) -> Callable[[str], bool]:
-    """What tells whether VACUUM may look at a path, relative to the root.
+    """A test of whether VACUUM may delete a path, relative to the root.
 
-    Names that begin with `_` or `.` belong to others, at any depth: the log, indexes, temporary
-    files of engines. But for change data, directories of partition columns whose name begins so,
-    and what this library itself leaves behind when it dies in the middle of a file.
+    Names that begin with `_` or `.`, at any depth, belong to others: the log, indexes, temporary
+    files of engines. Exceptions are change data, directories of partition columns with such a name,
+    and temporary files that a crash of this library left behind.
 
     Args:
         partition_columns: physical names.
@@ -66,7 +66,7 @@ def is_vacuumed(
     def is_ours(path: str) -> bool:
         if path.startswith(foreign):
             return False
-        # Nearly every path has no such name in it, and is not taken apart.
+        # Nearly every path has no such name in it, and is then not split.
         if path[0] not in "_." and "/_" not in path and "/." not in path:
             return True
         *directories, name = path.split("/")
@@ -91,11 +91,11 @@ class ReferencedFiles:
     """The files that a table still needs, under every spelling that may reach them.
 
     A relative path protects the file of that path. An absolute one (`/p`, `file:/p`, `s3://b/k`)
-    may lead into the table through a link, a mount or another name of the bucket, and one that
-    climbs (`../t/p`) through the directory around it, so they protect every file of their name.
+    may lead into the table through a link, a mount or another name of the bucket, and one with `..`
+    (`../t/p`) through the parent directory, so they protect every file of their name.
 
-    It takes eight bytes a file: of a path its 64-bit hash is known, and a file whose hash is that
-    of another one stays, too.
+    It takes eight bytes per file: only the 64-bit hash of a path is kept, and a file with the hash
+    of another one is kept, too.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class ReferencedFiles:
         self._names = _HashedTexts()
 
     def add(self, files: pa.Table) -> None:
-        """Take the data files and deletion vectors of live files or tombstones.
+        """Add the data files and deletion vectors of live files or tombstones.
 
         Args:
             files: `pa.Table` with `path` and `deletion_vector` as in LIVE_FILE_SCHEMA.
@@ -113,7 +113,7 @@ class ReferencedFiles:
             self._take_decoded(each)
 
     def mask(self, paths: pa.Array) -> pa.BooleanArray:
-        """For each listed path whether the table needs it.
+        """For each listed path, whether the table needs it.
 
         Args:
             paths: strings, decoded and relative to the root.
@@ -126,7 +126,7 @@ class ReferencedFiles:
     def _take(self, spelled: Iterable[str]) -> None:
         for each in spelled:
             if "%" in each:
-                # Read as the protocol says; and as it stands, for writers that do not encode.
+                # Decoded as the protocol says, and undecoded, for writers that do not encode.
                 self._take_decoded(each)
                 self._take_decoded(decode_path(each))
             else:
@@ -145,7 +145,7 @@ class ReferencedFiles:
 
 
 class _HashedTexts:
-    """A set of texts that may say of one that it is in although it is not."""
+    """A set of texts with false positives: it may report a text that is not in it."""
 
     def __init__(self) -> None:
         self._hashes = array("q")
@@ -160,7 +160,7 @@ class _HashedTexts:
         self._sorted = None
 
     def mask(self, texts: pa.Array) -> pa.BooleanArray:
-        """For each text of a `pa.StringArray` whether it is in: a `pa.BooleanArray`."""
+        """For each text of a `pa.StringArray` whether it is in the set: a `pa.BooleanArray`."""
         if self.is_empty:
             return every(False, len(texts))
         if self._sorted is None:

@@ -32,12 +32,12 @@ def zorder_columns(
 
     Args:
         configuration: of the table.
-        columns: names; dots lead into structs, and backticks quote a name that has any.
+        columns: names; dots separate struct fields, and backticks quote a name that contains dots.
 
     Raises:
-        InvalidArgument: a column cannot be sorted by, or that would be in vain; the table has
-            clustering columns.
-        SchemaMismatch: there is no such column.
+        InvalidArgument: rows cannot be sorted by a column, or sorting would have no effect; the
+            table has clustering columns.
+        SchemaMismatch: a column is not in the schema.
     """
     if columns and configuration.supports("clustering"):
         raise InvalidArgument(
