@@ -1,4 +1,4 @@
-"""Rows as a dataset that DuckDB reads lazily: only the columns and rows that its query needs."""
+"""Rows as a dataset that DuckDB reads lazily: only the columns and rows that a query needs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["BatchDataset"]
 
 
 class BatchDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
-    """What DuckDB asks of a `pyarrow.dataset.Dataset`, and no more of one.
+    """The part of a `pyarrow.dataset.Dataset` that DuckDB calls.
 
-    DuckDB hands its filters to datasets alone, and leaves out what a dataset has filtered. A reader
-    of batches would be read once, and whole.
+    DuckDB passes its filters only to datasets, and does not repeat them. A reader of batches could
+    be read only once, and whole.
 
     Args:
-        schema: of the rows.
-        read: the rows with at least these columns for which at least this Spark SQL is true; called
-            for every scan.
+        schema: Arrow schema of the rows.
+        read: returns at least these columns of at least the rows that satisfy this Spark SQL;
+            called for every scan.
         exact_columns: columns that Spark SQL compares as Arrow does.
     """
 
-    # pyarrow's own has no constructor.
+    # pyarrow's own class has no constructor.
     def __init__(
         self,
         schema: pa.Schema,
@@ -38,7 +38,7 @@ class BatchDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         self._read = read
         self._exact_columns = exact_columns
         self.failure: DeltaError | None = None
-        """The error of ours that ended a scan: DuckDB raises it as text in an error of its own."""
+        """The DeltaError that ended a scan: DuckDB raises it only as text in its own error."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -50,11 +50,11 @@ class BatchDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         columns: Sequence[str] | None = None,
         filter: pa.Expression | None = None,  # noqa: A002
     ) -> _Scanner:
-        """One scan. DuckDB calls it by these names.
+        """One scan. DuckDB passes these arguments by name.
 
         Args:
-            columns: of the result, in this order; None for all.
-            filter: a `pyarrow.compute.Expression`; rows for which it is true are the result.
+            columns: columns of the result, in this order; None for all.
+            filter: a `pyarrow.compute.Expression`; the rows that satisfy it are the result.
         """
         names = self._schema.names if columns is None else list(columns)
         return _Scanner(
@@ -79,7 +79,7 @@ class BatchDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
 
 
 class _Scanner:
-    """What DuckDB asks of a `pyarrow.dataset.Scanner`."""
+    """The part of a `pyarrow.dataset.Scanner` that DuckDB calls."""
 
     def __init__(self, schema: pa.Schema, batches: Iterator[object]) -> None:
         self._schema = schema
@@ -90,8 +90,8 @@ class _Scanner:
 
 
 def _mentioned(condition: str, names: Sequence[str]) -> list[str]:
-    """The names that occur in the text of a condition: at least all columns that it is about,
-    which Arrow does not list.
+    """The names that occur in the text of a condition: at least all columns that it uses, which
+    Arrow does not list.
     """
     words = set(re.findall(r"\w+", condition))
     return [name for name in names if (name in words if name.isidentifier() else name in condition)]

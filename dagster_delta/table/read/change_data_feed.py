@@ -40,24 +40,24 @@ class ChangeDataFeed(RowFrames):
     """The rows inserted, deleted or updated in a range of versions, one row per changed row and
     commit.
 
-    Behind the columns of the table stand `_change_type` (`insert`, `delete`, `update_preimage`,
+    After the columns of the table follow `_change_type` (`insert`, `delete`, `update_preimage`,
     `update_postimage`), `_commit_version` and `_commit_timestamp`. Rows are read with the schema of
-    the last version: columns that came inside the range are null in older rows. Commits that only
-    arranged rows anew, such as OPTIMIZE, do not show. Immutable; the log is read once, when rows
-    are asked for first.
+    the last version: columns that were added inside the range are null in older rows. Commits that
+    only rearranged rows, such as OPTIMIZE, do not appear. Immutable; the log is read once, when
+    rows are first needed.
 
     Args:
         end: the last version of the range.
         starting_version: the first one; the next after `end` makes a feed without rows.
-        columns: names of the columns to read, in order, the three of the feed among them where they
-            are wanted; all by default.
-        where: Spark SQL over the columns of the feed; only rows for which it is true are read.
+        columns: names of the columns to read, in order, including those of the feed to read; all by
+            default.
+        where: Spark SQL over the columns of the feed; only rows that satisfy it are read.
         appends_suffice: whether the feed may be off at versions that only add rows: these are read
             from the files that they add.
 
     Raises:
         SchemaMismatch: a column, or a name in the filter, is not in the schema.
-        InvalidArgument: a column is named twice, or the filter is no condition.
+        InvalidArgument: a column is named twice, or the filter is not a boolean expression.
         InvalidTable: the table has a column with the name of a column of the feed.
     """
 
@@ -121,13 +121,14 @@ class ChangeDataFeed(RowFrames):
         consumed.
 
         Raises:
-            VersionNotFound: the log does not reach back to the start of the range any more.
+            VersionNotFound: the log no longer reaches back to the start of the range.
             LogGap: a commit inside the range is missing.
             ChangeDataNotRecorded: the change data feed was off at a version of the range.
             SchemaMismatch: rows of the range cannot be read with the schema at its end.
-            DataFileMissing: a file with changes is gone, as VACUUM removes them in time.
+            DataFileMissing: a file with changes is missing, for example deleted by VACUUM.
             UnsupportedExpression: only Spark can evaluate the filter; use `to_spark`.
-            UnsupportedFeature, CorruptDeletionVector, InvalidTable, StorageFailure: of log or file.
+            UnsupportedFeature, CorruptDeletionVector, InvalidTable, StorageFailure: for log or
+            file.
             InvalidArgument: the filter fails on a value, as it would in Spark's ANSI mode.
         """
         if self.where is not None:
@@ -176,7 +177,7 @@ class ChangeDataFeed(RowFrames):
 
     @contextmanager
     def _naming_versions(self) -> Iterator[None]:
-        """Missing files are named with the version whose changes they hold."""
+        """Errors about missing files name the version whose changes they hold."""
         try:
             yield
         except DataFileMissing as error:
@@ -211,16 +212,16 @@ def find_range(
 
     Args:
         store: store of the table.
-        known: the version that is the last one by default, unless the start lies behind it.
+        known: the version that is the last one by default, unless the start is after it.
         starting_version: first version.
-        ending_version: last version; the latest one where there is no such version yet.
+        ending_version: last version; the latest one if there is no such version yet.
         starting_timestamp: the first version is the oldest one committed at or after it.
         ending_timestamp: the last version is the newest one committed at or before it.
 
     Raises:
-        InvalidArgument: there is no start, or two starts or ends, or the end lies before the start.
-        VersionNotFound: nothing was committed since the start, or the end lies outside of the log.
-        InvalidTable, UnsupportedFeature, StorageFailure: of the log.
+        InvalidArgument: there is no start, or two starts or ends, or the end is before the start.
+        VersionNotFound: nothing was committed since the start, or the end is outside the log.
+        InvalidTable, UnsupportedFeature, StorageFailure: for the log.
     """
     table = store.location.uri
     _check_bounds(starting_version, starting_timestamp, ending_version, ending_timestamp)

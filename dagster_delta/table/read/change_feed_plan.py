@@ -51,9 +51,9 @@ class ChangedFiles:
     """The files with the row changes of a range of versions."""
 
     recorded: ChangeFileSet
-    """Change data files, which say of each row what became of it."""
+    """Change data files, whose rows say how they changed."""
     derived: ChangeFileSet
-    """Files of the table whose rows all came, or all left."""
+    """Files of the table whose rows were all inserted, or all deleted."""
     changes_metadata: bool = False
     """Whether a version of the range has changed the schema or properties of the table."""
 
@@ -63,14 +63,14 @@ class ChangedFiles:
         return self.recorded, self.derived
 
     def matching(self, where: SqlExpression, predicate: Predicate) -> ChangedFiles:
-        """Without the files that hold no row which satisfies a filter.
+        """Without the files in which no row satisfies a filter.
 
         Args:
             where: the filter, over the columns of the feed.
-            predicate: what it asks of the bounds of columns.
+            predicate: what it requires of the bounds of columns.
 
         Raises:
-            InvalidTable: a partition value is no value of its column's type.
+            InvalidTable: a partition value is not a value of its column's type.
         """
         recorded, derived = (_skip(each, where, predicate) for each in self.sets)
         return replace(self, recorded=recorded, derived=derived)
@@ -87,19 +87,20 @@ def plan_changes(
     """The files with the row changes of the versions from `start` to `end`, both included.
 
     Args:
-        store: of the table.
+        store: store of the table.
         start: first version.
         end: the table as of the last one.
-        appends_suffice: whether the change data feed may be off at versions that only add rows:
-            the files that they add say all there is to say.
+        appends_suffice: whether the change data feed may be off at versions that only add rows: the
+            files that they add are enough.
 
     Raises:
-        VersionNotFound: the log does not reach back to `start` any more.
+        VersionNotFound: the log no longer reaches back to `start`.
         LogGap: a commit inside the range is missing.
         ChangeDataNotRecorded: the change data feed was off at a version of the range.
         SchemaMismatch: rows of the range cannot be read with the schema at its end.
-        UnsupportedFeature: a version of the range needs what this library does not do.
-        InvalidTable, StorageFailure: of the log.
+        UnsupportedFeature: a version of the range needs a feature that this library does not
+            support.
+        InvalidTable, StorageFailure: for the log.
     """
     collected = _Collected(is_partitioned=bool(end.configuration.partition_columns))
     shown = end.configuration
@@ -127,7 +128,7 @@ def plan_changes(
 
 @dataclass(frozen=True, slots=True)
 class _ConfigurationChange:
-    """What a commit said anew about the table itself."""
+    """A change of the table's protocol or metadata by a commit."""
 
     version: int
     protocol: Protocol | None
@@ -159,7 +160,7 @@ class ChangeFileRows:
 
 
 class _Collected:
-    """What the commits of a range come to."""
+    """Totals and changes of the commits of a range."""
 
     def __init__(self, *, is_partitioned: bool) -> None:
         self.recorded = ChangeFileRows()
@@ -170,8 +171,8 @@ class _Collected:
         self._is_partitioned = is_partitioned
 
     def removes_older_rows(self, version: int) -> bool:
-        """Whether a commit removed rows that were written under another configuration than its
-        own, as one that replaces the table does.
+        """Whether a commit removed rows that were written under another configuration than its own,
+        as a commit that replaces the table does.
         """
         changes = any(each.version == version for each in self.configuration_changes)
         return changes and version > 0 and version in self.removals
@@ -194,11 +195,11 @@ class _Collected:
 
 
 def commit_constants(version: int, timestamp_ms: int) -> dict[str, str]:
-    """What the columns of the feed say of a commit, serialised like partition values.
+    """The values of the feed's columns for a commit, serialised like partition values.
 
     Args:
-        version: of the commit.
-        timestamp_ms: when, in milliseconds since the epoch.
+        version: version of the commit.
+        timestamp_ms: time of the commit, in milliseconds since the epoch.
     """
     moment = _EPOCH + dt.timedelta(milliseconds=timestamp_ms)
     return {
@@ -215,7 +216,7 @@ def _check_configurations(
     *,
     appends_suffice: bool,
 ) -> list[TableConfiguration]:
-    """The configurations of the range, whose rows can all be shown with that at its end."""
+    """The configurations of the range, checked so that all rows can be read with the last one."""
     table = store.location.uri
     found = list(_configurations(store, start, end, collected.configuration_changes))
     ends = [*(version for version, _ in found[1:]), end.version + 1]
@@ -263,10 +264,10 @@ def _refuse_removals(removals: Sequence[int], start: int, until: int, *, table: 
 def _configurations(
     store: ObjectStore, start: int, end: Snapshot, changes: list[_ConfigurationChange]
 ) -> Iterator[tuple[int, TableConfiguration]]:
-    """Every configuration that was in force in the range, by the version that it began with."""
+    """Every configuration that was valid in the range, by the version that it began with."""
     later = [each for each in changes if each.version > start]
     if not later:
-        # Nothing has changed since: the table need not be looked at as of the start.
+        # Nothing has changed since: the table at the start need not be read.
         yield start, end.configuration
         return
     configuration = _first_configuration(store, start, changes)

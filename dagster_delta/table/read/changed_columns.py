@@ -1,4 +1,4 @@
-"""Whether a commit has changed the values of some columns, as far as its change data tell.
+"""Whether a commit has changed the values of some columns, according to its change data.
 
 Spec: Change Data Files.
 """
@@ -22,26 +22,26 @@ from dagster_delta.table.read.snapshot import Snapshot
 __all__ = ["changes_columns"]
 
 _MAX_ROWS = 1_000_000
-"""Row changes that are looked at; a commit with more of them has changed every column."""
+"""Maximum number of row changes to compare; a commit with more counts as changing every column."""
 
 _COUNT = "__count"
 
 
 def changes_columns(store: ObjectStore, commit: CommitSummary, columns: Sequence[str]) -> bool:
-    """False where a commit only updated rows, and left these columns as they were in all of them.
+    """False if a commit only updated rows, and these columns are unchanged in all of them.
 
-    Rows that come or go change every column; so do updates that the change data feed does not
-    record. Rows before and after an update are not told apart by the log: columns count as left
-    alone where rows can be paired so that none of them differs.
+    Inserted or deleted rows change every column; so do updates that the change data feed does not
+    record. The log does not pair the rows before and after an update: columns count as unchanged if
+    the rows can be paired so that none of them differs.
 
     Args:
         store: rooted at the table.
-        commit: what it did.
+        commit: its summary.
         columns: logical names of columns of the table.
 
     Raises:
-        SchemaMismatch: a column is not there.
-        InvalidTable, UnsupportedFeature, StorageFailure: of the table.
+        SchemaMismatch: a column is not in the schema.
+        InvalidTable, UnsupportedFeature, StorageFailure: for the table.
     """
     if not commit.change_files:
         return True
@@ -64,7 +64,7 @@ def changes_columns(store: ObjectStore, commit: CommitSummary, columns: Sequence
 
 
 def _read_some(feed: ChangeDataFeed) -> Any:
-    """The rows as a `pa.Table`, or None where there are too many."""
+    """The rows as a `pa.Table`, or None if there are too many."""
     batches, count = [], 0
     reader = feed.to_batches()
     for batch in reader:
@@ -76,7 +76,7 @@ def _read_some(feed: ChangeDataFeed) -> Any:
 
 
 def _is_balanced(rows: Any, names: Sequence[str]) -> bool:
-    """Whether the same values in these columns are there before and after, as often."""
+    """Whether each combination of values in these columns occurs equally often before and after."""
     if any(pa.types.is_nested(rows.schema.field(name).type) for name in names):
         # Values of nested types cannot be grouped.
         return False

@@ -1,7 +1,7 @@
 """Which files of a version may hold rows for a predicate, whatever the size of the table.
 
-An engine with workers of its own looks for the files of a large table there. Otherwise its log is
-gone through in batches, of which only what may match is kept.
+An engine with its own workers finds the files of a large table on them. Otherwise the log is read
+in batches, and only the files that may match are kept.
 
 Spec: Action Reconciliation; Per-file Statistics; Partition Value Serialization.
 """
@@ -39,19 +39,19 @@ __all__ = ["CandidateFiles", "FilePlanner", "any_of"]
 
 @dataclass(frozen=True, slots=True)
 class CandidateFiles:
-    """Files that may hold a row for which one of some predicates is true; all others are left out.
-    Without predicates it is all files.
+    """Files that may hold a row that satisfies one of some predicates; all others are left out.
+    Without predicates these are all files.
     """
 
     files: pa.Table
-    """With the columns of LIVE_FILE_SCHEMA that were asked for."""
+    """The files, with the requested columns of LIVE_FILE_SCHEMA."""
     skipped: tuple[SkippedFiles, ...]
-    """What each predicate says of these files, in the order of the predicates."""
+    """The result of each predicate on these files, in the order of the predicates."""
     statistics: LoadStatistics
-    """Gives the statistics of these files, row for row; of a large table only where the column
-    `stats` was asked for."""
+    """Gives the statistics of these files, row for row; for a large table only if the column
+    `stats` was requested."""
     is_decided: bool
-    """Whether the rows of these files need no filter, as partition values satisfy it."""
+    """Whether the rows of these files need no filter, because partition values satisfy it."""
 
     @classmethod
     def of(
@@ -60,9 +60,9 @@ class CandidateFiles:
         """The candidates among some files.
 
         Args:
-            files: all of them.
-            skipped: what each predicate says of all of them.
-            statistics: gives those of all of them.
+            files: all files.
+            skipped: the result of each predicate on all files.
+            statistics: gives the statistics of all files.
         """
         if not skipped:
             return cls(files, (), statistics, is_decided=True)
@@ -82,7 +82,7 @@ class CandidateFiles:
     def among(
         cls, files: pa.Table, configuration: TableConfiguration, *predicates: Predicate
     ) -> CandidateFiles:
-        """The candidates among files that are at hand with their statistics.
+        """The candidates among files that are in memory with their statistics.
 
         Args:
             files: with the columns `partition_values` and `stats` of LIVE_FILE_SCHEMA.
@@ -90,7 +90,7 @@ class CandidateFiles:
             predicates: over logical paths.
 
         Raises:
-            InvalidTable: a partition value is no value of its column's type.
+            InvalidTable: a partition value is not a value of its column's type.
         """
 
         def statistics(columns: Sequence[StatisticsColumn]) -> pa.Table:
@@ -106,9 +106,9 @@ class FilePlanner:
 
     Args:
         snapshot: the version.
-        log_planner: of an engine that looks for the files of large tables in its own way.
-        session_is_utc: whether that engine reads timestamps without a zone in UTC; where it does
-            not, what hangs on the time zone must not skip any file.
+        log_planner: planner of an engine that finds the files of large tables itself.
+        session_is_utc: whether that engine reads timestamps without a zone in UTC; if not, values
+            that depend on the time zone must not skip any file.
     """
 
     def __init__(
@@ -124,17 +124,19 @@ class FilePlanner:
         self._latest: tuple[tuple[Predicate, ...], list[SkippedFiles]] | None = None
 
     def predicates_of(self, where: SqlExpression | None) -> tuple[Predicate, ...]:
-        """What a filter asks of partition values and bounds: one predicate, none without a filter.
+        """The predicate of a filter on partition values and bounds: one predicate, or none without
+        a filter.
 
         Raises:
-            Nothing: parts without an answer are `Unknown`.
+            Nothing: parts that cannot be decided are `Unknown`.
         """
         if where is None:
             return ()
         return (self.with_generated(where.to_predicate(session_is_utc=self._session_is_utc)),)
 
     def with_generated(self, predicate: Predicate) -> Predicate:
-        """The predicate with what follows from it for generated partition columns.
+        """The predicate, extended by the conditions that it implies for generated partition
+        columns.
 
         Raises:
             Nothing.
@@ -146,15 +148,15 @@ class FilePlanner:
     def candidates(
         self, *predicates: Predicate, columns: Sequence[str] = LIVE_FILE_SCHEMA.names
     ) -> CandidateFiles:
-        """The files that may hold a row for which one of the predicates is true. Of a large table
-        no others are held; without predicates all files are.
+        """The files that may hold a row that satisfies one of the predicates. Of a large table only
+        these are kept in memory; without predicates all files are.
 
         Args:
             predicates: as `predicates_of` or `with_generated` gives them.
-            columns: of LIVE_FILE_SCHEMA, those that are needed at least; only these are read.
+            columns: the columns of LIVE_FILE_SCHEMA that are needed; only these are read.
 
         Raises:
-            InvalidTable, StorageFailure: of the log.
+            InvalidTable, StorageFailure: for the log.
         """
         if self._log_planner is not None:
             found = self.found_in_log(*predicates)
@@ -175,7 +177,7 @@ class FilePlanner:
             planner: there is none, the table is small, or its files are known already.
 
         Raises:
-            InvalidTable, StorageFailure: of the log.
+            InvalidTable, StorageFailure: for the log.
         """
         planner = self._log_planner
         if planner is None:
@@ -186,7 +188,7 @@ class FilePlanner:
         files = planner.find_files(logged, any_of(predicates))
         if files is None:
             return logged
-        # The planner keeps what it is not sure of; the bounds of the few that are left are at hand.
+        # The planner keeps uncertain files; the bounds of the few remaining files are in memory.
         return CandidateFiles.among(files, logged.configuration, *predicates)
 
     def batches(
@@ -195,17 +197,18 @@ class FilePlanner:
         *predicates: Predicate,
         statistics: Sequence[StatisticsColumn] | None = None,
     ) -> Iterator[CandidateFiles]:
-        """What `candidates` gives, in several parts, for what needs all files and not at once. Of a
-        large table no more than a batch is held; of a small one all files are the only part.
+        """The files of `candidates` in several parts, for callers that need all files one after
+        another. Of a large table only one batch is in memory; of a small one all files are the only
+        part.
 
         Args:
-            columns: of LIVE_FILE_SCHEMA.
+            columns: columns of LIVE_FILE_SCHEMA.
             predicates: as for `candidates`.
-            statistics: columns that parts are asked for statistics on, beside those of the
-                predicates; None where none are, `()` for numbers of rows.
+            statistics: columns whose statistics parts must give, beside those of the predicates;
+                None for no statistics, `()` for numbers of rows.
 
         Raises:
-            InvalidTable, StorageFailure: of the log.
+            InvalidTable, StorageFailure: for the log.
         """
         if not self.snapshot.is_large_and_unread:
             yield self._held(columns, predicates)
@@ -228,21 +231,21 @@ class FilePlanner:
     def choose(
         self, columns: Sequence[str], is_chosen: Callable[[pa.Table], pa.BooleanArray]
     ) -> pa.Table:
-        """The files that are chosen; of a large table no others are held.
+        """The chosen files; of a large table only these are kept in memory.
 
         Args:
-            columns: of LIVE_FILE_SCHEMA.
-            is_chosen: gives, for a table with these columns, a boolean column.
+            columns: columns of LIVE_FILE_SCHEMA.
+            is_chosen: returns a boolean column for a table with these columns.
 
         Raises:
-            InvalidTable, StorageFailure: of the log.
+            InvalidTable, StorageFailure: for the log.
         """
         chosen = [each.files.filter(is_chosen(each.files)) for each in self.batches(columns)]
         return pa.concat_tables([_no_files(columns), *chosen])
 
     def may_hold(self, *predicates: Predicate) -> Callable[[AddFile], bool]:
-        """Whether a file that another commit adds may hold a row for which one of the predicates is
-        true, for a `ReadScope`.
+        """Whether a file that another commit adds may hold a row that satisfies one of the
+        predicates, for a `ReadScope`.
 
         Args:
             predicates: as for `candidates`.
@@ -257,19 +260,19 @@ class FilePlanner:
         return may_hold
 
     def _held(self, columns: Sequence[str], predicates: tuple[Predicate, ...]) -> CandidateFiles:
-        """The candidates among files that the snapshot holds together."""
+        """The candidates among the files that the snapshot keeps in memory."""
         snapshot, configuration = self.snapshot, self.snapshot.configuration
         latest, statistics = self._latest, snapshot.statistics
         if latest is None or latest[0] != predicates:
             values = predicates and snapshot.live_files(["partition_values"])["partition_values"]
             skipped = [skip_files(each, configuration, values, statistics) for each in predicates]
-            # Kept as one value: another thread may ask for other predicates meanwhile.
+            # Kept as one value, because another thread may use other predicates at the same time.
             self._latest = latest = predicates, skipped
         return CandidateFiles.of(snapshot.live_files(columns), latest[1], statistics)
 
 
 def any_of(predicates: Sequence[Predicate]) -> Predicate:
-    """The predicate that is true where one of some is; of every row where there are none."""
+    """The predicate that is true if one of the given ones is; always true if there are none."""
     if not predicates:
         return Constant(value=True)
     return predicates[0] if len(predicates) == 1 else Or(tuple(predicates))
@@ -278,7 +281,7 @@ def any_of(predicates: Sequence[Predicate]) -> Predicate:
 def _together(
     batches: Iterator[CandidateFiles], columns: Sequence[str], num_predicates: int
 ) -> CandidateFiles:
-    # What gives the statistics of a batch keeps all that was decoded for it.
+    # The function that gives the statistics of a batch keeps all that it decoded.
     found = [(each.files, each.skipped) for each in batches]
     files = pa.concat_tables([_no_files(columns), *(files for files, _ in found)])
     skipped = [

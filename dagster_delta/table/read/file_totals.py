@@ -1,4 +1,4 @@
-"""Totals over all files of a large table, added up while its log goes by.
+"""Totals over all files of a large table, added up while its log is read.
 
 Spec: Action Reconciliation; Per-file Statistics.
 """
@@ -27,11 +27,11 @@ __all__ = ["FileTotals", "add_up_files", "count_records", "live_records"]
 
 @dataclass(frozen=True, slots=True)
 class FileTotals:
-    """What is added up over the live files."""
+    """Totals over the live files."""
 
     num_files: int = 0
     size_bytes: int = 0
-    """Of all data files, deleted rows included."""
+    """Total size of all data files, deleted rows included."""
     num_deletion_vectors: int = 0
     """Files with a deletion vector."""
     num_deleted_records: int = 0
@@ -42,7 +42,7 @@ def add_up_files(snapshot: Snapshot) -> FileTotals:
     """The totals of a version.
 
     Raises:
-        InvalidTable, StorageFailure: of the log.
+        InvalidTable, StorageFailure: for the log.
     """
     num_files = size_bytes = num_vectors = num_deleted = 0
     for batch in snapshot.file_batches(["size_bytes", "deletion_vector"]):
@@ -55,14 +55,14 @@ def add_up_files(snapshot: Snapshot) -> FileTotals:
 
 
 def count_records(planner: FilePlanner, *predicates: Predicate) -> int | None:
-    """Rows of a version from the log alone; None where partition values and statistics do not tell.
+    """Rows of a version from the log alone; None if partition values and statistics are not enough.
 
     Args:
-        planner: of the version.
-        predicates: of which rows, as `FilePlanner.predicates_of` gives them.
+        planner: planner of the version.
+        predicates: which rows to count, from `FilePlanner.predicates_of`.
 
     Raises:
-        InvalidTable, StorageFailure: of the log.
+        InvalidTable, StorageFailure: for the log.
     """
     total = 0
     for batch in planner.batches(("path", "deletion_vector"), *predicates, statistics=()):
@@ -85,16 +85,16 @@ def live_records(
     vectors: pa.ChunkedArray,
     paths: Callable[[], pa.ChunkedArray],
 ) -> pa.ChunkedArray:
-    """Rows of files, what their deletion vectors hide subtracted; null where unknown.
+    """Rows of files minus the rows that their deletion vectors hide; null where unknown.
 
     Args:
         snapshot: the version, for errors.
         num_records: rows of the data files.
-        vectors: as DELETION_VECTOR_TYPE, row for row.
+        vectors: column of DELETION_VECTOR_TYPE, row for row.
         paths: gives the paths of the files, for errors.
 
     Raises:
-        CorruptLog: a file is said to have less than no rows.
+        CorruptLog: the number of rows of a file is negative.
     """
     live = num_records
     if vectors.null_count < len(vectors):

@@ -25,15 +25,16 @@ __all__ = ["HistoryEntry", "history"]
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One commit. Whatever its writer did not record is None or empty."""
+    """One commit. A fact that its writer did not record is None or empty."""
 
     version: int
-    """Version that the commit made."""
+    """Version of the table after the commit."""
     timestamp_ms: int
-    """When, in milliseconds since the epoch, by the clock of time travel: as of this time, the
-    table is at this version. What the writer's clock said is the `timestamp` of `commit_info`."""
+    """Time of the commit in milliseconds since the epoch, as time travel uses it: from this time
+    on, the table is at this version. The time of the writer's clock is the `timestamp` of
+    `commit_info`."""
     commit_info: Mapping[str, Any]
-    """Everything the writer recorded, as it stands in the log."""
+    """Everything the writer recorded, as in the log."""
 
     @property
     def operation(self) -> str | None:
@@ -47,7 +48,7 @@ class HistoryEntry:
 
     @property
     def operation_metrics(self) -> Mapping[str, Any]:
-        """What it came to."""
+        """Metrics of the operation."""
         return self._mapping("operationMetrics")
 
     @property
@@ -57,7 +58,7 @@ class HistoryEntry:
 
     @property
     def user_metadata(self) -> str | None:
-        """What the user wanted to be remembered."""
+        """Metadata that the user added to the commit."""
         return self._text("userMetadata")
 
     @property
@@ -67,13 +68,13 @@ class HistoryEntry:
 
     @property
     def is_blind_append(self) -> bool | None:
-        """Whether it added files without looking at the table."""
+        """Whether it added files without reading the table."""
         value = self.commit_info.get("isBlindAppend")
         return value if isinstance(value, bool) else None
 
     @cached_property
     def read_version(self) -> int | None:
-        """The version it was based on."""
+        """The version that it was based on."""
         value = self.commit_info.get("readVersion")
         return value if isinstance(value, int) else None
 
@@ -91,8 +92,8 @@ def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) ->
 
     Args:
         store: rooted at the table.
-        snapshot: where the history ends.
-        limit: how many commits at most; all by default.
+        snapshot: the newest version of the history.
+        limit: maximum number of commits; all by default.
 
     Raises:
         CorruptLog: a commit is damaged.
@@ -104,7 +105,7 @@ def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) ->
     properties = snapshot.configuration.properties
     has_own_times = snapshot.configuration.in_commit_timestamps_enabled
     own_times_since = properties.in_commit_timestamp_enablement_version or 0
-    # The time of a commit by its file hangs on those of all commits before.
+    # The file-based time of a commit depends on those of all commits before it.
     start = first if has_own_times and own_times_since <= first else 0
     listing = list_log(store, start=start, end=snapshot.version)
     versions = _contiguous_versions(listing, snapshot.version)
@@ -126,7 +127,7 @@ def history(store: ObjectStore, snapshot: Snapshot, limit: int | None = None) ->
 
 
 def _contiguous_versions(listing: LogListing, last: int) -> list[int]:
-    # Newest first, and no further than the first gap: beyond it lie leftovers of a clean-up.
+    # Newest first, up to the first gap: older files are leftovers of a clean-up.
     versions = []
     version = last
     while version in listing.commits:

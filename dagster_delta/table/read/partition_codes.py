@@ -1,4 +1,4 @@
-"""Partitions of many files, told apart without a Python value per file.
+"""Partitions of many files, identified without a Python value per file.
 
 Spec: Partition Value Serialization.
 """
@@ -17,8 +17,8 @@ __all__ = ["files_in_partitions", "partition_texts"]
 
 
 def partition_texts(partition_values: pa.ChunkedArray, names: Sequence[str]) -> pa.StringArray:
-    """A text per file, the same for two files only where all their partition values are spelled
-    alike.
+    """A text per file; two files have the same text only if all their partition values are spelled
+    the same.
 
     Args:
         partition_values: column of maps from physical name to serialized value.
@@ -29,7 +29,7 @@ def partition_texts(partition_values: pa.ChunkedArray, names: Sequence[str]) -> 
         return string_column([""] * len(maps))
     empty, colon = string_column(["", ":"])
     texts = [pc.map_lookup(maps, string_column([name])[0], "last") for name in names]
-    # Spec: an empty text is null. The length keeps neighbours apart, whatever stands in them.
+    # Spec: an empty text is null. The length separates neighbouring values, whatever they contain.
     known = [pc.fill_null(each, empty) for each in texts]
     lengths = [pc.utf8_length(each).cast(pa.string()) for each in known]
     return pc.binary_join_element_wise(*lengths, *known, colon)
@@ -40,12 +40,12 @@ def files_in_partitions(
     names: Sequence[str],
     is_wanted: Callable[[Mapping[str, str | None]], bool],
 ) -> pa.BooleanArray:
-    """Which files are in partitions that are wanted, asked once per partition.
+    """Which files are in wanted partitions; the test runs once per partition.
 
     Args:
         partition_values: column of maps from physical name to serialized value.
         names: physical names of the partition columns.
-        is_wanted: tells of the partition values of a file.
+        is_wanted: the test, given the partition values of a file.
     """
     coded = partition_texts(partition_values, names).dictionary_encode()
     first = pc.index_in(coded.dictionary, value_set=coded.cast(pa.string()))

@@ -1,4 +1,4 @@
-"""One stream of rows in the forms that callers want it in."""
+"""One stream of rows in several forms: Arrow, pandas, polars, DuckDB."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["RowFrames", "require"]
 
 
 class RowFrames(ABC):
-    """What can be read batch by batch, and so as a whole too."""
+    """Rows that can be read batch by batch, and so as a whole."""
 
     @abstractmethod
     def to_batches(self) -> pa.RecordBatchReader:
@@ -48,17 +48,18 @@ class RowFrames(ABC):
     def to_duckdb(
         self, connection: duckdb.DuckDBPyConnection | None = None
     ) -> duckdb.DuckDBPyRelation:
-        """The rows as a lazy DuckDB relation, read batch by batch whenever it is computed.
+        """The rows as a lazy DuckDB relation, read batch by batch each time it is computed.
 
         A `Scan` reads the columns that the query needs, and skips files and row groups by filters
-        that DuckDB hands on: comparisons of columns with constants.
+        that DuckDB passes on: comparisons of columns with constants.
 
         Args:
-            connection: that computes it; relations are joined on one connection only. By default
-                the one of `duckdb.sql`, whose queries name relations by their variables.
+            connection: the connection that computes it; relations are joined on one connection
+                only. By default the one of `duckdb.sql`, whose queries name relations by their
+                variables.
 
         Raises:
-            As `to_batches` does; what fails later is a `duckdb.Error` with the message.
+            As `to_batches` does; a later error is a `duckdb.Error` with the message.
         """
         import duckdb
 
@@ -67,8 +68,8 @@ class RowFrames(ABC):
         return connection.from_arrow(self.duckdb_dataset())
 
     def duckdb_dataset(self) -> BatchDataset:
-        """What DuckDB, and nothing else, reads the rows from: `connection.register("name", …)`
-        makes a view of it. Raises as `to_batches` does.
+        """A dataset that only DuckDB can read: `connection.register("name", …)` makes a view of it.
+        Raises as `to_batches` does.
         """
         from dagster_delta.table.read.batch_dataset import BatchDataset
 
@@ -81,13 +82,12 @@ class RowFrames(ABC):
         and again by each query.
 
         Raises:
-            InvalidArgument: polars is not installed. What `to_batches` raises comes out of the
-                query.
+            InvalidArgument: polars is not installed. The query raises the errors of `to_batches`.
         """
         require("polars")
         from dagster_delta.engines.polars import lazy_frame
 
-        # Without fields, no part of a filter becomes SQL.
+        # Without fields, no part of a filter is converted to SQL.
         return lazy_frame(
             self.to_batches().schema, StructType(()), lambda _columns, _where: self.to_batches()
         )
@@ -97,7 +97,7 @@ def require(module: str) -> Any:
     """A module of an optional dependency.
 
     Raises:
-        InvalidArgument: it is not installed.
+        InvalidArgument: the module is not installed.
     """
     try:
         return importlib.import_module(module)

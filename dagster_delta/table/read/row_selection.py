@@ -1,4 +1,4 @@
-"""Which rows of which files a predicate selects: by the log as far as it knows, then by reading.
+"""Which rows of which files a predicate selects: decided from the log if possible, else by reading.
 
 Spec: Per-file Statistics; Partition Value Serialization; Deletion Vectors.
 """
@@ -30,12 +30,13 @@ __all__ = ["SelectedRows", "read_plan", "select_rows"]
 
 @dataclass(frozen=True, slots=True)
 class SelectedRows:
-    """Live rows of a table version, and what the choice of them depends on."""
+    """Live rows of a table version, and what their selection depends on."""
 
     files: pa.Table
-    """Of LIVE_FILE_SCHEMA: the files with at least one selected row."""
+    """Files with at least one selected row, as LIVE_FILE_SCHEMA."""
     rows: Mapping[str, BitMap64]
-    """Indexes of the selected rows by path; of a file without an entry every live row is."""
+    """Indexes of the selected rows by path; of a file without an entry every live row is
+    selected."""
     reads: ReadScope
     """What a concurrent commit must not have changed."""
 
@@ -47,19 +48,19 @@ def select_rows(
     *,
     session_is_utc: bool = True,
 ) -> SelectedRows:
-    """The live rows for which a predicate is true.
+    """The live rows that satisfy a predicate.
 
-    Files of which the log proves that all rows satisfy it, or none, are not read.
+    A file is not read if the log proves that all of its rows satisfy it, or none.
 
     Args:
         snapshot: the version.
         where: the predicate; None for every row.
-        engine: reads the files of which the log does not know.
+        engine: reads the files that the log cannot decide.
         session_is_utc: whether that engine reads timestamps without a zone in UTC.
 
     Raises:
-        UnsupportedExpression, InvalidArgument: of the predicate.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of log or file.
+        UnsupportedExpression, InvalidArgument: for the predicate.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: for log or file.
     """
     if where is None:
         files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
@@ -90,11 +91,11 @@ def read_plan(
     """A read of all columns of some live files.
 
     Args:
-        snapshot: what they are live in.
-        files: of LIVE_FILE_SCHEMA.
+        snapshot: the version in which they are live.
+        files: table of LIVE_FILE_SCHEMA.
         where: exact filter.
-        configuration: what the rows are read as, where the commit changes it: columns that are
-            new are null, and values have the types that columns were widened to.
+        configuration: configuration to read the rows with, if the commit changes it: new columns
+            are null, and values have the widened types.
     """
     read_as = snapshot.configuration if configuration is None else configuration
     return ReadPlan(

@@ -1,4 +1,4 @@
-"""Reading one version of a table: which columns, which rows, and so which files."""
+"""Reading one version of a table: which columns, which rows, and from these which files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["ROW_ID_NAMES", "Scan", "resolve_columns", "resolve_filter"]
 ROW_ID_NAMES = ("_row_id", "_row_commit_version")
 """Names under which row ids and the versions of rows are read."""
 
-# What the embedded engine looks at; statistics and tags of a million files are not small.
+# Columns that the embedded engine needs; statistics and tags of a million files are large.
 _EMBEDDED_FILE_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
 
 
@@ -46,17 +46,17 @@ class Scan(RowFrames):
     Args:
         snapshot: the version.
         columns: logical names of the columns to read, in the order of the result; all by default.
-        where: Spark SQL, or an expression parsed already; only rows for which it is true are read.
+        where: Spark SQL, or a parsed expression; only rows that satisfy it are read.
         row_ids: whether two columns follow: `_row_id`, which a row keeps as long as it is in the
             table, and `_row_commit_version`, the version that added or last changed it; only the
             first in the draft of row tracking, `rowIds`.
-        verify_checksums: whether the pages of data files are held against the checksums that they
-            carry: damage is then an error where it might read as other values.
+        verify_checksums: whether to verify Parquet page checksums: damage that might read as other
+            values is then an error.
 
     Raises:
         SchemaMismatch: a column, or a name in the filter, is not in the schema.
-        InvalidArgument: a column is named twice, the filter is no condition, or the table does not
-            track rows.
+        InvalidArgument: a column is named twice, the filter is not a boolean expression, or the
+            table does not track rows.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Scan(RowFrames):
     @property
     def _row_id_names(self) -> tuple[str, ...]:
         carried = materialized_columns(self.snapshot.configuration)
-        # The draft of row tracking keeps no versions of rows.
+        # The draft of row tracking has no row commit versions.
         return ROW_ID_NAMES if carried is None else ROW_ID_NAMES[: len(carried.names)]
 
     @property
@@ -116,17 +116,17 @@ class Scan(RowFrames):
         """The files that may contain rows of the result: a `pa.Table` of LIVE_FILE_SCHEMA.
 
         Raises:
-            InvalidTable, StorageFailure: of the log.
+            InvalidTable, StorageFailure: for the log.
         """
         return self.plan().files
 
     def plan(self) -> ReadPlan:
-        """The read plan that is given to an engine, for callers with an engine of their own.
+        """The read plan for an engine, for callers with their own engine.
 
-        Row ids are its last two columns, by the names that data files have for them.
+        Row ids are its last two columns, with their names in data files.
 
         Raises:
-            InvalidTable, StorageFailure: of the log.
+            InvalidTable, StorageFailure: for the log.
         """
         return self._plan(LIVE_FILE_SCHEMA.names)
 
@@ -135,7 +135,7 @@ class Scan(RowFrames):
 
         Raises:
             UnsupportedExpression: only Spark can evaluate the filter; use `to_spark`.
-            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a data file.
+            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: for a data file.
             InvalidArgument: the filter fails on a value, as it would in Spark's ANSI mode.
         """
         if self.where is not None:

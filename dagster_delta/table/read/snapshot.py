@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Snapshot"]
 
-# Probing costs a request per commit: a reader that fell far behind does better with a listing.
+# Probing costs a request per commit: for a reader that is far behind, a listing is cheaper.
 _MAX_PROBES = 100
 
 
 class Snapshot:
     """One immutable version of a table. Its files are listed only when needed.
 
-    Immutable and thread-safe: what is read once is kept, column by column.
+    Immutable and thread-safe: data that was read is cached, column by column.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Snapshot:
         self.version = segment.version
         self.configuration = configuration
         self.checksum = checksum
-        """Totals and table state as the version's checksum file tells them, where there is one."""
+        """Totals and table state from the version's checksum file, or None if it has none."""
         self._state = state
         self._comparison = (
             None
@@ -101,15 +101,16 @@ class Snapshot:
         Args:
             store: rooted at the table.
             version: which version; the latest one by default.
-            timestamp: the newest version that is not younger: a datetime (naive means UTC), an ISO
-                8601 text, or milliseconds since the epoch.
+            timestamp: the newest version committed at or before this time: a datetime (naive means
+                UTC), an ISO 8601 text, or milliseconds since the epoch.
 
         Raises:
-            TableNotFound: there is no table here.
-            VersionNotFound: there is no such version (any more), or none at that time.
+            TableNotFound: the table does not exist.
+            VersionNotFound: the version does not exist or no longer exists, or there is none at
+                that time.
             InvalidTable: the log is damaged; its subclasses say how.
-            UnsupportedFeature: the table needs something that this library does not do.
-            InvalidArgument: both version and timestamp are given, or one of them is no such thing.
+            UnsupportedFeature: the table needs a feature that this library does not support.
+            InvalidArgument: both version and timestamp are given, or one of them is invalid.
         """
         if timestamp is not None:
             from dagster_delta.table.read.time_travel import version_at
@@ -138,7 +139,7 @@ class Snapshot:
         return cls(store, segment, configuration, state, checksum)
 
     def with_checksum(self, checksum: VersionChecksum) -> Snapshot:
-        """The same version with a checksum that adds up to its state."""
+        """The same version with a checksum that matches its state."""
         other = Snapshot(self.store, self.log_segment, self.configuration, self._state, checksum)
         other._comparison = self._comparison or other._comparison
         return other
@@ -170,7 +171,7 @@ class Snapshot:
     def timestamp_ms(self) -> int:
         """When the version was committed, in milliseconds since the epoch.
 
-        The commit's own timestamp where the table keeps them, else the time of its file.
+        The commit's own timestamp if the table has in-commit timestamps, else the time of its file.
 
         Raises:
             InvalidTable, StorageFailure.
@@ -190,14 +191,14 @@ class Snapshot:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Bytes of all live files, rows that deletion vectors hide included."""
+        """Total size of all live files, including rows that deletion vectors hide."""
         if self.is_large_and_unread:
             return self._streamed_totals.size_bytes
         return pc.sum(self.live_files(["size_bytes"])["size_bytes"], min_count=0).as_py() or 0
 
     @cached_property
     def num_records(self) -> int | None:
-        """Rows of the table, from statistics alone; None where a file has no statistics."""
+        """Rows of the table, from statistics alone; None if a file has no statistics."""
         return count_records(FilePlanner(self))
 
     @cached_property
@@ -205,8 +206,8 @@ class Snapshot:
         return add_up_files(self)
 
     def record_counts(self) -> pa.ChunkedArray:
-        """Live rows of each file, row for row with `live_files`; null where it has no statistics.
-        Raises CorruptLog where the log says that a file has less than no rows.
+        """Live rows of each file, row for row with `live_files`; null for a file without
+        statistics. Raises CorruptLog if the number of rows of a file is negative.
         """
         vectors = self.live_files(["deletion_vector"])["deletion_vector"]
         counts = self.statistics([])["num_records"]
@@ -230,8 +231,8 @@ class Snapshot:
             return found
 
     def check_totals(self) -> None:
-        """Before what cannot be undone: raises CorruptLog where the log, as far as it was read,
-        does not add up to the version checksum, whoever stored that.
+        """Raises CorruptLog if the log, as far as it was read, contradicts the version checksum,
+        whichever writer stored it. Called before changes that cannot be undone.
         """
         with located(self.store, self.version):
             if self._comparison is not None and self._comparison.contradiction is not None:
@@ -239,8 +240,8 @@ class Snapshot:
 
     @property
     def damaged_log_files(self) -> tuple[str, ...]:
-        """Files of the log that were found to be damaged so far, and that the version can do
-        without, relative to the root; a version checksum that contradicts the log is among them.
+        """Damaged files of the log found so far that the version does not need, relative to the
+        root; a version checksum that contradicts the log is one of them.
         """
         found = self._state.damaged_files
         if self._comparison is None or self._comparison.contradiction is None:
@@ -250,12 +251,12 @@ class Snapshot:
     def file_batches(
         self, columns: Sequence[str], statistics: Sequence[StatisticsColumn] | None = None
     ) -> Iterator[FileBatch]:
-        """What `live_files` and `statistics` give, a batch at a time: nothing is kept, so that it
-        takes the memory of a batch, however many files there are.
+        """The rows of `live_files` and `statistics`, one batch at a time: nothing is cached, so it
+        takes the memory of one batch for any number of files.
 
         Args:
-            columns: of LIVE_FILE_SCHEMA.
-            statistics: columns that batches may be asked for statistics on; None where none are.
+            columns: columns of LIVE_FILE_SCHEMA.
+            statistics: columns whose statistics batches must give; None for no statistics.
 
         Raises:
             InvalidTable: the log is damaged.
@@ -268,7 +269,7 @@ class Snapshot:
             yield from batches
 
     def tombstone_batches(self, *, now_ms: int | None = None) -> Iterator[pa.Table]:
-        """What `tombstones` gives, in several `pa.Table`s, none of them kept.
+        """The rows of `tombstones`, in several `pa.Table`s; none of them is cached.
 
         Args:
             now_ms: as for `tombstones`.
@@ -278,14 +279,15 @@ class Snapshot:
             yield from self._state.tombstone_batches(removed_after_ms=since)
 
     def check_newest_commit(self) -> None:
-        """Make sure that a write may build on this version.
+        """Check that a write may build on this version.
 
-        A commit on top of a damaged one would be acknowledged, and could not be read.
+        A commit after a damaged one would succeed, but could not be read.
 
         Raises:
-            CorruptLog: the newest commit is empty, cut or changed, or holds a value of a wrong
-                type, or a sidecar of the checkpoint is missing, or does not end where it says.
-            LogGap: it has disappeared.
+            CorruptLog: the newest commit is empty, truncated or changed, or holds a value of a
+                wrong type, or a sidecar of the checkpoint is missing, or does not end where the
+                checkpoint says.
+            LogGap: the newest commit was deleted.
             StorageFailure: the store refused or failed.
         """
         with located(self.store, self.version):
@@ -294,30 +296,30 @@ class Snapshot:
 
     @property
     def max_file_actions(self) -> int:
-        """Number of live files and tombstones, or some more."""
+        """Number of live files and tombstones, or an upper bound of it."""
         with located(self.store, self.version):
             return self._state.max_file_actions
 
     @property
     def is_large_and_unread(self) -> bool:
-        """Whether the file list is large and not loaded yet, so that it is better streamed in
-        batches.
+        """Whether the file list is large and not loaded yet, so that streaming it in batches is
+        better.
         """
         with located(self.store, self.version):
             parts = self._state.unread_parts()
             return sum(part.num_adds for part in parts) > LARGE_TABLE_FILES
 
     def logged_files(self, *, more_than: int) -> LoggedFiles | None:
-        """The log of a large table, for an engine that replays it by itself.
+        """The log of a large table, for an engine that replays the log itself.
 
         Args:
-            more_than: number of files that makes a table large.
+            more_than: number of files above which a table is large.
 
         Returns:
-            None where the table is smaller, or its files are known already.
+            None if the table is smaller, or its files are already known.
 
         Raises:
-            InvalidTable, StorageFailure: of the log.
+            InvalidTable, StorageFailure: for the log.
         """
         with located(self.store, self.version):
             parts = self._state.unread_parts()
@@ -339,7 +341,7 @@ class Snapshot:
         """The live files for inspection: a `pa.Table` with one row per file.
 
         Columns: `path` (as in the log, percent-encoded), `size_bytes`, `partition_values` (by
-        logical column name), `num_records` (what deletion vectors hide subtracted; null where
+        logical column name), `num_records` (without the rows that deletion vectors hide; null if
         unknown), `modification_time_ms`, `has_deletion_vector`, `stats`, `tags`.
         """
         found = self.live_files()
@@ -361,10 +363,10 @@ class Snapshot:
         return None if found is None else found.version
 
     def transactions(self, *, now_ms: int | None = None) -> tuple[SetTransaction, ...]:
-        """The latest transaction of every application, where it has not expired.
+        """The latest transaction of every application that has not expired.
 
         Args:
-            now_ms: the time to measure `delta.setTransactionRetentionDuration` against,
+            now_ms: the time that `delta.setTransactionRetentionDuration` is counted back from,
                 milliseconds since the epoch; the clock's by default.
         """
         return tuple(self._transactions_by_id(now_ms).values())
@@ -379,12 +381,12 @@ class Snapshot:
         if retention is None:
             return found
         oldest = (clock.now_ms() if now_ms is None else now_ms) - retention
-        # As in the reference implementation, what does not say when it was made has expired.
+        # As in the reference implementation, a transaction without a time has expired.
         return {app_id: txn for app_id, txn in found.items() if (txn.last_updated_ms or 0) > oldest}
 
     def domain_metadata(self) -> dict[str, DomainMetadata]:
         """The metadata domains that are set, by name."""
-        # No checksum holds the high-water mark of the draft of row tracking.
+        # Checksums do not hold the high-water mark of the draft of row tracking.
         checksum = None if self.configuration.supports("rowIds") else self.checksum
         if checksum is not None and checksum.domain_metadata is not None:
             found = {domain.domain: domain for domain in checksum.domain_metadata}
@@ -404,8 +406,8 @@ class Snapshot:
         """Removes that have not expired, a `pa.Table` of TOMBSTONE_SCHEMA.
 
         Args:
-            now_ms: the time to measure the retention against, milliseconds since the epoch; the
-                clock's by default.
+            now_ms: the time that the retention is counted back from, milliseconds since the epoch;
+                the clock's by default.
         """
         with located(self.store, self.version):
             return self._state.tombstones(removed_after_ms=self._retained_since_ms(now_ms))
@@ -425,13 +427,13 @@ class Snapshot:
 
         Args:
             commits: (version, contents of the commit file), in order, from the next version on.
-            checksum: of the last of these versions, where the caller knows it.
+            checksum: checksum of the last of these versions, if the caller knows it.
             is_own: whether this process has just written the last of them.
 
         Raises:
             InvalidArgument: the versions do not follow this one.
             CorruptLog: a commit is damaged.
-            UnsupportedFeature: the table needs now what this library does not do.
+            UnsupportedFeature: the table now needs a feature that this library does not support.
         """
         if not commits:
             return self
@@ -464,7 +466,7 @@ class Snapshot:
         if len(commits) == _MAX_PROBES:
             return Snapshot.load(self.store)
         if not commits:
-            # A clean-up may have removed the next commit together with others.
+            # A clean-up may have deleted the next commit and others.
             hint = read_last_checkpoint(self.store)
             was_overtaken = hint is not None and hint.version > self.version
             return Snapshot.load(self.store) if was_overtaken else self
@@ -483,12 +485,11 @@ class Snapshot:
 
         Args:
             columns: logical names of the columns to read, in order; all by default.
-            where: Spark SQL, or an expression parsed already; only rows for which it is true are
-                read.
+            where: Spark SQL, or a parsed expression; only rows that satisfy it are read.
             row_ids: whether the columns `_row_id` and `_row_commit_version` follow; the table must
                 have `delta.enableRowTracking`.
-            verify_checksums: whether the pages of data files are held against the checksums that
-                they carry, which takes about a tenth more time of the processor.
+            verify_checksums: whether to verify Parquet page checksums, which takes about a tenth
+                more CPU time.
 
         Raises:
             SchemaMismatch, InvalidArgument, UnsupportedExpression.

@@ -1,7 +1,7 @@
 """Which version a table had at a time.
 
 Spec: the In-Commit Timestamps of the shipped protocol. Without them the times of the commit files
-count, made monotonic as the reference implementation does.
+are used, made monotonic as in the reference implementation.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def version_at(store: ObjectStore, timestamp: dt.datetime | str | int) -> int:
     """The newest version that was committed at or before a time.
 
     Raises:
-        TableNotFound: there is no table here.
-        VersionNotFound: the time lies before the first or after the last commit.
-        InvalidArgument: the timestamp is none.
+        TableNotFound: the table does not exist.
+        VersionNotFound: the time is before the first or after the last commit.
+        InvalidArgument: the timestamp is invalid.
         InvalidTable: the log is damaged.
     """
     search, versions = _search(store)
@@ -63,16 +63,16 @@ def first_version_since(store: ObjectStore, timestamp: dt.datetime | str | int) 
 def newest_version_until(
     store: ObjectStore, listing: LogListing, configuration: TableConfiguration, until_ms: int
 ) -> int | None:
-    """The newest version that was committed at or before a time; None where all are younger.
+    """The newest version that was committed at or before a time; None if all are newer.
 
     Args:
         store: store of the table.
         listing: its whole log.
-        configuration: of the latest version.
+        configuration: configuration of the latest version.
         until_ms: milliseconds since the epoch.
 
     Raises:
-        InvalidTable, StorageFailure: of a commit that has to be looked at.
+        InvalidTable, StorageFailure: for a commit that has to be read.
     """
     versions = _readable_versions(listing)
     times = _Search(store, listing, configuration).times_of(versions)
@@ -86,7 +86,7 @@ def _readable_versions(listing: LogListing) -> list[int]:
 
 
 def _search(store: ObjectStore) -> tuple[_Search, list[int]]:
-    """A search of the log, and the versions that can be found, ascending."""
+    """A search of the log, and the versions that it can find, in ascending order."""
     from dagster_delta.table.read.snapshot import Snapshot
 
     listing = list_settled_log(store)
@@ -109,7 +109,7 @@ def parse_timestamp(timestamp: dt.datetime | str | int) -> int:
         timestamp: a datetime (naive means UTC), an ISO 8601 text, or the milliseconds themselves.
 
     Raises:
-        InvalidArgument: the text is no ISO 8601, or the value is none of these.
+        InvalidArgument: the text is not ISO 8601, or the value has another type.
     """
     if isinstance(timestamp, str):
         try:
@@ -120,7 +120,7 @@ def parse_timestamp(timestamp: dt.datetime | str | int) -> int:
             ) from error
     if isinstance(timestamp, dt.datetime):
         aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=dt.UTC)
-        # Exact: a float of seconds would be a millisecond off now and then.
+        # Exact: a float of seconds would sometimes be off by a millisecond.
         return (aware - dt.datetime.fromtimestamp(0, dt.UTC)) // dt.timedelta(milliseconds=1)
     if isinstance(timestamp, bool) or not isinstance(timestamp, int):
         raise InvalidArgument(
@@ -141,7 +141,7 @@ class _Search:
         if not self._configuration.in_commit_timestamps_enabled:
             return self._by_file_times(versions, wanted_ms)
         properties = self._configuration.properties
-        # Without an enablement version the table has had them from the beginning.
+        # Without an enablement version the table has had them from its first commit.
         enabled_at = properties.in_commit_timestamp_enablement_version or 0
         own = [version for version in versions if version >= enabled_at]
         older = [version for version in versions if version < enabled_at]
@@ -150,7 +150,7 @@ class _Search:
         return self._by_file_times(older, wanted_ms, is_tail=not own)
 
     def times_of(self, versions: Sequence[int]) -> Callable[[int], int]:
-        """What tells the time of each of some versions, ascending, in milliseconds."""
+        """A function that gives the time of each of some versions, ascending, in milliseconds."""
         enabled_at = None
         if self._configuration.in_commit_timestamps_enabled:
             enabled_at = self._configuration.properties.in_commit_timestamp_enablement_version or 0

@@ -1,7 +1,7 @@
-"""Watches a log from outside: the commits that came since a cursor, whoever made them.
+"""Watches a log from outside: the commits after a cursor, from any writer.
 
-A look costs what is new. An idle table takes two requests, however long its log is: one for the
-commit after the cursor, one to see that the log is still the one that the cursor was taken from.
+A poll costs only the new commits. An idle table takes two requests for a log of any length: one for
+the commit after the cursor, one to check that the log is still the one of the cursor.
 
 Spec: Delta Log Entries; Metadata Cleanup.
 """
@@ -39,16 +39,16 @@ __all__ = [
 ]
 
 StartFrom: TypeAlias = Literal["earliest", "latest"] | int
-"""Where a watch begins: after all that is there, at the oldest commit, or with a version."""
+"""Where a watch begins: after the latest commit, at the oldest commit, or at a version."""
 
 NOTHING_SEEN = -1
-"""The version of a cursor that stands before the first commit of a table."""
+"""The version of a cursor before the first commit of a table."""
 
 
 class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a log was read, and by what the log is known again.
+    """How far a log was read, and how the log is recognized.
 
-    Only the version is needed: what is missing is looked up at the cost of opening the table once.
+    Only the version is required: other fields that are missing cost opening the table once.
     """
 
     version: int
@@ -56,9 +56,10 @@ class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     table_id: str | None = None
     """UUID of the table."""
     commit_digest: str | None = None
-    """Of the commit file of the version: a log with another such file has another history."""
+    """Digest of the commit file of the version: a log with another such file has another
+    history."""
     commit_modified_ms: int | None = None
-    """Time of that file. While it stays, the file need not be read to be known again."""
+    """Time of that file. If it is unchanged, the file need not be read to recognize it."""
     partition_columns: dict[str, str] | None = None
     """Physical to logical name of the partition columns."""
     change_feed_enabled: bool | None = None
@@ -66,10 +67,10 @@ class LogCursor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def from_json_value(cls, value: object) -> LogCursor:
-        """The cursor that `to_json_value` gave, or that somebody wrote by hand.
+        """The cursor that `to_json_value` gave, or that a user wrote by hand.
 
         Raises:
-            InvalidArgument: it is no cursor.
+            InvalidArgument: the value is not a cursor.
         """
         try:
             cursor = msgspec.convert(value, cls)
@@ -92,11 +93,11 @@ def start_cursor(store: ObjectStore, start_from: StartFrom = "latest") -> LogCur
 
     Args:
         store: rooted at the table.
-        start_from: `latest` leaves out every commit that is there; `earliest` begins with the
-            oldest commit that the log holds; a version begins with it.
+        start_from: `latest` skips every existing commit; `earliest` begins with the oldest commit
+            in the log; a version begins with that version.
 
     Raises:
-        TableNotFound: there is no table.
+        TableNotFound: the table does not exist.
         VersionNotFound: the table has not reached the version yet.
         InvalidTable, UnsupportedFeature, StorageFailure: the table cannot be opened.
     """
@@ -113,7 +114,7 @@ def _as_of(store: ObjectStore, version: int, latest: Snapshot) -> Snapshot:
     try:
         return Snapshot.load(store, version=version)
     except (VersionNotFound, LogGap):
-        # The clean-up that left its successors took what it was made of.
+        # The clean-up deleted the commits that this version needs.
         return latest
 
 
@@ -145,17 +146,17 @@ def read_new_commits(
 ) -> tuple[LogCursor, tuple[CommitSummary, ...]]:
     """The commits after the cursor, in order, and the cursor after them.
 
-    A table that is not there yet has no commits while the cursor stands before its first.
+    A table that does not exist yet has no commits, if the cursor is before its first commit.
 
     Args:
         store: rooted at the table.
         cursor: how far the log was read.
-        limit: how many commits at most; the others are for the next call.
+        limit: maximum number of commits; the next call returns the others.
 
     Raises:
-        VersionNotFound: the log does not go on from the cursor: the next commit was cleaned up,
-            another table has taken the place, or the log was set back.
-        TableNotFound: the table is gone.
+        VersionNotFound: the log does not continue from the cursor: the next commit was cleaned up,
+            another table replaced this one, or the log was reset to an older state.
+        TableNotFound: the table no longer exists.
         CorruptLog: a commit is damaged.
         StorageFailure: the store cannot be reached.
     """
@@ -187,11 +188,11 @@ def read_new_commits(
 
 
 def last_data_change(store: ObjectStore, cursor: LogCursor) -> CommitSummary | None:
-    """The newest commit up to the cursor that changed rows; None where the log holds none.
+    """The newest commit up to the cursor that changed rows; None if the log has none.
 
     Args:
         store: rooted at the table.
-        cursor: where to look from, backwards.
+        cursor: where the backward search starts.
 
     Raises:
         CorruptLog: a commit is damaged.
@@ -227,7 +228,7 @@ def _read_following(store: ObjectStore, start: int, limit: int) -> list[tuple[in
 def _advance(cursor: LogCursor, actions: CommitActions) -> LogCursor:
     if actions.metadata is None:
         return msgspec.structs.replace(cursor, version=actions.version)
-    # A table that is replaced in its own log may get another id: its history goes on.
+    # A table that is replaced in its own log may get another id: its history continues.
     return msgspec.structs.replace(
         cursor, version=actions.version, **_told_by_metadata(actions.metadata)
     )
@@ -258,12 +259,12 @@ def _partition_columns(metadata: Metadata) -> dict[str, str]:
 
 
 def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool) -> LogCursor:
-    """The cursor, where the log goes on from it. Raises as `read_new_commits` does."""
+    """The cursor, if the log continues from it. Raises as `read_new_commits` does."""
     if cursor.version == NOTHING_SEEN:
         return cursor if has_successor else _check_absent(store, cursor)
     meta = store.head(commit_path(cursor.version))
     if meta is None:
-        # A clean-up may have taken it; with its successor there, nothing is lost.
+        # A clean-up may have deleted it; if its successor exists, nothing is lost.
         snapshot = _open(store, cursor)
         if has_successor or snapshot.version == cursor.version:
             return _identified(store, cursor, snapshot)
@@ -272,7 +273,7 @@ def _check_history(store: ObjectStore, cursor: LogCursor, *, has_successor: bool
         return _identified(store, cursor, _open(store, cursor))
     if meta.modified_ms == cursor.commit_modified_ms:
         return cursor
-    # A copy of the log has other times and the same commits.
+    # A copy of the log has other file times but the same commits.
     if _digest(read_commit(store, cursor.version)) != cursor.commit_digest:
         raise _broken(store, cursor, _open(store, cursor))
     return msgspec.structs.replace(cursor, commit_modified_ms=meta.modified_ms)
@@ -300,7 +301,7 @@ def _open(store: ObjectStore, cursor: LogCursor) -> Snapshot:
 
 
 def _identified(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> LogCursor:
-    """The cursor with everything filled in that a snapshot of its table tells."""
+    """The cursor with all fields filled in that a snapshot of its table gives."""
     path = commit_path(cursor.version)
     meta = store.head(path)
     told = _told_by_metadata(snapshot.metadata)
@@ -314,7 +315,7 @@ def _identified(store: ObjectStore, cursor: LogCursor, snapshot: Snapshot) -> Lo
         table_id=told["table_id"],
         commit_digest=digest,
         commit_modified_ms=None if meta is None else meta.modified_ms,
-        # What was read at the cursor's own version counts more than the latest state.
+        # Values read at the cursor's own version take precedence over the latest state.
         partition_columns=cursor.partition_columns or told["partition_columns"],
         change_feed_enabled=told["change_feed_enabled"]
         if cursor.change_feed_enabled is None
