@@ -1,9 +1,9 @@
-"""An ALTER TABLE statement, carried out: as one commit, or with online changes of columns in it.
+"""Runs an ALTER TABLE statement: as one commit, or with online column changes in it.
 
 A statement that gives a column a type which is not wider runs in parts, in the order of its
-actions: each online change by itself, with what the statement says of the same column, and what
-stands before, between and after them as one commit each. All parts are planned before the first one
-begins; a part that fails leaves those before it done.
+actions. Each online change is one part, together with other actions on the same column; the actions
+before, between and after online changes are one commit each. All parts are planned before the first
+one begins; if a part fails, the parts before it remain committed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ["alter_table"]
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """Actions that are one commit."""
+    """Actions that form one commit."""
 
     actions: tuple[SchemaAction, ...]
     plan: SchemaChangePlan
@@ -72,24 +72,24 @@ def alter_table(
     *,
     clock: Clock,
 ) -> SchemaChangeResult:
-    """Carry out a statement, or plan it.
+    """Run a statement, or plan it.
 
     Args:
         store: store of the table.
         snapshot: the latest one.
-        actions: of the statement, at least one.
-        options: of the caller.
+        actions: actions of the statement, at least one.
+        options: options of the caller.
         clock: milliseconds since the epoch.
 
     Returns:
-        What the last commit did; the metrics are those of all parts.
+        Result of the last commit; the metrics are those of all parts.
 
     Raises:
         ColumnChangeFailed: values cannot be converted, or rows break a constraint under the new
             type; that change was cancelled.
-        SchemaChangeRefused: as `change_schema` does, or a switch of online changes is off.
-        As `change_schema` does. Of an error after the first part the message says what is done
-        and what is not.
+        SchemaChangeRefused: as `change_schema` does, or a switch of online changes is off. As
+        `change_schema` does. If an error follows the first part, its message says which parts are
+        committed.
     """
     if not any(isinstance(action, ChangeType) for action in actions):
         return change_schema(store, snapshot, actions, options, clock=clock)
@@ -101,7 +101,7 @@ def alter_table(
 
 
 class _Statement:
-    """The parts of a statement with an online change, planned one after the other."""
+    """The parts of a statement with an online change, planned one after another."""
 
     def __init__(
         self, store: ObjectStore, snapshot: Snapshot, options: SchemaChangeOptions, clock: Clock
@@ -117,7 +117,7 @@ class _Statement:
         self.parts: list[_Part] = []
 
     def plan(self, actions: Sequence[SchemaAction]) -> None:
-        """Plan every part on what those before it make of the table."""
+        """Plan every part on the table as the parts before it leave it."""
         pending: list[SchemaAction] = []
         rest = list(actions)
         while rest:
@@ -188,7 +188,7 @@ class _Statement:
         self._configuration = part.plan.published
 
     def run(self) -> SchemaChangeResult:
-        """Carry the parts out in their order; a dry run only tells them."""
+        """Run the parts in order; a dry run only reports them."""
         snapshot = self._snapshot
         plan = _whole_plan(snapshot.configuration, self._configuration, self.parts)
         if self._options.dry_run:
@@ -268,7 +268,7 @@ def _whole_plan(
 
 
 def _what_is_done(parts: Sequence[_Part], failed: int, version: int) -> str:
-    """What a failing statement leaves, as the end of a message."""
+    """Which parts a failed statement has committed, as the end of a message."""
     done = "; ".join(map(_clause, parts[:failed]))
     left = "; ".join(map(_clause, parts[failed + 1 :]))
     text = ""

@@ -1,7 +1,8 @@
-"""Changing a column to any type while reads and writes go on, as a series of commits.
+"""Changing a column to any type while reads and writes continue, as a series of commits.
 
-Everything that has to be known to go on stands in the log: the mark in the metadata, the state in a
-metadata domain, a tag on every file that is done. Whoever opens the table can resume or cancel.
+Everything needed to resume is in the log: the record of the change in the metadata, the state in a
+metadata domain, a tag on every converted file. Any process that opens the table can resume or
+cancel.
 
 The states and their commits are in `evolution.column_change.states`.
 """
@@ -81,11 +82,11 @@ __all__ = [
 ]
 
 BATCH_BYTES = 1024 * 1024 * 1024
-"""Bytes of data files that are written again in one commit."""
+"""Size of the data files that are rewritten in one commit."""
 
 OPERATION = "CHANGE COLUMN"
 _MAX_LOST_RACES = 20
-"""Batches in a row that may be lost to other writers before the backfill gives up."""
+"""Conflicting batches in a row after which the backfill gives up."""
 
 
 def plan_for(
@@ -96,14 +97,14 @@ def plan_for(
     batch_bytes: int | None = None,
     dry_run: bool = False,
 ) -> ColumnChangePlan:
-    """What a change would do to a table, and what it would cost.
+    """What a change would do to a table, and its cost.
 
     Args:
         snapshot: the table.
         request: what to change.
-        configuration: what other changes will have made of protocol and metadata by then.
+        configuration: protocol and metadata after the changes planned before this one.
         batch_bytes: size of the data files that are rewritten in one commit.
-        dry_run: whether a switch that is off is told by the plan instead of refused.
+        dry_run: whether the plan reports a switch that is off, instead of an error.
 
     Raises:
         As `plan_column_change` does.
@@ -149,10 +150,10 @@ def begin_column_change(
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
 ) -> CommitResult:
-    """Set the mark: the state `prepared`.
+    """Record the change in the metadata: the state `prepared`.
 
     Raises:
-        As `plan_column_change` does; CommitConflict: another writer changed the metadata.
+        As `plan_column_change` does; CommitConflict: a concurrent commit changed the metadata.
     """
     plan = _plan(snapshot.configuration, request)
     transaction = Transaction(store, snapshot, clock=clock)
@@ -164,16 +165,16 @@ def begin_column_change(
 
 
 class ColumnChangeJob:
-    """Takes a change that was begun to its end.
+    """Completes a change that was begun.
 
     Args:
         store: store of the table.
-        engine: writes files again.
-        batch_bytes: size of the data files that are written again in one commit.
-        worker: number of this worker and how many there are; each takes its share of the files.
+        engine: rewrites files.
+        batch_bytes: size of the data files that are rewritten in one commit.
+        worker: number of this worker and how many there are; each rewrites its share of the files.
         clock: milliseconds since the epoch.
         commit_info: recorded in every commit.
-        on_progress: told of every commit.
+        on_progress: called for every commit.
     """
 
     def __init__(
@@ -202,23 +203,23 @@ class ColumnChangeJob:
         self._early: Any = None
 
     def run(self, snapshot: Snapshot) -> CommitResult:
-        """Write every file again that has to be, and make the change public.
+        """Rewrite every file that is not converted yet, and make the change public.
 
         Args:
             snapshot: a version at which the change is in progress.
 
         Returns:
-            What the last commit did, with the metrics of this run: `BackfillTotals.metrics`.
+            Result of the last commit, with the metrics of this run: `BackfillTotals.metrics`.
 
         Raises:
             ColumnChangeFailed: values cannot be converted, or rows break a check under the new
-                type; the change was cancelled, and the table is as it was.
-            SchemaChangeRefused: somebody altered the column meanwhile; nothing was published.
-            CommitConflict: others change the table faster than its files can be written again.
+                type; the change was cancelled, and the table is unchanged.
+            SchemaChangeRefused: a concurrent commit altered the column; nothing was published.
+            CommitConflict: others change the table faster than its files can be rewritten.
             InvalidArgument: no change is in progress, and this is the only worker.
         """
         if self._worker[1] > 1 and ColumnChange.of(snapshot.configuration) is None:
-            # The others were done before this one began.
+            # The other workers were finished before this one began.
             return self._skipped(snapshot)
         change = self._require(snapshot)
         check_unaltered(snapshot.configuration, change)
@@ -239,7 +240,7 @@ class ColumnChangeJob:
             if isinstance(outcome, CommitResult):
                 self._tell(outcome.snapshot)
                 return outcome
-            # Somebody wrote files without the shadow: they are caught up with first.
+            # Other writers added files without the shadow column: these are converted first.
             snapshot = snapshot.update()
         raise CommitRetriesExhausted(
             f"{_MAX_LOST_RACES} attempts to make the change of column {dotted(change.path)} public "
@@ -250,11 +251,11 @@ class ColumnChangeJob:
         )
 
     def cancel(self, snapshot: Snapshot) -> CommitResult:
-        """Take the mark off: no reader ever saw the change.
+        """Remove the record of the change from the metadata: no reader ever saw the change.
 
         Raises:
             InvalidArgument: no change is in progress.
-            CommitConflict: another writer changed the metadata at the same time.
+            CommitConflict: a concurrent commit changed the metadata.
         """
         change = self._require(snapshot)
         transaction = Transaction(self._store, snapshot, clock=self._clock)
@@ -273,7 +274,7 @@ class ColumnChangeJob:
         return change
 
     def _reorganise(self, snapshot: Snapshot, change: ColumnChange) -> Snapshot:
-        """Make it `reorganising`, if it is not."""
+        """Set the state `reorganising`, if it is not set."""
         known = recorded_state(snapshot, change)
         if known is not None and known.state == "reorganising":
             return snapshot
@@ -283,13 +284,13 @@ class ColumnChangeJob:
             OPERATION, parameters=_parameters(change, "reorganising"), user_info=self._commit_info
         )
         if isinstance(outcome, Conflicted):
-            # Another worker was first, or somebody cancelled: what follows tells which.
+            # Another worker was first, or the change was cancelled: the code below finds out.
             return snapshot.update()
         self._tell(outcome.snapshot)
         return outcome.snapshot
 
     def _fill(self, snapshot: Snapshot, change: ColumnChange) -> Snapshot:
-        """The first version at which no file of this worker's share is left."""
+        """The first version at which all files of this worker's share are converted."""
         lost, size = 0, self._batch_bytes
         first_attempt_ms = self._clock()
         while not _is_over(snapshot, change):
@@ -307,13 +308,13 @@ class ColumnChangeJob:
             lost += 1
             if lost == _MAX_LOST_RACES:
                 raise outcome.conflict.to_error(table=self._store.location.uri)
-            # Smaller batches take less time, in which less happens to their files.
+            # Smaller batches take less time, so concurrent commits change fewer of their files.
             size, snapshot = max(1, size // 2), snapshot.update()
         return snapshot
 
     def _next_files(self, snapshot: Snapshot, change: ColumnChange, size: int) -> pa.Table:
-        """Files to write again in one commit: at least one while any is left. What was there when
-        the run began comes first, and never together with what came later.
+        """Files to rewrite in one commit: at least one while any is left. Files from before the run
+        come first, and never together with later ones.
         """
         files = snapshot.live_files(LIVE_FILE_SCHEMA.names)
         left = files.filter(unfilled_files(files, change.id))
@@ -391,7 +392,7 @@ class ColumnChangeJob:
         )
 
     def _give_up(self, change: ColumnChange, problems: Problems) -> None:
-        """Roll back, and say why.
+        """Roll back, and raise the reason.
 
         Raises:
             ColumnChangeFailed: always.
@@ -399,7 +400,7 @@ class ColumnChangeJob:
         column, target = dotted(change.path), sql_type_name(change.target_type())
         rolled_back = "another process ended the change meanwhile"
         latest = Snapshot.load(self._store)
-        # Another change may have begun since, which is not ours to cancel.
+        # Another change may have begun since, and this run must not cancel it.
         if not _is_over(latest, change):
             with contextlib.suppress(CommitConflict):
                 self.cancel(latest)
@@ -441,7 +442,7 @@ class ColumnChangeJob:
 
 
 def _unfilled_paths(snapshot: Snapshot, change: ColumnChange) -> Any:
-    """Paths of the files that do not hold the shadow: a `pa.ChunkedArray`."""
+    """Paths of the files that do not hold the shadow column: a `pa.ChunkedArray`."""
     files = snapshot.live_files(("path", "tags"))
     return files.filter(unfilled_files(files, change.id))["path"]
 

@@ -1,4 +1,4 @@
-"""What is left of a column change, as the log tells it, and what a process has done of it."""
+"""The remaining work of a column change, from the log, and the work that a process has done."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Progress = Callable[["ColumnChangeProgress"], None]
 
 
 class DomainState(msgspec.Struct, frozen=True, rename="camel"):
-    """What the metadata domain of a change holds."""
+    """Content of the metadata domain of a change."""
 
     id: str
     state: State
@@ -49,7 +49,7 @@ class DomainState(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class ColumnChangeState:
-    """A change in progress, as the log of one version tells it."""
+    """A change in progress, from the log of one version."""
 
     id: str
     column: str
@@ -61,9 +61,9 @@ class ColumnChangeState:
     num_files: int
     """Live files of the table."""
     num_files_left: int
-    """Those that do not hold the converted column yet."""
+    """Number of files without the converted column."""
     bytes_left: int
-    """Size of those."""
+    """Size of these files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class ColumnChangeProgress:
     """One step of a change that has just been committed."""
 
     state: ColumnChangeState | None
-    """What is left; None once the change is public."""
+    """The remaining work; None once the change is public."""
     version: int
     num_rows: int
-    """Rows written again so far."""
+    """Rows rewritten so far."""
     num_nulled: int
-    """Values so far that became null, as they could not be converted."""
+    """Values so far that became null because they could not be converted."""
     bytes_written: int
 
 
@@ -87,8 +87,8 @@ class BackfillTotals:
     num_rows: int = 0
     num_nulled: int = 0
     num_late_rows: int = 0
-    """Rows among `num_rows` of files that came after the run began, from writers that do not fill
-    the new column themselves.
+    """Rows among `num_rows` in files that were added after the run began, by writers that do not
+    fill the new column themselves.
     """
     num_files: int = 0
     """Data files that were rewritten."""
@@ -98,17 +98,17 @@ class BackfillTotals:
     bytes_written: int = 0
     num_batches: int = 0
     num_retries: int = 0
-    """Attempts to commit that other writers were faster than."""
+    """Attempts to commit that lost to a concurrent commit."""
     longest_retry_ms: int = 0
-    """Longest time that one commit took from its first attempt, if it took several."""
+    """Longest time from the first attempt of a commit to its success, if it took several."""
 
     def add_batch(self, files: pa.Table, done: Backfilled, *, late: bool) -> None:
         """Count one batch that was committed.
 
         Args:
             files: `pa.Table` of the files that were rewritten.
-            done: what came of them.
-            late: whether the files came after the run began.
+            done: the result of rewriting them.
+            late: whether the files were added after the run began.
         """
         self.num_batches += 1
         self.num_rows += done.num_rows
@@ -120,7 +120,7 @@ class BackfillTotals:
         self.bytes_written += sum(each.size_bytes for each in done.files)
 
     def note_retries(self, lost: int, milliseconds: int) -> None:
-        """Count the attempts at one commit that were lost, and the time since the first of them."""
+        """Count the failed attempts at one commit, and the time since the first of them."""
         if lost:
             self.num_retries += lost
             self.longest_retry_ms = max(self.longest_retry_ms, milliseconds)
@@ -142,10 +142,10 @@ class BackfillTotals:
 
 
 def state_of(snapshot: Snapshot) -> ColumnChangeState | None:
-    """The change that is in progress, or None.
+    """The change in progress, or None.
 
     Raises:
-        InvalidTable: the mark is damaged.
+        InvalidTable: the record of the change is damaged.
     """
     change = ColumnChange.of(snapshot.configuration)
     if change is None:
@@ -170,7 +170,7 @@ def _present_type(change: ColumnChange, snapshot: Snapshot) -> str:
     source = change.source(snapshot.schema)
     if source is None:
         return "(dropped)"
-    # Writers that know nothing of the change may have renamed the column.
+    # Writers that do not know the change may have renamed the column.
     try:
         return sql_type_name(field_at(source, change.path[1:]))
     except KeyError:
@@ -178,19 +178,19 @@ def _present_type(change: ColumnChange, snapshot: Snapshot) -> str:
 
 
 def unfilled_files(files: pa.Table, change_id: str) -> Any:
-    """Which files do not hold the shadow: a boolean `pa.Array`."""
+    """Which files do not hold the shadow column: a boolean `pa.Array`."""
     filled = pc.equal(pc.map_lookup(files["tags"], COLUMN_CHANGE_TAG, "first"), change_id)
     return pc.invert(pc.fill_null(filled, False))
 
 
 def recorded_state(snapshot: Snapshot, change: ColumnChange) -> DomainState | None:
-    """The state of a change that its metadata domain records; None where it is not readable."""
+    """The state of a change in its metadata domain; None if it is unreadable."""
     domain = snapshot.domain_metadata().get(COLUMN_CHANGE_DOMAIN)
     if domain is None:
         return None
     try:
         found = msgspec.json.decode(domain.configuration, type=DomainState)
     except DECODING_ERRORS:
-        # The mark is what counts; the state is written anew by whoever goes on.
+        # The record in the metadata is decisive; the process that resumes rewrites the state.
         return None
     return found if found.id == change.id else None

@@ -1,4 +1,4 @@
-"""Committing a new configuration of a table that exists, with what the table itself needs for it.
+"""Commits a new configuration of an existing table, with the changes that its files need for it.
 
 Spec: Change Metadata; Protocol Evolution; Row Tracking (enablement); In-Commit Timestamps.
 """
@@ -38,20 +38,20 @@ def commit_configuration(
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
 ) -> CommitResult:
-    """Make a planned configuration the table's own; nothing is committed where it is that already.
+    """Commit a planned configuration; no commit if the table already has it.
 
     Args:
         store: store of the table.
         snapshot: the latest one.
-        configuration: planned on it.
-        operation: what was done, by the name other engines know.
-        parameters: of the operation.
+        configuration: the configuration planned on it.
+        operation: name of the operation in other engines.
+        parameters: parameters of the operation.
         clock: milliseconds since the epoch.
-        commit_info: of the caller.
+        commit_info: commitInfo of the caller.
 
     Raises:
-        InvalidArgument: files of the table are not what the configuration asks for.
-        UnsupportedFeature: the table would need what this library does not write.
+        InvalidArgument: files of the table do not satisfy the configuration.
+        UnsupportedFeature: the table would need a feature that this library does not write.
         CommitConflict, CommitStateUnknown, StorageFailure: see `Transaction.commit`.
     """
     transaction = Transaction(store, snapshot, clock=clock)
@@ -62,18 +62,18 @@ def commit_configuration(
 
 
 def stage_configuration_change(transaction: Transaction, configuration: TableConfiguration) -> None:
-    """Stage a configuration on a table that exists, and what its files need for it.
+    """Stage a configuration on an existing table, and the changes that its files need for it.
 
-    Files get row ids where row tracking begins with it. The transaction then depends on every file.
+    Files get row ids if row tracking begins with it. The transaction then depends on every file.
 
     Args:
-        transaction: on the snapshot that the configuration was planned on.
+        transaction: a transaction on the snapshot that the configuration was planned on.
         configuration: protocol and metadata after the commit.
 
     Raises:
-        InvalidArgument: files of the table are not what the configuration asks for.
+        InvalidArgument: files of the table do not satisfy the configuration.
         UnsupportedFeature, UnsupportedWriterVersion: this library cannot write such a table.
-        DataFileMissing, InvalidTable, StorageFailure: of a file that has to be looked at.
+        DataFileMissing, InvalidTable, StorageFailure: for a file that has to be read.
     """
     snapshot = transaction.snapshot
     assert snapshot is not None  # noqa: S101  the configuration was planned on one
@@ -83,13 +83,13 @@ def stage_configuration_change(transaction: Transaction, configuration: TableCon
         _check_files_for_iceberg(snapshot, configuration)
         transaction.depend_on(ReadScope(whole_table=True))
     if configuration.row_tracking_enabled and not old.row_tracking_enabled:
-        # A file that another writer adds meanwhile would have no ids.
+        # A file that a concurrent commit adds would have no ids.
         transaction.depend_on(ReadScope(whole_table=True))
         transaction.stage_readded(_without_row_ids(snapshot))
 
 
 def _without_row_ids(snapshot: Snapshot) -> list[AddFile]:
-    """The files whose rows have no ids yet, as they are added again to get some."""
+    """The files whose rows have no ids yet; adding them again gives them ids."""
     files = snapshot.live_files()
     lacking = pc.or_(
         pc.is_null(files["base_row_id"]), pc.is_null(files["default_row_commit_version"])

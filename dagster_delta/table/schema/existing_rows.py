@@ -1,4 +1,4 @@
-"""What a change of the schema asks of the rows that are there: a look at them, or new files.
+"""What a schema change requires of existing rows: a check of them, or new files.
 
 Spec: Add File and Remove File (dataChange); Column Invariants; CHECK Constraints; Default Columns.
 """
@@ -43,7 +43,7 @@ _MAX_EXAMPLE_LENGTH = 300
 
 @dataclass(slots=True)
 class RowValidation:
-    """Looks for existing rows that a change would not allow; keeps what it found out.
+    """Checks for existing rows that a change would not allow; caches its results.
 
     Args:
         engine: evaluates the constraints.
@@ -51,15 +51,15 @@ class RowValidation:
 
     engine: Engine
     _seen: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    """Keys of the files whose rows satisfy a constraint, by the constraint."""
+    """Keys of the files whose rows satisfy a constraint, by constraint."""
 
     def run(self, snapshot: Snapshot, plan: SchemaChangePlan) -> None:
-        """Make sure that every row of a version satisfies every constraint of a plan.
+        """Check that every row of a version satisfies every constraint of a plan.
 
-        Files whose statistics say so already are not read.
+        Files whose statistics prove it are not read.
 
         Raises:
-            ConstraintViolation: a row does not; with a few of them as examples.
+            ConstraintViolation: a row breaks a constraint; with a few such rows as examples.
             UnsupportedExpression: the engine cannot evaluate a constraint exactly.
         """
         files = snapshot.live_files()
@@ -80,7 +80,7 @@ class RowValidation:
     ) -> None:
         from dagster_delta.sql.expressions import parse_expression
 
-        # The line end closes a comment that the text may end with.
+        # The newline ends a comment at the end of the text.
         broken = parse_expression(f"({check.sql}\n) IS NOT TRUE", plan.after.schema)
         skipped = skip_files(
             broken.to_predicate(),
@@ -121,15 +121,15 @@ class RowValidation:
 
 @dataclass(slots=True)
 class ExistingFiles:
-    """Writes files of a table again, so that their rows hold the defaults of new columns.
+    """Rewrites files of a table so that their rows hold the defaults of new columns.
 
-    What one attempt has written serves the next one, and other runs of the same change: files that
-    no other commit has touched meanwhile are not written twice. As those runs may commit them at
+    The next attempt, and other runs of the same change, reuse the files of an attempt: files that
+    no other commit has changed meanwhile are not rewritten twice. As those runs may commit them at
     any time, no file is deleted here (see `RewriteJournal`).
 
     Args:
         engine: reads and writes rows.
-        on_progress: told how many files are written again, and how many have to be.
+        on_progress: called with the number of files rewritten so far, and of all to rewrite.
     """
 
     engine: Engine
@@ -141,19 +141,20 @@ class ExistingFiles:
     def stage(
         self, transaction: Transaction, snapshot: Snapshot, plan: SchemaChangePlan, files: pa.Table
     ) -> None:
-        """Write what has not been written yet, and stage that the new files replace the old ones.
+        """Rewrite the files that are not rewritten yet, and stage that the new files replace the
+        old ones.
 
         Args:
-            transaction: of the change.
-            snapshot: that it is planned on.
-            plan: of the change.
-            files: what is replaced, a `pyarrow.Table` of LIVE_FILE_SCHEMA.
+            transaction: transaction of the change.
+            snapshot: the snapshot that the change is planned on.
+            plan: plan of the change.
+            files: the files to replace, a `pyarrow.Table` of LIVE_FILE_SCHEMA.
 
         Raises:
-            InvalidCast, ConstraintViolation: a default is no value of its column, or a row with it
-                is not allowed.
+            InvalidCast, ConstraintViolation: a default is not a value of its column, or a row with
+                it is not allowed.
             UnsupportedExpression: the engine cannot compute a default exactly.
-            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+            DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: for a file.
         """
         self._open_journal(snapshot, plan, transaction.clock())
         keys = keys_of(files["path"], files["deletion_vector"])
@@ -190,7 +191,7 @@ class ExistingFiles:
         retention_ms = snapshot.configuration.properties.deleted_file_retention_ms
         reused_ms = min(_REUSED_FOR_MS, retention_ms // 2)
         self._done = self._journal.load(since_ms=now_ms - reused_ms)
-        # A default that asks for the time is the same in all rows, whoever wrote them when.
+        # A default with the current time is the same in all rows, in every run and at any time.
         self._moment_ms = self._done[0].moment_ms if self._done else now_ms
 
     def _keep_current(self, live: set[str]) -> None:
@@ -202,7 +203,7 @@ class ExistingFiles:
         read = ReadPlan(
             store=snapshot.store,
             version=snapshot.version,
-            # What files lack is read as long as the log says what it is.
+            # Columns that files lack are read as long as the log defines them.
             configuration=plan.before if plan.materializes_defaults else after,
             files=files,
             columns=tuple(name for name in after.schema.names if name not in plan.fills),
@@ -211,7 +212,7 @@ class ExistingFiles:
             after,
             snapshot.store.location,
             constraints=plan.checks,
-            # Rows that stand in the table have passed what held so far.
+            # Rows in the table have passed the constraints so far.
             check_rows=False,
             values=ColumnValues(defaults=tuple(self._defaults(plan))),
         )
@@ -238,14 +239,14 @@ class ExistingFiles:
         return sum(each.num_rows for each in self._done)
 
     def forget(self) -> None:
-        """Start over, and have no other run find what was written."""
+        """Start over, and prevent other runs from finding the files."""
         if self._journal is not None:
             self._journal.clear()
         self._done = []
 
 
 def _in_batches(files: pa.Table, max_bytes: int) -> Iterator[Any]:
-    """The files in runs of up to `max_bytes`, or of one file."""
+    """The files in batches of up to `max_bytes`, or of one file."""
     start, total = 0, 0
     sizes: Sequence[int] = files["size_bytes"].to_pylist()
     for index, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""Dropping a table feature: the table is freed of its use, then the protocol of its name.
+"""Dropping a table feature: first the table stops using it, then the protocol stops naming it.
 
 Spec: Table Features; Checkpoint Protection; Deletion Vectors; Row Tracking.
 """
@@ -37,8 +37,8 @@ from dagster_delta.table.write.transaction import CommitResult, Transaction
 __all__ = ["drop_feature"]
 
 _NUM_BARRIERS = 3
-"""Empty commits with a checkpoint each before a reader feature goes: a client that does not know it
-finds one of them wherever it starts reading close to the drop."""
+"""Number of empty commits with a checkpoint each before a reader feature is dropped: a client that
+does not know the feature finds one of them wherever it starts reading close to the drop."""
 _FOOTER_READERS = 8
 
 
@@ -51,22 +51,23 @@ def drop_feature(
     clock: Clock,
     commit_info: Mapping[str, object] | None = None,
 ) -> CommitResult:
-    """Take a feature out of the protocol, in as many commits as that needs.
+    """Remove a feature from the protocol, in as many commits as needed.
 
-    Should a later commit be lost to another writer, the table has the feature still and no longer
-    uses it; the call can be repeated.
+    If a later commit conflicts with a concurrent commit, the table still has the feature but no
+    longer uses it; the call can be repeated.
 
     Args:
         store: store of the table.
         snapshot: the latest one.
-        name: of the feature.
+        name: name of the feature.
         truncate_history: see `SettingMethods.drop_feature`.
         clock: milliseconds since the epoch.
-        commit_info: of the caller.
+        commit_info: commitInfo of the caller.
 
     Raises:
-        InvalidArgument: the feature cannot be dropped, or not yet; the message says what to do.
-        CommitConflict: another writer was faster.
+        InvalidArgument: the feature cannot be dropped, or cannot be dropped yet; the message says
+            what to do.
+        CommitConflict: a concurrent commit took the version.
         UnsupportedFeature, InvalidTable, CommitStateUnknown, StorageFailure.
     """
     drop = plan_feature_drop(snapshot.configuration, name)
@@ -81,7 +82,7 @@ def drop_feature(
             _check_history_is_gone(snapshot, snapshot.version)
         else:
             snapshot = _put_barriers(snapshot, clock)
-        # Others may have changed the table since: what is dropped is the feature of this version.
+        # Others may have changed the table since: the feature of this version is dropped.
         drop = plan_feature_drop(snapshot.configuration, name)
     transaction = Transaction(store, snapshot, clock=clock)
     transaction.depend_on(ReadScope(whole_table=True))
@@ -128,7 +129,7 @@ def _files_to_rewrite(snapshot: Snapshot, drop: FeatureDrop) -> pa.Table:
 
 
 def _are_of_old_types(snapshot: Snapshot, files: pa.Table) -> list[bool]:
-    """Whether each file has a column in a type from before a widening: footers are looked at."""
+    """Whether each file has a column in a type from before a widening; reads the footers."""
     configuration = snapshot.configuration
     widened = StructType(tuple(each for each in configuration.data_schema if _was_widened(each)))
     if not widened.fields:
@@ -163,10 +164,10 @@ def _leaf_types(arrow_type: pa.DataType) -> Iterator[Any]:
 
 
 def _vector_files(files: pa.Table, now_ms: int) -> Iterator[RemoveFile]:
-    """Tombstones of files with deletion vectors, as of data files.
+    """Tombstones for files with deletion vectors, as for data files.
 
-    A client that does not know the feature would take them for rubbish when it vacuums the table,
-    and older versions would lose them.
+    A client that does not know the feature would delete them as unreferenced in its VACUUM, and
+    older versions would lose them.
     """
     vectors = files["deletion_vector"].drop_null().to_pylist()
     descriptors = (DeletionVectorDescriptor(**each) for each in vectors)
@@ -184,7 +185,7 @@ def _put_barriers(snapshot: Snapshot, clock: Clock) -> Snapshot:
 
 
 def _stage_forgetting(transaction: Transaction, drop: FeatureDrop) -> None:
-    """Stage what leaves the log together with the feature."""
+    """Stage what is removed from the log together with the feature."""
     snapshot = transaction.snapshot
     assert snapshot is not None  # noqa: S101  the drop was planned on one
     for domain, found in snapshot.domain_metadata().items():
@@ -202,7 +203,7 @@ def _stage_forgetting(transaction: Transaction, drop: FeatureDrop) -> None:
 
 
 def _check_history_is_gone(snapshot: Snapshot, before_version: int) -> None:
-    """Make sure that the log reaches no further back than a version.
+    """Check that the log reaches no further back than a version.
 
     Raises:
         InvalidArgument: it does.

@@ -1,4 +1,4 @@
-"""Which data files of a table a new column, or the default of one, is about.
+"""Which data files of a table a new column, or its default, affects.
 
 Spec: none of the protocol's own; see `protocol.existing_defaults`.
 """
@@ -24,7 +24,7 @@ __all__ = ["OlderFiles", "check_unknown_to_files"]
 
 @dataclass(slots=True)
 class OlderFiles:
-    """Finds the files whose rows take a default when they are read; keeps what it found out."""
+    """Finds the files whose rows take a default when they are read; caches its results."""
 
     _known: dict[tuple[str, str], bool] = field(default_factory=dict)
     """Whether a file lacks a column, by its path and the schema."""
@@ -33,7 +33,7 @@ class OlderFiles:
         """The live files that lack a column which has a default in them, as LIVE_FILE_SCHEMA.
 
         Raises:
-            DataFileMissing, InvalidTable, StorageFailure: of a file.
+            DataFileMissing, InvalidTable, StorageFailure: for a file.
         """
         configuration = snapshot.configuration
         text = configuration.metadata.schema_string
@@ -52,19 +52,19 @@ class OlderFiles:
 def check_unknown_to_files(
     snapshot: Snapshot, after: TableConfiguration, columns: Sequence[tuple[str, ...]]
 ) -> None:
-    """Make sure that no file has a column of the name of a new one.
+    """Check that no file has a column with the name of a new one.
 
-    Under column mapping none can have, as the column has a new name in files. Elsewhere a file may
-    have columns that the schema never knew.
+    Under column mapping this is impossible, because the column gets a new name in files. Without
+    it, a file may have columns that were never in the schema.
 
     Args:
-        snapshot: that the columns are added to.
+        snapshot: the snapshot that the columns are added to.
         after: the configuration with them.
         columns: their logical paths.
 
     Raises:
-        InvalidArgument: a file has one.
-        DataFileMissing, InvalidTable, StorageFailure: of a file.
+        InvalidArgument: a file has such a column.
+        DataFileMissing, InvalidTable, StorageFailure: for a file.
     """
     paths = snapshot.live_files(["path"])["path"].to_pylist()
     found = has_any(snapshot.store, paths, after.schema, after.column_mapping_mode, columns)

@@ -1,12 +1,12 @@
-"""Which data files have been written again for a change that is not committed yet.
+"""Which data files have been rewritten for a change that is not committed yet.
 
 A change that rewrites a whole table is one commit. Until then, a journal beside the log records the
-files it has written. After a crash the same change finds them there and goes on. The directory is
+files it has written. After a crash the same change finds them there and continues. The directory is
 hidden: readers and VACUUM ignore it.
 
 The journal is shared by every run of the same change, and two of them may run at the same time. So
-a file that an entry names may be committed by any of them, and none of them deletes it: what no
-commit refers to is left to VACUUM.
+any of them may commit a file that an entry names, and none of them deletes it: VACUUM deletes
+unreferenced files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DIRECTORY = "_dagster_delta/rewrites"
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Files that were written again together."""
+    """Files that were rewritten together."""
 
     sources: frozenset[str]
     """Keys of the files they replace, as `keys_of` spells them."""
@@ -42,7 +42,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     num_rows: int
     """Rows in the new files."""
     moment_ms: int
-    """What time it is in the defaults of their rows, in milliseconds since the epoch."""
+    """The current time used in the defaults of their rows, in milliseconds since the epoch."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ class RewriteJournal:
 
     Args:
         store: store of the table.
-        change: text that tells this change from every other one of the table.
+        change: text that identifies this change among all changes of the table.
         new_id: makes the names of entries.
     """
 
@@ -66,17 +66,17 @@ class RewriteJournal:
 
     @property
     def directory(self) -> str:
-        """Where the entries stand."""
+        """Directory of the entries."""
         digest = hashlib.sha256(self.change.encode()).hexdigest()
         return f"{_DIRECTORY}/{digest[:32]}"
 
     def load(self, *, since_ms: int) -> list[JournalEntry]:
-        """Entries that one commit may hold together: their files exist, and no two of them replace
+        """Entries that one commit may use together: their files exist, and no two of them replace
         the same file or have defaults of different times.
 
         Args:
-            since_ms: older entries are ignored, in milliseconds since the epoch. VACUUM may be
-                about to delete their files.
+            since_ms: older entries are ignored, because VACUUM may be about to delete their files;
+                in milliseconds since the epoch.
 
         Raises:
             StorageFailure: the store refused or failed.
@@ -101,11 +101,13 @@ class RewriteJournal:
             return None
 
     def record(self, entry: JournalEntry) -> None:
-        """Note files that have been written. Raises StorageFailure."""
+        """Record files that have been written. Raises StorageFailure."""
         self.store.put(f"{self.directory}/{self.new_id()}.json", msgspec.json.encode(entry))
 
     def clear(self) -> None:
-        """Forget the change, as far as the store allows. The files that it wrote remain."""
+        """Delete the entries of the change, as far as the store allows. The files that it wrote
+        remain.
+        """
         try:
             self.store.delete([meta.path for meta in self.store.list_from(self.directory)])
         except (DeltaError, OSError) as error:

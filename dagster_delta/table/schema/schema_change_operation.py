@@ -1,4 +1,4 @@
-"""A change of the schema, carried out: planned on the latest version, and committed as one.
+"""Runs a schema change: plans it on the latest version, and commits it.
 
 Spec: Change Metadata; Protocol Evolution.
 """
@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 _MAX_ATTEMPTS = 10
-"""A change that meets another writer's commit is planned again this often."""
+"""How often a change that conflicts with another commit is planned again."""
 
 _OPERATIONS: Mapping[type[object], str] = {
     AddColumn: "ADD COLUMNS",
@@ -78,12 +78,12 @@ _OPERATIONS: Mapping[type[object], str] = {
     UnsetProperties: "UNSET TBLPROPERTIES",
     ClusterBy: "CLUSTER BY",
 }
-"""Names by which other engines know what was done; everything else is a CHANGE COLUMN."""
+"""Names of the operation in other engines; everything else is a CHANGE COLUMN."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaChangeOptions:
-    """How a caller wants a schema to be changed."""
+    """Options of a schema change."""
 
     existing_rows: ExistingRows = "rewrite"
     enable_features: bool = False
@@ -92,23 +92,23 @@ class SchemaChangeOptions:
     commit_info: Mapping[str, object] | None = None
     on_progress: Callable[[int, int], None] | None = None
     allow_column_changes: bool = True
-    """Whether whoever opened the table lets columns be changed online."""
+    """Whether the caller's handle allows online column changes."""
     batch_bytes: int | None = None
     """Size of the data files that an online change rewrites in one commit; None: 1 GiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChangeResult(CommitResult):
-    """What a change of the schema did; `skipped` where it was a dry run, or nothing changed."""
+    """Result of a schema change; `skipped` if it was a dry run, or nothing changed."""
 
     plan: SchemaChangePlan
-    """What was done, or would be."""
+    """The plan that was carried out, or would be."""
 
     def __str__(self) -> str:
         return self.to_markdown()
 
     def to_markdown(self) -> str:
-        """The plan for people: steps, what they cost, the protocol and the schema diff."""
+        """The plan as text for people: steps, their cost, the protocol and the schema diff."""
         return self.plan.to_markdown()
 
 
@@ -120,23 +120,23 @@ def change_schema(
     *,
     clock: Clock,
 ) -> SchemaChangeResult:
-    """Change the schema as one commit, planned anew where another writer was faster.
+    """Change the schema as one commit, planned again after a conflict.
 
     Args:
         store: store of the table.
         snapshot: the latest one.
         actions: at least one.
-        options: of the caller.
+        options: options of the caller.
         clock: milliseconds since the epoch.
 
     Raises:
-        SchemaChangeRefused, SchemaMismatch, InvalidArgument: the change makes no sense here.
+        SchemaChangeRefused, SchemaMismatch, InvalidArgument: the change is invalid for this table.
         ConstraintViolation, InvalidCast: existing rows do not allow it.
         UnsupportedExpression: only Spark evaluates a constraint or a default exactly.
         UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
-        CommitConflict: other writers were faster every time.
-        CommitStateUnknown, StorageFailure: the store would not say, or failed; files that were
-            written again are found by the same call later.
+        CommitConflict: every attempt conflicted with a concurrent commit.
+        CommitStateUnknown, StorageFailure: the store gave no answer, or failed; a later identical
+            call reuses the rewritten files.
     """
     if len(actions) == 1 and isinstance(actions[0], DropFeature):
         return _drop_feature(store, snapshot, actions[0], options, clock)
@@ -144,7 +144,7 @@ def change_schema(
     try:
         return change.run(snapshot)
     except (StorageFailure, CommitStateUnknown):
-        # A retry may succeed, and continues with the files that are written.
+        # A retry may succeed, and reuses the files that are written.
         raise
     except DeltaError:
         change.files.forget()
@@ -161,19 +161,19 @@ def plan_schema_change(
     configuration: TableConfiguration,
     domains: Mapping[str, str],
 ) -> SchemaChangePlan:
-    """What a change would do to a table that others of the same statement change before it.
+    """The plan of a change on a table that earlier parts of the same statement change first.
 
     Args:
         store: store of the table.
-        snapshot: the latest one, with the files that there are.
+        snapshot: the latest one, with the present files.
         actions: at least one.
-        options: of the caller.
+        options: options of the caller.
         clock: milliseconds since the epoch.
-        configuration: protocol and metadata by then.
-        domains: configuration of the metadata domains by then, by name.
+        configuration: protocol and metadata after the earlier parts.
+        domains: configuration of the metadata domains after the earlier parts, by name.
 
     Raises:
-        SchemaChangeRefused, SchemaMismatch, InvalidArgument: the change makes no sense then.
+        SchemaChangeRefused, SchemaMismatch, InvalidArgument: the change is invalid for that table.
     """
     change = _schema_change(store, actions, options, clock)
     return change.plan(snapshot, configuration, domains)
@@ -199,7 +199,7 @@ def _drop_feature(
 ) -> SchemaChangeResult:
     plan = plan_dropped_feature(snapshot.configuration, action)
     if action.name == EXISTING_DEFAULTS_FEATURE:
-        # The files come first, in a commit that goes on where a crash ended it.
+        # The files come first, in a commit that can resume after a crash.
         freed = change_schema(store, snapshot, [MaterializeDefaults()], options, clock=clock)
         snapshot = freed.snapshot
         plan = _with_cost_of(plan, freed.plan)
@@ -217,7 +217,7 @@ def _drop_feature(
 
 
 def _with_cost_of(plan: SchemaChangePlan, freed: SchemaChangePlan) -> SchemaChangePlan:
-    """The plan of a dropped feature with what it takes to free the files of it."""
+    """The plan of a dropped feature with the cost of rewriting its files."""
     if not freed.affected_files:
         steps = tuple(replace(each, effect="metadata") for each in plan.steps)
         return replace(plan, steps=steps, frees_files_of_feature=False)
@@ -230,7 +230,7 @@ def _with_cost_of(plan: SchemaChangePlan, freed: SchemaChangePlan) -> SchemaChan
 
 @dataclass(slots=True)
 class _SchemaChange:
-    """One change on its way to a commit."""
+    """One schema change, from plan to commit."""
 
     store: ObjectStore
     actions: Sequence[SchemaAction]
@@ -241,12 +241,12 @@ class _SchemaChange:
     started: float = field(default_factory=time.perf_counter)
     older_files: OlderFiles = field(default_factory=OlderFiles, init=False)
     rewritten: Any = field(default=None, init=False)
-    """`pa.Table` of the files that the plan writes again."""
+    """`pa.Table` of the files that the plan rewrites."""
     looked_at_files: bool = field(default=False, init=False)
-    """Whether the plan holds for the files that there are, and perhaps for no others."""
+    """Whether the plan is valid only for the present files."""
 
     def run(self, snapshot: Snapshot) -> SchemaChangeResult:
-        """Plan and commit until no other writer comes in between."""
+        """Plan and commit until there is no conflict."""
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             transaction = Transaction(self.store, snapshot, clock=self.clock)
             domains = snapshot.domain_metadata()
@@ -287,7 +287,7 @@ class _SchemaChange:
             has_rows=snapshot.num_files > 0,
             moment=dt.datetime.fromtimestamp(self.clock() / 1000, dt.UTC),
         )
-        # What was decided for a table without rows is wrong once it has some.
+        # A plan for a table without rows is wrong once the table has rows.
         self.looked_at_files = not snapshot.num_files and any(map(_adds_default, self.actions))
         if plan.existing_defaults and configuration.column_mapping_mode == "none":
             check_unknown_to_files(snapshot, plan.after, tuple(plan.existing_defaults))
@@ -295,7 +295,7 @@ class _SchemaChange:
         if not plan.rewrites_data:
             return plan
         if not snapshot.num_files:
-            # A table without files has no rows to write again.
+            # A table without files has no rows to rewrite.
             steps = tuple(each for each in plan.steps if each.effect != "rewrites")
             return replace(plan, fills={}, materializes_defaults=False, steps=steps)
         self.rewritten = (
@@ -327,7 +327,7 @@ class _SchemaChange:
             or self.looked_at_files
             or _names_version(plan)
         ):
-            # Rows that others add meanwhile have not been looked at.
+            # Rows that concurrent commits add have not been checked.
             transaction.depend_on(ReadScope(whole_table=True))
         metrics["executionTimeMs"] = round((time.perf_counter() - self.started) * 1000)
         return transaction.try_commit(
@@ -348,7 +348,7 @@ class _SchemaChange:
 
 
 def _names_version(plan: SchemaChangePlan) -> bool:
-    """Whether the metadata says which version made the change, as the preview of widening does."""
+    """Whether the metadata names the version of the change, as the preview of widening does."""
     return "tableVersion" in plan.after.metadata.schema_string
 
 
@@ -362,10 +362,10 @@ def _operation(actions: Sequence[SchemaAction]) -> str:
 
 
 def _derived_names(configuration: TableConfiguration) -> Callable[[], str]:
-    """Makes physical names that follow from the table and its largest column id.
+    """Physical names computed from the table and its largest column id.
 
-    Ids are never used again, so that the names are no other column's; and the same change planned
-    again has the same names, which lets it find the files it has written.
+    Ids are never reused, so the names are unique; and the same change planned again has the same
+    names, so it finds the files that it has written.
     """
     metadata = configuration.metadata
     start = configuration.properties.column_mapping_max_column_id
