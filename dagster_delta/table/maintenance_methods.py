@@ -1,4 +1,4 @@
-"""The calls of a table handle that keep a table in shape, copy it or tell how it is."""
+"""Calls of a table handle that maintain a table, copy it or report its condition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["MaintenanceMethods"]
 
 
 class MaintenanceMethods(TableHandle):
-    """What maintains a table; part of `DeltaTable`."""
+    """Maintenance of a table; part of `DeltaTable`."""
 
     @renamed(
         {"partition_filters": "where", "target_size": "target_file_size"},
@@ -49,41 +49,41 @@ class MaintenanceMethods(TableHandle):
         """Compact small files, and purge rows that deletion vectors mark as deleted. No row
         changes.
 
-        A large table is worked through in several commits, each of which stands by itself. A
-        concurrent append disturbs none of them; where another writer changes a file meanwhile, the
-        commit with that file is given up and the rest goes on.
+        A large table is processed in several independent commits. A concurrent append conflicts
+        with none of them; if a concurrent commit changes a file, the commit with that file is given
+        up and the rest continues.
 
         On a table with clustering columns, files that are new since the last call are clustered
-        along a Hilbert curve through these columns, together with what was clustered in small
-        amounts before; larger amounts stay as they are.
+        along a Hilbert curve through these columns, together with rows that were clustered in small
+        amounts before; larger amounts are left unchanged.
 
         Args:
-            where: Spark SQL; only files that may hold rows for which it is true are looked at.
+            where: Spark SQL; only files that may hold rows that satisfy it are rewritten.
             target_file_size: bytes that new files should have; by default `delta.targetFileSize`,
                 else 128 MiB.
             min_file_size: files below this number of bytes are small; by default three quarters of
                 the target.
-            max_deleted_share: files of which more than this share of rows (0 to 1) is deleted are
-                written anew whatever their size; 0 purges every deleted row.
+            max_deleted_share: files with more than this share of deleted rows (0 to 1) are
+                rewritten at any size; 0 purges every deleted row.
             zorder_by: columns to sort the rows of each partition by, along a Z-order curve, so that
-                filters on any of them skip files. Every file is written anew then.
-            full: of a table with clustering columns, whether files that were clustered by other
-                columns than today's are clustered anew too.
+                filters on any of them skip files. Every file is then rewritten.
+            full: on a table with clustering columns, whether files that were clustered by other
+                columns than the present ones are clustered again too.
             engine: `arrow` (the default) works in this process, in bounded memory; `spark` on the
                 executors of the active session.
             max_commit_bytes: bytes of the files that one commit replaces; 16 GiB by default.
-            commit_info: recorded in each commitInfo beside ours.
+            commit_info: recorded in each commitInfo beside this library's own fields.
             on_progress: called after each commit.
 
         Raises:
-            InvalidArgument: an option makes no sense; a column to sort by has no statistics, or is
-                a partition column.
+            InvalidArgument: an option is invalid; a column to sort by has no statistics, or is a
+                partition column.
             SchemaMismatch: a column is not in the schema.
-            TableNotFound: there is no table.
+            TableNotFound: the table does not exist.
             InvalidTable: a file does not hold the rows that the log counts in it.
-            DataFileMissing, CorruptDeletionVector, StorageFailure: of a file.
+            DataFileMissing, CorruptDeletionVector, StorageFailure: for a file.
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
-            CommitStateUnknown: a commit may not have landed.
+            CommitStateUnknown: a commit may have failed.
         """
         from dagster_delta.engines import engine_for
         from dagster_delta.table.maintenance.optimize import (
@@ -121,25 +121,26 @@ class MaintenanceMethods(TableHandle):
     ) -> VacuumResult:
         """Delete files that neither the latest version nor a retained older version refers to.
 
-        Only files below the table's root are looked at, and none whose name, or directory, begins
-        with `_` or `.` (change data and partition directories excepted). Files that were modified
-        within the retention stay: somebody may be about to commit them.
+        Only files below the table's root are considered, and none whose name, or directory, begins
+        with `_` or `.` (except change data and partition directories). Files that were modified
+        within the retention are kept: a writer may be about to commit them.
 
         Args:
-            retention_hours: how long files are kept after they left the table; by default
-                `delta.deletedFileRetentionDuration`, else a week.
+            retention_hours: how long files are kept after they were removed from the table; by
+                default `delta.deletedFileRetentionDuration`, else a week.
             dry_run: only find the files.
             enforce_retention: refuse a retention shorter than the table's.
             record_in_log: commit `VACUUM START` and `VACUUM END`, as delta-spark does.
-            commit_info: recorded in both commitInfos beside ours.
-            on_progress: called with the number of files that are deleted, and are to be.
+            commit_info: recorded in both commitInfos beside this library's own fields.
+            on_progress: called with the number of files deleted so far, and of all to delete.
 
         Raises:
             InvalidArgument: the retention is too short.
-            TableNotFound: there is no table.
+            TableNotFound: the table does not exist.
             UnsupportedFeature, UnsupportedWriterVersion: the table may use files in a way that this
                 library does not know; nothing was deleted.
-            CommitConflict: the table's protocol or metadata changed meanwhile; nothing was deleted.
+            CommitConflict: a concurrent commit changed the table's protocol or metadata; nothing
+                was deleted.
             StorageFailure: the store refused or failed.
         """
         from dagster_delta.table.maintenance.vacuum import VacuumOptions, vacuum_table
@@ -152,11 +153,11 @@ class MaintenanceMethods(TableHandle):
         return result
 
     def checkpoint(self) -> None:
-        """Write a checkpoint of the version this handle has seen.
+        """Write a checkpoint of the version of this handle.
 
         Raises:
             TableNotFound, StorageFailure, UnsupportedWriterVersion.
-            UnsupportedFeature: the table cannot be written, or has its old checkpoints protected.
+            UnsupportedFeature: the table cannot be written, or its old checkpoints are protected.
         """
         from dagster_delta.table.log_upkeep.post_commit import checkpoint_version
 
@@ -171,18 +172,18 @@ class MaintenanceMethods(TableHandle):
     ) -> LogCleanupResult:
         """Delete the log files of versions older than the table's log retention.
 
-        The log is cut at a checkpoint, which is written where none is near: the version that was
-        the latest at midnight (UTC), the retention ago, and all newer ones stay readable. Rows are
-        not touched; files that only older versions need go with the next `vacuum`.
+        The log is cut at a checkpoint, which is written if none is near: the version that was the
+        latest at midnight (UTC), the retention ago, and all newer ones stay readable. Rows are
+        unchanged; files that only older versions need are deleted by the next `vacuum`.
 
-        Who reads commits one after the other and is further behind (a sensor, a stream, a change
-        feed) finds them missing, is told so, and has to start over.
+        A reader of commits (a sensor, a stream, a change feed) that is further behind gets an error
+        for the missing commits and has to start over.
 
-        Writes do the same after each checkpoint that they make, as far as checkpoints are there,
-        unless the table has `delta.enableExpiredLogCleanup = false`.
+        Writes do the same after each checkpoint, as far as checkpoints exist, unless the table has
+        `delta.enableExpiredLogCleanup = false`.
 
         Args:
-            retention_hours: how long versions can be read; by default
+            retention_hours: how long versions stay readable; by default
                 `delta.logRetentionDuration`, else 30 days.
             dry_run: only find the files.
             enforce_retention: refuse a retention shorter than the table's, and tables that have
@@ -190,8 +191,8 @@ class MaintenanceMethods(TableHandle):
 
         Raises:
             InvalidArgument: the retention is too short, or the table keeps its log.
-            TableNotFound: there is no table.
-            InvalidTable: the version that the log is to begin with cannot be read; nothing was
+            TableNotFound: the table does not exist.
+            InvalidTable: the version that the log will begin with cannot be read; nothing was
                 deleted.
             UnsupportedFeature, UnsupportedWriterVersion: this library cannot write the table.
             StorageFailure: the store refused or failed.
@@ -207,7 +208,7 @@ class MaintenanceMethods(TableHandle):
             enforce_retention=enforce_retention,
         )
         if not dry_run and result.num_files:
-            # The snapshot may still have to read what it began with.
+            # The snapshot may still have to read the checkpoint that it was opened with.
             self._snapshot = Snapshot.load(self._store)
         return result
 
@@ -221,23 +222,23 @@ class MaintenanceMethods(TableHandle):
     ) -> CommitResult:
         """Restore the table to an older version: rows, schema and properties.
 
-        That is a new version, so nothing is lost and it can be undone alike. The protocol never
-        goes down, and transaction ids stay known. Rows that somebody appends meanwhile count as
-        later and stay. Where the table is the same already, nothing is committed and `skipped` is
-        true.
+        The result is a new version, so nothing is lost and a second restore can undo it. The
+        protocol is never lowered, and transaction ids are kept. Rows of a concurrent append count
+        as later and are kept. If the table already has that state, nothing is committed and
+        `skipped` is true.
 
         Args:
-            version: the version to go back to.
+            version: the version to restore.
             timestamp: instead: the latest version committed at or before it, spelled as for
                 `snapshot`.
-            commit_info: recorded in the commitInfo beside ours.
+            commit_info: recorded in the commitInfo beside this library's own fields.
 
         Raises:
             InvalidArgument: neither or both are given.
-            VersionNotFound: there is no such version.
-            DataFileMissing: a file of that version is gone; nothing was changed.
+            VersionNotFound: the version does not exist.
+            DataFileMissing: a file of that version is missing; nothing was changed.
             UnsupportedFeature: the table is append-only, or cannot be written.
-            CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
+            CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         """
         from dagster_delta.table.maintenance.restore import restore_table
 
@@ -272,18 +273,19 @@ class MaintenanceMethods(TableHandle):
     ) -> CommitResult:
         """Clone one version of the table to another location; the result is the clone's.
 
-        Schema, partitioning, properties, constraints, table features, row ids and clustering come
-        along. Older versions, transaction ids and metadata domains of others do not: the clone has
-        a log and an id of its own, and what is written to either table is not seen in the other.
+        Schema, partitioning, properties, constraints, table features, row ids and clustering are
+        copied. Older versions, transaction ids and metadata domains of other writers are not: the
+        clone has its own log and id, and a write to one table does not appear in the other.
 
-        A shallow clone refers to the data files of its source where they lie, so it costs one
-        commit whatever the size. VACUUM of the source deletes files that only the clone needs: such
-        clones are for tests and short-lived copies. VACUUM of the clone leaves them alone. A deep
-        clone copies data files and deletion vectors, by the same relative paths.
+        A shallow clone refers to the data files of its source, so it costs one commit at any size.
+        VACUUM of the source deletes files that only the clone needs: such clones are for tests and
+        short-lived copies. VACUUM of the clone does not delete files of the source. A deep clone
+        copies data files and deletion vectors to the same relative paths.
 
-        With `replace` the location becomes, in a new version, what the source is; what it has
-        already is not copied again. Where it is that already, nothing is committed and `skipped`
-        is true. A deep clone that was interrupted uses, for a day, what it has copied.
+        With `replace`, a new version of the existing table equals the source; files that it already
+        has are not copied again. If it already equals the source, nothing is committed and
+        `skipped` is true. After an interrupted deep clone, a new attempt reuses the copied files
+        for one day.
 
         Args:
             target: path or URI of the clone's root, neither in the source nor around it.
@@ -291,22 +293,22 @@ class MaintenanceMethods(TableHandle):
             version: which version of the source; the one this handle knows by default.
             timestamp: instead: the latest version committed at or before it, spelled as for
                 `snapshot`.
-            replace: whether a table that is there becomes the clone, as a new version.
-            properties: table properties that the clone has instead of, or beside, the source's.
-            storage_options: of the target's storage; those of the source by default.
+            replace: whether an existing table becomes the clone, as a new version.
+            properties: table properties of the clone that replace, or are added to, the source's.
+            storage_options: options of the target's storage; those of the source by default.
             store: an opened store instead of the target's own.
-            commit_info: recorded in the commitInfo beside ours.
-            on_progress: called with the number of files that are copied, and are to be.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+            on_progress: called with the number of files copied so far, and of all to copy.
 
         Raises:
-            TableAlreadyExists: a table is there, and `replace` is false.
-            InvalidArgument: one location lies in the other, the storage of a shallow clone cannot
-                open the files, or an argument makes no sense.
-            TableNotFound, VersionNotFound: there is no such version of the source.
-            DataFileMissing: a file of the version is gone; nothing was committed.
+            TableAlreadyExists: a table exists, and `replace` is false.
+            InvalidArgument: one location is inside the other, the storage of a shallow clone cannot
+                open the files, or an argument is invalid.
+            TableNotFound, VersionNotFound: the source has no such version.
+            DataFileMissing: a file of the version is missing; nothing was committed.
             UnsupportedFeature, ConditionalPutUnsupported: the clone could not be written.
-            CommitConflict, CommitStateUnknown, StorageFailure: the commit did not, or may not have,
-                landed.
+            CommitConflict, CommitStateUnknown, StorageFailure: the commit failed, or may have
+                failed.
         """
         from dagster_delta.table.maintenance.clone import CloneOptions, clone_table
 
@@ -322,7 +324,7 @@ class MaintenanceMethods(TableHandle):
 
         Args:
             small_file_size: files below this number of bytes count as small; by default those that
-                `optimize` would write together.
+                `optimize` would compact.
 
         Raises:
             TableNotFound, InvalidTable, StorageFailure.

@@ -1,5 +1,5 @@
-"""What the `deltalake` package and delta-spark call things that have another name here: for errors
-alone, so that code that moves over says what to write.
+"""Names of the `deltalake` package and delta-spark that differ here: only for errors, so that code
+that moves over learns what to write.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ def missing_attribute(name: str) -> str:
 def renamed(
     keywords: Mapping[str, str], calls: Mapping[str, str] | None = None
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """A decorator: a call in the words of the `deltalake` package is a TypeError that names ours.
+    """A decorator: a call with keywords of the `deltalake` package raises a TypeError that names
+    ours.
 
     Args:
         keywords: what to write, by the keyword of that package.
-        calls: what to write, by the name of a call that the method holds there.
+        calls: what to write, by the name of a call on the method's result in that package.
     """
 
     def decorate(method: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:

@@ -1,4 +1,4 @@
-"""The calls of a table handle that change rows: delete, update and merge."""
+"""Calls of a table handle that change rows: delete, update and merge."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _AUTO = "delta.autoOptimize"
 
 
 class RowChangeMethods(TableHandle):
-    """What changes rows of a table; part of `DeltaTable`."""
+    """Changes of the rows of a table; part of `DeltaTable`."""
 
     def _settle(self, result: CommitResult, engine: str | None, data: object) -> CommitResult:
-        """Move the handle to the version that a write made, or to the one that its small files are
-        compacted in where the table asks for that.
+        """Move the handle to the version of a write, or to the version of the auto compaction after
+        it if the table has that property.
 
         Args:
-            result: of the write.
-            engine: of the caller.
-            data: that was written; None where there was none.
+            result: result of the write.
+            engine: engine that the caller chose.
+            data: the data that was written, or None.
         """
         self._adopt(result)
         if any(key.startswith(_AUTO) for key in result.snapshot.metadata.configuration):
@@ -60,29 +60,29 @@ class RowChangeMethods(TableHandle):
 
         Only the columns of the predicate are read, in files that may hold a match. With deletion
         vectors (`delta.enableDeletionVectors`) no row is written; else the files with matches are
-        written again without them. Files that lose all rows are dropped.
+        rewritten without them. Files that lose all rows are removed.
 
         Args:
-            where: Spark SQL; rows for which it is true are removed. None removes every row, by the
+            where: Spark SQL; rows that satisfy it are deleted. None deletes every row, through the
                 log alone.
-            engine: `arrow` or `spark`; by default Arrow, but Spark where it alone evaluates the SQL
+            engine: `arrow` or `spark`; by default Arrow, or Spark if only Spark evaluates the SQL
                 exactly and a session is active.
-            idempotency: application id and version; a version that was committed before does
-                nothing, and is recorded even where no row matches.
-            commit_info: recorded in the commitInfo beside ours.
-            on_conflict: after a conflict with another writer, `retry` plans the statement again on
-                the newest version, up to 100 times within half an hour, or as
+            idempotency: application id and version; a version that was already committed does
+                nothing; the version is recorded even if no row matches.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+            on_conflict: after a conflict with a concurrent commit, `retry` plans the statement
+                again on the newest version, up to 100 times within half an hour, or as
                 `ConflictRetries(attempts=…, seconds=…)` says; `fail` raises the conflict.
 
         Raises:
-            TableNotFound: there is no table.
-            SchemaMismatch: the predicate names a column that is not there.
-            InvalidArgument: the predicate is none, or fails on a value.
+            TableNotFound: the table does not exist.
+            SchemaMismatch: the predicate names a column that is not in the schema.
+            InvalidArgument: the predicate is not a boolean expression, or fails on a value.
             UnsupportedExpression: the embedded engine cannot evaluate it exactly as Spark would,
                 and there is no Spark session.
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written, or is
                 append-only.
-            CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
+            CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         """
         from dagster_delta.engines import change_engine
         from dagster_delta.table.write.app_transactions import ApplicationRecord
@@ -117,11 +117,10 @@ class RowChangeMethods(TableHandle):
         """Update rows as one commit. If no row matches, nothing is committed and `skipped` is true.
 
         Args:
-            set: Spark SQL by column: `{"price": "price * 1.1"}`. All of it is computed from the row
-                as it was and cast to the column's type; `a.b` is a field of a struct. Text needs
-                quotes of its own: `{"state": "'open'"}`. `DEFAULT` is the column's default, or
-                null.
-            where: Spark SQL; rows for which it is true are changed. None changes every row.
+            set: Spark SQL by column: `{"price": "price * 1.1"}`. All expressions are computed from
+                the old row and cast to the column's type; `a.b` is a field of a struct. Text needs
+                its own quotes: `{"state": "'open'"}`. `DEFAULT` is the column's default, or null.
+            where: Spark SQL; rows that satisfy it are changed. None changes every row.
             engine: as for `delete`.
             idempotency: as for `delete`.
             commit_info: recorded in the commitInfo beside ours.
@@ -130,7 +129,8 @@ class RowChangeMethods(TableHandle):
         Raises:
             InvalidCast: a new value does not fit the type of its column.
             ConstraintViolation: a new row breaks NOT NULL, an invariant or a CHECK.
-            InvalidArgument: nothing is set, or a column twice; an expression fails on a value.
+            InvalidArgument: nothing is set, or a column is set twice; an expression fails on a
+                value.
             TableNotFound, SchemaMismatch, UnsupportedExpression, UnsupportedFeature,
             ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for `delete`.
         """
@@ -171,27 +171,28 @@ class RowChangeMethods(TableHandle):
         """Merge a source into the table: add clauses, then call `execute`.
 
         Only files that may hold a match are read, by partition values and statistics, and of them
-        only the columns of the conditions; rows that do not change are written again only where
-        the table has no deletion vectors.
+        only the columns of the conditions; unchanged rows are rewritten only if the table has no
+        deletion vectors.
 
         Args:
             source: pyarrow Table, RecordBatchReader or Dataset, pandas or polars frame, Spark
                 DataFrame.
-            on: Spark SQL: when a row of the table and one of the source match, as in
-                `"t.id = s.id"`. A null equals nothing, but `<=>` takes it for equal to itself.
-            source_alias: what expressions call the source.
-            target_alias: what expressions call the table.
-            commit_info: recorded in the commitInfo beside ours.
-            idempotency: application id and version; a version that was committed before is not
+            on: Spark SQL condition for a row of the table and a row of the source to match, as in
+                `"t.id = s.id"`. With `=` a null equals nothing; with `<=>` null equals null.
+            source_alias: name of the source in expressions.
+            target_alias: name of the table in expressions.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+            idempotency: application id and version; a version that was already committed is not
                 merged again.
-            check: Spark SQL over the table that every new row, inserted or updated, has to satisfy.
-            progress: applications that the commit moves on, each only from where it stood; with
-                any of them there is a commit even where no row changes.
-            engine: `arrow` or `spark`; by default Spark for its own frames, and where it alone
+            check: Spark SQL over the table that every inserted or updated row must satisfy.
+            progress: `txn` actions to record with this commit, each only if the application's
+                version in the table is the expected one; with any of them there is a commit even if
+                no row changes.
+            engine: `arrow` or `spark`; by default Spark for its own frames, or if only Spark
                 evaluates the SQL exactly and a session is active.
-            schema_mode: `strict`: the table's columns and no others, those of the source that it
-                lacks are left alone; `merge`: columns that are taken from the source, by name or
-                all of them, are added to the table.
+            schema_mode: `strict`: only the table's columns, other columns of the source are
+                ignored; `merge`: columns that clauses take from the source, by name or all of them,
+                are added to the table.
             on_conflict: as for `delete`; the source is read once.
 
         Raises:

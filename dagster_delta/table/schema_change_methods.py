@@ -1,4 +1,4 @@
-"""The calls of a table handle that change its schema: `alter` by SQL, and one for each change."""
+"""Calls of a table handle that change its schema: `alter` by SQL, and one call for each change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EngineName = Literal["arrow", "spark"]
 
 
 class AlterOptions(TypedDict, total=False):
-    """What every call takes; `SchemaChangeMethods.alter` says what it means."""
+    """Options of every call; `SchemaChangeMethods.alter` describes them."""
 
     dry_run: bool
     enable_features: bool
@@ -40,12 +40,12 @@ class AlterOptions(TypedDict, total=False):
 
 
 class SchemaChangeMethods(TableHandle):
-    """What changes the schema of a table; part of `DeltaTable`.
+    """Changes of the schema of a table; part of `DeltaTable`.
 
     A column is named by its path: `a.b` is a field of a struct, `a.element` the element of an
-    array, `a.key` and `a.value` those of a map; backticks quote odd names, and a list of names does
-    without quotes. Every call makes one commit, planned anew where another writer was faster, and
-    none where the table is like that already (`skipped` is true).
+    array, `a.key` and `a.value` those of a map; backticks quote names with special characters, and
+    a list of names needs no quotes. Every call makes one commit, planned again after a conflict, or
+    none if the table already has that state (`skipped` is true).
     """
 
     def alter(
@@ -62,54 +62,51 @@ class SchemaChangeMethods(TableHandle):
     ) -> SchemaChangeResult:
         """Run an `ALTER TABLE` statement: as one commit, or as the online change of a column.
 
-        The spellings of Spark, Delta, DuckDB, DuckLake, MySQL and TiDB are understood; see
+        It accepts the syntax of Spark, Delta, DuckDB, DuckLake, MySQL and TiDB; see
         `dagster_delta.evolution.alter.statement`.
 
         `MODIFY`, `CHANGE` and `ALTER … TYPE` widen a type in the log alone. To any other atomic
-        type, or with `USING`, they run the online change of `change_column`, where the switches of
-        that are on: its last commit brings all that the statement says of the column, its name,
-        NOT NULL, default, comment and place. Other actions are commits of their own, those before
-        the change before it and those after it after it. Everything is planned before the first
-        commit. An action that fails leaves those before it done, and the message names them; an
-        online change that fails is rolled back.
+        type, or with `USING`, they run the online change of `change_column`, if its switches are
+        on. Its last commit includes everything that the statement says about the column: its name,
+        NOT NULL, default, comment and position. Other actions are separate commits, before or after
+        the change as in the statement. Everything is planned before the first commit. If an action
+        fails, the actions before it remain committed, and the message names them; an online change
+        that fails is rolled back.
 
         Args:
-            statement: `ALTER TABLE t ADD COLUMN c INT DEFAULT 0`; `ALTER TABLE t` may be left out,
-                and the name is not looked at.
+            statement: `ALTER TABLE t ADD COLUMN c INT DEFAULT 0`; `ALTER TABLE t` may be omitted,
+                and the name is ignored.
             dry_run: True to plan the change and commit nothing: the result has the plan, which
-                names the table features that it needs and what has to be turned on first.
-            enable_features: whether column mapping, which dropping and renaming columns takes, and
-                type widening may be turned on for the whole table, which older clients cannot read
-                then.
-            existing_rows: what existing rows hold in a new column with a default. `rewrite`: the
-                default; their files are written again, in this commit. `lazy`: the default, which
-                readers put there, and files stay as they are; it takes a reader feature of our own,
-                so that other clients refuse the table until `materialize_defaults`. A field of a
-                struct can have a default with it too, for existing rows alone. `null`: null, as in
-                Delta.
-            engine: what reads and writes existing rows, where that is needed: `arrow` (the default)
+                names the table features that it needs and what has to be enabled first.
+            enable_features: whether column mapping (needed to drop and rename columns) and type
+                widening may be enabled for the whole table; older clients then cannot read it.
+            existing_rows: the value of existing rows in a new column with a default. `rewrite`: the
+                default; their files are rewritten in this commit. `lazy`: the default, filled in by
+                readers, and files are unchanged; it needs a reader feature of this library, so
+                other clients refuse the table until `materialize_defaults`. With it, a field of a
+                struct can also have a default, for existing rows only. `null`: null, as in Delta.
+            engine: the engine that reads and writes existing rows, if needed: `arrow` (the default)
                 or `spark`.
             batch_bytes: size of the data files that an online change rewrites in one commit; 1 GiB.
-            commit_info: recorded in the commitInfo beside ours.
-            on_progress: told how many files are written again, and how many have to be.
+            commit_info: recorded in the commitInfo beside this library's own fields.
+            on_progress: called with the number of files rewritten so far, and of all to rewrite.
 
         Returns:
-            What the last commit did. The metrics of an online change are those of
-            `change_column`.
+            Result of the last commit. The metrics of an online change are those of `change_column`.
 
         Raises:
             ColumnChangeFailed: values cannot be converted to the new type of a column.
-            InvalidArgument: the statement does not parse (the message marks the place) or makes no
-                sense here.
+            InvalidArgument: the statement does not parse (the message marks the place) or is
+                invalid for this table.
             SchemaChangeRefused: something depends on a column, a type is not wider, or a feature
                 would have to be enabled.
-            SchemaMismatch: a column is not there.
+            SchemaMismatch: a column is not in the schema.
             ConstraintViolation, InvalidCast: existing rows do not allow it.
             UnsupportedExpression: only Spark evaluates an expression exactly.
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
-            TableNotFound: there is no table.
-            CommitConflict, CommitStateUnknown, StorageFailure: the commit did not, or may not have,
-                landed. Called again, a change goes on with the files it has written already.
+            TableNotFound: the table does not exist.
+            CommitConflict, CommitStateUnknown, StorageFailure: the commit failed, or may have
+                failed. If called again, a change reuses the files that it has already written.
         """
         from dagster_delta.evolution.alter.statement import parse_alter
         from dagster_delta.table.schema.alter_statement import alter_table
@@ -149,14 +146,13 @@ class SchemaChangeMethods(TableHandle):
 
         Args:
             column: its path.
-            data_type: SQL (`"DECIMAL(10,2)"`), a type of ours, or a pyarrow.DataType.
+            data_type: SQL (`"DECIMAL(10,2)"`), a `DataType` of this library, or a pyarrow.DataType.
             nullable: False needs a default, or a table without rows.
-            default: Spark SQL, for rows to come and, unless `existing_rows` says otherwise, for
-                those that are there. Of a field of a struct: for the latter alone, and with
-                `existing_rows="lazy"`.
-            comment: on the column.
-            first: whether it comes first in its struct; by default it comes last.
-            after: name of the field that it comes after.
+            default: Spark SQL, for future rows and, depending on `existing_rows`, for existing
+                rows. For a field of a struct: only for existing rows, with `existing_rows="lazy"`.
+            comment: comment of the column.
+            first: whether to place it first in its struct; by default it is last.
+            after: name of the field to place it after.
             if_not_exists: whether a column of that name is no error.
             existing_rows: as for `alter`.
             **options: `dry_run`, `enable_features`, `engine`, `commit_info` and `on_progress`, as
@@ -188,9 +184,9 @@ class SchemaChangeMethods(TableHandle):
         """Write lazy defaults into the data files, after which other clients can read the table:
         the counterpart of `existing_rows="lazy"`.
 
-        Files that hold the columns already stay. The rewrite is one commit, and commits that take
-        the feature `dagsterDelta.existingDefaults` out of the protocol follow; called again after a
-        crash, it goes on with the files it has written. A table without the feature is left alone.
+        Files that already hold the columns are kept. The rewrite is one commit; further commits
+        remove the feature `dagsterDelta.existingDefaults` from the protocol. If called again after
+        a crash, it reuses the files that it has written. A table without the feature is unchanged.
 
         Args:
             truncate_history: as for `drop_feature`.
@@ -198,8 +194,7 @@ class SchemaChangeMethods(TableHandle):
 
         Raises:
             InvalidArgument: the log still holds versions that use the feature, and
-                `truncate_history` was asked for.
-            CommitConflict, and all that `alter` raises.
+            `truncate_history` is true. CommitConflict, and all that `alter` raises.
         """
         from dagster_delta.evolution.alter.actions import DropFeature, MaterializeDefaults
         from dagster_delta.protocol.features.existing_defaults import EXISTING_DEFAULTS_FEATURE
@@ -220,11 +215,11 @@ class SchemaChangeMethods(TableHandle):
 
         Args:
             column: its path.
-            if_exists: whether a column that is not there is no error.
+            if_exists: whether a missing column is no error.
             **options: `dry_run`, `enable_features` and `commit_info`, as for `alter`.
 
         Raises:
-            SchemaChangeRefused: something depends on it, or the table does not map columns.
+            SchemaChangeRefused: something depends on it, or the table has no column mapping.
             SchemaMismatch, and all that `alter` raises.
         """
         from dagster_delta.evolution.alter.actions import DropColumn
@@ -243,7 +238,7 @@ class SchemaChangeMethods(TableHandle):
             **options: `dry_run`, `enable_features` and `commit_info`, as for `alter`.
 
         Raises:
-            SchemaChangeRefused: an expression names it, or the table does not map columns.
+            SchemaChangeRefused: an expression names it, or the table has no column mapping.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
         from dagster_delta.evolution.alter.actions import RenameColumn
@@ -281,14 +276,14 @@ class SchemaChangeMethods(TableHandle):
         """Make a column nullable, or NOT NULL after validating existing rows.
 
         Args:
-            column: its path; also of an array element or a map value where they may become null.
+            column: its path; also of an array element or a map value, to make it nullable.
             nullable: False to set NOT NULL.
             **options: `dry_run`, `engine` and `commit_info`, as for `alter`.
 
         Raises:
-            ConstraintViolation: an existing row has it null.
-            SchemaChangeRefused: it lies in an array or a map.
-            SchemaMismatch, and all that `alter` raises.
+            ConstraintViolation: the column is null in an existing row.
+            SchemaChangeRefused: the column is in an array or a map. SchemaMismatch, and all that
+            `alter` raises.
         """
         from dagster_delta.evolution.alter.actions import DropNotNull, SetNotNull
         from dagster_delta.evolution.column_paths import to_path
@@ -303,12 +298,12 @@ class SchemaChangeMethods(TableHandle):
 
         Args:
             column: its path.
-            default: Spark SQL without columns; None takes the default away.
+            default: Spark SQL without columns; None removes the default.
             **options: `dry_run` and `commit_info`, as for `alter`.
 
         Raises:
-            SchemaChangeRefused: it is a field of another column, or its values are computed.
-            InvalidArgument, SchemaMismatch, and all that `alter` raises.
+            SchemaChangeRefused: the column is a field of another column, or its values are
+            generated. InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
         from dagster_delta.evolution.alter.actions import DropDefault, SetDefault
         from dagster_delta.evolution.column_paths import to_path
@@ -325,7 +320,7 @@ class SchemaChangeMethods(TableHandle):
 
         Args:
             column: its path.
-            comment: None takes the comment away.
+            comment: None removes the comment.
             **options: `dry_run` and `commit_info`, as for `alter`.
 
         Raises:
@@ -349,7 +344,7 @@ class SchemaChangeMethods(TableHandle):
         Args:
             column: its path.
             first: True to put it first.
-            after: name of the field that it comes after; exactly one of the two is given.
+            after: name of the field to place it after; give exactly one of the two.
             **options: `dry_run` and `commit_info`, as for `alter`.
 
         Raises:
@@ -369,11 +364,11 @@ class SchemaChangeMethods(TableHandle):
 
         Args:
             name: of the constraint; kept in lower case.
-            check: Spark SQL; a row for which it is not true is refused.
+            check: Spark SQL; a row for which it is not true is rejected.
             **options: `dry_run`, `engine` and `commit_info`, as for `alter`.
 
         Raises:
-            ConstraintViolation: an existing row breaks it; with a few of them as examples.
+            ConstraintViolation: an existing row breaks it; with a few such rows as examples.
             UnsupportedExpression: the embedded engine cannot evaluate it exactly.
             InvalidArgument, SchemaMismatch, and all that `alter` raises.
         """
@@ -388,11 +383,11 @@ class SchemaChangeMethods(TableHandle):
 
         Args:
             name: of the constraint.
-            if_exists: whether a constraint that is not there is no error.
+            if_exists: whether a missing constraint is no error.
             **options: `dry_run` and `commit_info`, as for `alter`.
 
         Raises:
-            InvalidArgument: there is none of that name; and all that `alter` raises.
+            InvalidArgument: no constraint has that name; and all that `alter` raises.
         """
         from dagster_delta.evolution.alter.actions import DropConstraint
 
@@ -401,10 +396,10 @@ class SchemaChangeMethods(TableHandle):
     def cluster_by(
         self, *columns: str | Sequence[str], **options: Unpack[AlterOptions]
     ) -> SchemaChangeResult:
-        """Change the clustering columns; existing files stay as they are until they are optimized.
+        """Change the clustering columns; existing files are unchanged until they are optimized.
 
         Args:
-            *columns: their paths, at most four; none at all to end the clustering.
+            *columns: their paths, at most four; none to end the clustering.
             **options: `dry_run` and `commit_info`, as for `alter`.
 
         Raises:
@@ -456,7 +451,7 @@ def _position(*, first: bool, after: str | None) -> Position:
 
 
 def _as_type(data_type: object) -> DataType:
-    """The type that a caller means."""
+    """The type for an argument of the caller."""
     if isinstance(data_type, str):
         from dagster_delta.evolution.alter.type_spelling import parse_type
 

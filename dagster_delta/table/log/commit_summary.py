@@ -64,11 +64,11 @@ class CommitSummary:
     change_feed_enabled: bool
     """Whether the change data feed was on when the commit was made."""
     committer: str | None
-    """Who wrote it: the user, or the engine where no user is named."""
+    """Who wrote it: the user, or the engine if no user is named."""
     run_id: str | None
-    """The Dagster run that wrote it, where one did."""
+    """The Dagster run that wrote it, or None."""
     transactions: Mapping[str, int]
-    """Versions that applications have committed with it, by application id."""
+    """Versions that applications committed with it, by application id."""
 
 
 def summarise_commit(
@@ -147,12 +147,12 @@ def _rows(metrics: object, adds: Iterable[AddFile], *, rewrites: bool) -> int | 
             counts = [_count(by_name[name]) for name in group if name in by_name]
             if counts and None not in counts:
                 return sum(count or 0 for count in counts)
-    # A rewritten file holds rows that did not change as well: it tells nothing.
+    # A rewritten file also holds unchanged rows, so its row count says nothing.
     return None if rewrites else _recorded_rows(adds)
 
 
 def _count(value: object) -> int | None:
-    # Spark writes its metrics as text.
+    # Spark writes metrics as text.
     try:
         return int(str(value))
     except ValueError:
@@ -165,7 +165,7 @@ def _recorded_rows(adds: Iterable[AddFile]) -> int | None:
         try:
             rows = None if add.stats is None else _STATISTICS.decode(add.stats).num_records
         except msgspec.MsgspecError:
-            # Damaged statistics are no statistics.
+            # Damaged statistics count as missing.
             rows = None
         if rows is None:
             return None
