@@ -41,7 +41,7 @@ __all__ = ["analyse"]
 
 _LOGICAL = ("and", "or", "not")
 
-# Words that name a value where there is no column of that name.
+# Words that name a value if no column has that name.
 _NILADIC = frozenset(
     {
         "current_catalog", "current_database", "current_date", "current_schema", "current_time",
@@ -51,7 +51,7 @@ _NILADIC = frozenset(
 
 
 def analyse(syntax: Syntax, schema: StructType) -> Typed:
-    """The typed expression; what is not in the whitelist becomes `Refused`, and the rest stays.
+    """The typed expression; parts outside the whitelist become `Refused`.
 
     Raises:
         SchemaMismatch: a name is not a column of the schema.
@@ -110,7 +110,7 @@ def _unknown_function(name: str, operands: tuple[Typed, ...]) -> Refused:
 
 
 def _wrong_if(problem: str | None, found: Typed) -> Typed:
-    """What was found; wrong where it is refused, and for a reason that Spark has as well."""
+    """The result; marked wrong if it is refused for a reason for which Spark refuses it too."""
     if problem is None or not isinstance(found, Refused) or found.is_wrong:
         return found
     return Refused(problem, found.operands, is_wrong=True)
@@ -118,7 +118,7 @@ def _wrong_if(problem: str | None, found: Typed) -> Typed:
 
 def _between(value: Typed, low: Typed, high: Typed) -> Typed:
     if isinstance(value, Column) and value.char_length is not None:
-        # Spark fills up the constants of comparisons, and these not.
+        # Spark pads constants in comparisons, but not these.
         return Refused("BETWEEN of CHAR(n)", (value, low, high))
     return _call("and", (_call(">=", (value, low)), _call("<=", (value, high))))
 
@@ -141,8 +141,8 @@ def _converted(operand: Typed, data_type: DataType) -> Typed:
 
 
 def _computed(result: Typed) -> Typed:
-    """The result of a call. To Spark, what is computed is no column of type CHAR(n), even where
-    nothing is left to compute: `CAST(c AS STRING)`.
+    """The result of a call. Spark does not treat it as a CHAR(n) column, even if it only names one:
+    `CAST(c AS STRING)`.
     """
     return replace(result, char_length=None) if isinstance(result, Column) else result
 
@@ -160,7 +160,7 @@ def _truth(name: str, operand: Typed) -> Typed:
 
 
 def _columns_among(names: tuple[Name, ...], schema: StructType) -> tuple[Typed, ...]:
-    """The columns that a part may look at; names in it may also be functions or variables."""
+    """The columns that a part may read; its names may also be functions or variables."""
     found = []
     for each in names:
         field = schema.get(each.parts[0])
@@ -184,13 +184,13 @@ def _column(parts: tuple[str, ...], schema: StructType) -> Typed:
         path.append(field.name)
         level = field.data_type
         collation = _collation(field) or collation
-    # Fields of structs are declared beside the column: only a column has this of its own.
+    # Only a top-level column carries this declaration itself; fields of structs do not.
     declared = None if field is None else padded_type(field)
     return Column(tuple(path), level, collation, char_length(declared))
 
 
 def _field(base: Typed, name: str) -> Typed:
-    """`base.name`, where the base is no column of structs: a value computed, or a map."""
+    """`base.name`, where the base is a computed value or a map."""
     match base.data_type:
         case StructType() as struct:
             found = struct.get(name)
@@ -203,7 +203,7 @@ def _field(base: Typed, name: str) -> Typed:
             return _call("[]", (base, Literal(name, STRING)))
     if isinstance(base, Refused):
         return replace(base, operands=(base,))
-    # An array of structs can be looked into by name as well.
+    # A field of an array of structs can be selected by name too.
     refused = Refused(f"the field {name} of {sql_type_name(types_of([base])[0])}", (base,))
     return _wrong_if(field_problem(base.data_type, name), refused)
 

@@ -1,6 +1,6 @@
 """Casts in the whitelist: Spark's ANSI casts that DuckDB can be made to repeat exactly.
 
-What is not in here is refused. Constants are converted at once.
+All other casts are refused. Constants are converted at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dagster_delta.sql.types import VOID, is_integral, sql_type_name
 
 __all__ = ["cast", "cast_depends_on_time_zone", "cast_kind", "is_plain_cast"]
 
-# The mantissa of a double holds this many decimal digits, whatever they are.
+# A double keeps any number of this many decimal digits.
 _EXACT_DOUBLE_DIGITS = 15
 _MAX_PRECISION = 38
 
@@ -62,7 +62,7 @@ def cast(expression: Typed, target: DataType) -> Typed:
 
 
 def is_plain_cast(source: DataType, target: DataType) -> bool:
-    """Whether a cast of DuckDB alone gives what Spark's gives: elements of arrays are cast so too.
+    """Whether DuckDB's cast alone gives Spark's result: array elements are cast this way too.
     Raises nothing.
     """
     kinds = (cast_kind(source), cast_kind(target))
@@ -91,7 +91,7 @@ def _is_known(source: DataType, target: DataType) -> bool:
 
 
 def cast_depends_on_time_zone(source: DataType, target: DataType) -> bool:
-    """Whether the result of a cast hangs on the session's time zone. Raises nothing."""
+    """Whether the result of a cast depends on the session's time zone. Raises nothing."""
     zoned, others = "timestamp", ("date", "timestamp_ntz", "string")
     return (_name(source) == zoned and _name(target) in others) or (
         _name(target) == zoned and _name(source) in others
@@ -99,8 +99,8 @@ def cast_depends_on_time_zone(source: DataType, target: DataType) -> bool:
 
 
 def cast_kind(data_type: DataType) -> str:
-    """What casts tell types apart by: "integral", "decimal", "timestamp" with or without a zone,
-    or the name of the type; "" of nested ones. Raises nothing.
+    """The kind of a type, as casts distinguish them: "integral", "decimal", "timestamp" with or
+    without a zone, or the name of the type; "" of nested ones. Raises nothing.
     """
     if isinstance(data_type, DecimalType):
         return "decimal"
@@ -115,10 +115,10 @@ def _name(data_type: DataType) -> str:
 
 
 def _fold(literal: Literal, target: DataType) -> Literal | None:
-    """The converted constant, or None where it is left to DuckDB.
+    """The converted constant; None if DuckDB converts it.
 
     Raises:
-        Refusal: it does not fit, so that Spark fails as well, or only Spark can tell.
+        Refusal: it does not fit, so Spark fails as well, or only Spark can decide.
     """
     value, kind = literal.value, cast_kind(target)
     try:
@@ -132,7 +132,7 @@ def _fold(literal: Literal, target: DataType) -> Literal | None:
             case int() | Decimal() | float() if kind == "double":
                 return Literal(float(value), target)
             case int() if kind == "float":
-                # Rounding twice, through a double, could end on another value.
+                # Rounding twice, through a double, could give another value.
                 return Literal(to_float(value), target) if abs(value) < 2**53 else None
             case str():
                 return _fold_text(value, target)
@@ -183,6 +183,6 @@ def _fold_text(text: str, target: DataType) -> Literal | None:
         case "binary":
             return Literal(text.encode(), target)
         case _:
-            # A text without a value fails where a row asks for it.
+            # A text without a value fails only when a row needs it.
             value = read_text(text, target)
             return None if value is None else Literal(value, target, is_written=False)

@@ -1,7 +1,7 @@
-"""Spark SQL expressions over the columns of a table: parsed once, understood by every engine.
+"""Spark SQL expressions over the columns of a table: parsed once, used by every engine.
 
-One text serves three readers: bounds that skip files (`to_predicate`), exact evaluation over Arrow
-of the typed tree, and Spark, which gets the text as it is.
+One text has three uses: file skipping by bounds (`to_predicate`), exact evaluation of the typed
+tree over Arrow, and Spark, which gets the text unchanged.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from dagster_delta.sql.types import BOOLEAN, VOID, sql_type_name
 __all__ = ["SqlExpression", "parse_expression"]
 
 
-# What walks the tree later must not meet the end of the stack, wherever it is called from.
+# Later walks of the tree must not overflow the stack, at any depth of the caller.
 _MAX_DEPTH = 120
 
 
 def parse_expression(sql: str, schema: StructType) -> SqlExpression:
-    """The expression that a Spark SQL text stands for over the columns of a schema.
+    """Parse a Spark SQL text as an expression over the columns of a schema.
 
-    Columns are matched as Spark matches them, without regard to case; `a.b` is a field of a struct,
-    backticks quote odd names. Constants and casts of timestamps are read in UTC by the embedded
+    Column names are case-insensitive, as in Spark; `a.b` is a field of a struct; backticks quote
+    names with special characters. Constants and casts of timestamps are read in UTC by the embedded
     engine, and in the session's time zone by Spark.
 
     Raises:
         InvalidArgument: the text is not an expression; the message shows where.
-        SchemaMismatch: it names a column that is not there.
+        SchemaMismatch: it names a column that does not exist.
     """
     expression = SqlExpression(sql, schema)
-    _ = expression.typed  # problems show here, and not at the first batch
+    _ = expression.typed  # Report problems here, before the first batch.
     return expression
 
 
@@ -48,7 +48,7 @@ class SqlExpression:
     """A Spark SQL expression; make one with `parse_expression`. Pickles as its text and schema."""
 
     sql: str
-    """The text as it was given, for Spark."""
+    """The original text, for Spark."""
     schema: StructType
     """Logical schema that its names are found in."""
 
@@ -56,7 +56,7 @@ class SqlExpression:
         return SqlExpression, (self.sql, self.schema)
 
     def __hash__(self) -> int:
-        # Evaluators are found by it for every batch, and schemas may be long.
+        # Every batch looks up its evaluator by this hash, and schemas may be long.
         return hash(self.sql)
 
     @cached_property
@@ -76,25 +76,25 @@ class SqlExpression:
 
     @property
     def data_type(self) -> DataType | None:
-        """Type of the result, or None where only Spark can tell."""
+        """Type of the result; None if only Spark knows."""
         return self.typed.data_type
 
     @cached_property
     def references(self) -> frozenset[tuple[str, ...]]:
-        """Logical paths of the columns it looks at."""
+        """Logical paths of the columns it reads."""
         return frozenset(each.path for each in walk(self.typed) if isinstance(each, Column))
 
     @cached_property
     def depends_on_time_zone(self) -> bool:
-        """Whether its result may hang on the session's time zone, which is UTC when embedded."""
+        """Whether its result may depend on the session's time zone (UTC in the embedded engine)."""
         return depends_on_time_zone(self.typed)
 
     def to_predicate(self, *, session_is_utc: bool = True) -> Predicate:
-        """What it asks of the bounds of columns, for skipping files.
+        """The predicate on column bounds, for skipping files.
 
         Args:
-            session_is_utc: False where Spark will evaluate it in another time zone, so that what
-                hangs on the zone must not skip anything.
+            session_is_utc: False if Spark evaluates it in another time zone; parts that depend on
+                the zone then skip nothing.
 
         Raises:
             Nothing: parts without an answer are `Unknown`.
@@ -102,7 +102,7 @@ class SqlExpression:
         return to_predicate(self.typed, session_is_utc=session_is_utc)
 
     def check_filter(self) -> None:
-        """Make sure that it can be true or false.
+        """Check that it is boolean.
 
         Raises:
             InvalidArgument: it is of another type.
@@ -115,10 +115,10 @@ class SqlExpression:
             )
 
     def check_embeddable(self) -> None:
-        """Make sure that the embedded engine computes it exactly as Spark would.
+        """Check that the embedded engine computes it exactly as Spark does.
 
         Raises:
-            InvalidArgument: Spark would refuse it as well.
+            InvalidArgument: Spark refuses it as well.
             UnsupportedExpression: it holds a construct outside the whitelist.
         """
         self.check_valid()
@@ -130,11 +130,11 @@ class SqlExpression:
                 )
 
     def check_valid(self) -> None:
-        """Make sure that it holds nothing that is surely wrong, whatever the engine.
+        """Check that no part is certainly wrong in every engine.
 
         Raises:
-            InvalidArgument: it calls a function with the wrong number of arguments, or puts types
-                together that Spark SQL does not.
+            InvalidArgument: it calls a function with the wrong number of arguments, or combines
+                types that Spark SQL does not combine.
         """
         for each in walk(self.typed):
             if isinstance(each, Refused) and each.is_wrong:
@@ -164,7 +164,7 @@ def _parse(sql: str) -> Syntax:
         return _parse_for_spark(sql, unknown)
 
 
-# What sqlglot raises over text that is no SQL, besides its own errors.
+# sqlglot raises these for invalid SQL, besides its own errors.
 _FAILURES_OF_PARSER = (
     ArithmeticError,
     AttributeError,
@@ -176,7 +176,7 @@ _FAILURES_OF_PARSER = (
 
 
 def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
-    """The whole text as one opaque part, if a full parser of Spark SQL takes it.
+    """The whole text as one opaque part, if a full Spark SQL parser accepts it.
 
     Raises:
         InvalidArgument: it does not.
@@ -188,7 +188,7 @@ def _parse_for_spark(sql: str, unknown: GrammarUnknown) -> Syntax:
     except (sqlglot.errors.SqlglotError, *_FAILURES_OF_PARSER):
         syntax_error(sql, unknown.position, unknown.problem)
     if isinstance(tree, sqlglot.exp.Alias | sqlglot.exp.Query):
-        # An item of a SELECT (`a = 1 banana`) or a whole query, and no expression.
+        # It is an item of a SELECT (`a = 1 banana`) or a whole query.
         syntax_error(sql, unknown.position, unknown.problem)
     names = (Name((each.text,)) for each in tokenize(sql) if each.kind in ("word", "quoted"))
     return Opaque(f"a construct outside its grammar ({unknown.problem})", tuple(names))

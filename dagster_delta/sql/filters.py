@@ -1,4 +1,4 @@
-"""Conditions that a caller writes: which rows are read, changed or replaced."""
+"""Conditions written by a caller: which rows to read, change or replace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["parse_filter", "refuse_quoted_columns"]
 
 
 def parse_filter(sql: str, schema: StructType, moment: dt.datetime) -> SqlExpression:
-    """The condition that a Spark SQL text stands for, with the time of its statement in it.
+    """Parse a Spark SQL text as a condition, with the statement's time as a constant.
 
     Args:
         sql: text of the condition.
@@ -23,9 +23,9 @@ def parse_filter(sql: str, schema: StructType, moment: dt.datetime) -> SqlExpres
         moment: when the statement began, with a time zone.
 
     Raises:
-        InvalidArgument: the text is not an expression or no condition, or compares texts with each
-            other, or asks something of a text alone, that is the name of a column.
-        SchemaMismatch: it names a column that is not there.
+        InvalidArgument: the text is not an expression, or not a condition, or tests only text
+            literals, one of which is the name of a column.
+        SchemaMismatch: it names a column that does not exist.
     """
     expression = parse_expression(at_statement(sql, schema, moment), schema)
     expression.check_filter()
@@ -34,11 +34,11 @@ def parse_filter(sql: str, schema: StructType, moment: dt.datetime) -> SqlExpres
 
 
 def refuse_quoted_columns(condition: Typed, schema: StructType) -> None:
-    """Refuse a condition on texts alone, one of which spells a column: `"name" IS NOT NULL`.
+    """Refuse a condition on text literals alone, one of which names a column: `"name" IS NOT NULL`.
 
     Args:
-        condition: of a statement.
-        schema: with the columns.
+        condition: condition of a statement.
+        schema: schema that has the columns.
 
     Raises:
         InvalidArgument: a part of it is such a condition.

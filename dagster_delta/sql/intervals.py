@@ -1,4 +1,4 @@
-"""Intervals as SQL spells them, and moments that are moved by them."""
+"""SQL intervals, and dates and times shifted by them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ INTERVAL_UNITS = frozenset({*_SINGULAR, *(f"{each}s" for each in _SINGULAR)})
 
 
 def interval_of(words: Sequence[str]) -> tuple[int, int, int] | None:
-    """Months, days and microseconds of an interval; None where it is of a form not known here.
+    """Months, days and microseconds of an interval; None if its form is not supported.
 
     Args:
-        words: numbers and units by turns: `30`, `DAYS`.
+        words: numbers and units in turn: `30`, `DAYS`.
     """
     if not words or len(words) % 2:
         return None
@@ -38,17 +38,17 @@ def interval_of(words: Sequence[str]) -> tuple[int, int, int] | None:
             return None
         count = int(number)
         if name in _MICROS and not count:
-            # No hours at all still make a time of a date.
+            # Even zero hours turn a date into a timestamp.
             return None
         months += count * _MONTHS.get(name, 0)
         days += count * _DAYS.get(name, 0)
         micros += count * _MICROS.get(name, 0)
-    # Spark keeps months apart from days, as neither is so many of the other.
+    # Spark keeps months and days separate: a month has no fixed number of days.
     return None if months and (days or micros) else (months, days, micros)
 
 
 def shifted(moment: dt.date, months: int, days: int, micros: int) -> dt.date | None:
-    """A date or a time moved by an interval; None beyond the years that Python knows."""
+    """A date or a time shifted by an interval; None beyond Python's range of years."""
     if months:
         index = moment.year * 12 + moment.month - 1 + months
         year, month = index // 12, index % 12 + 1

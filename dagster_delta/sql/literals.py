@@ -59,11 +59,11 @@ _TYPE_NAMES = {
 
 
 class BeyondPython(ValueError):
-    """A valid value that Python's own types cannot hold, or cannot be sure about."""
+    """A valid value that Python's types cannot hold, or may convert differently."""
 
 
 def type_from_words(name: str, parameters: Sequence[str]) -> DataType | None:
-    """The type that SQL spells so, or None where it is not a plain one. Raises nothing."""
+    """The type with this SQL name; None if it is not a plain type. Raises nothing."""
     name = name.lower()
     if name in ("decimal", "dec", "numeric"):
         if not all(each.isdecimal() for each in parameters) or len(parameters) > 2:
@@ -76,7 +76,7 @@ def type_from_words(name: str, parameters: Sequence[str]) -> DataType | None:
 
 
 def decimal_literal_type(value: Decimal) -> DecimalType:
-    """The type Spark gives a decimal constant.
+    """The type that Spark gives to a decimal constant.
 
     Raises:
         BeyondPython: it has more than 38 digits.
@@ -90,15 +90,15 @@ def decimal_literal_type(value: Decimal) -> DecimalType:
 
 
 def number_literal(sql: str, token: Token, *, negative: bool) -> LiteralSyntax:
-    """The constant that a number stands for.
+    """The constant of a number literal.
 
     Raises:
-        InvalidArgument: the number does not fit the type that its suffix asks for.
+        InvalidArgument: the number does not fit the type of its suffix.
     """
     match = _NUMBER.fullmatch(token.text)
     digits, suffix = (match[1], (match[2] or "").upper()) if match else (token.text, "")
     text = f"-{digits}" if negative else digits
-    # Python reads no integers of thousands of digits, and no type here has room for a hundred.
+    # Python does not parse integers of thousands of digits; no type here holds a hundred.
     is_whole = digits.isdecimal() and len(digits) < _TOO_MANY_DIGITS
     if suffix in _INTEGER_SUFFIXES:
         name, bits = _INTEGER_SUFFIXES[suffix]
@@ -138,11 +138,11 @@ def to_float(value: float) -> float:
 
 
 def typed_literal(sql: str, word: Token, text: str) -> LiteralSyntax | Opaque:
-    """The constant that `WORD 'text'` stands for: a date, a timestamp or bytes.
+    """The constant of `WORD 'text'`: a date, a timestamp or bytes.
 
     Raises:
         InvalidArgument: the text is not of that type.
-        GrammarUnknown: the word starts no literal known here.
+        GrammarUnknown: the word starts no supported literal.
     """
     kind = word.text.upper()
     try:
@@ -176,7 +176,7 @@ def parse_date(text: str) -> dt.date:
 
     Raises:
         BeyondPython: Spark may read it, but it is outside the years 1 to 9999.
-        ValueError: it is no date.
+        ValueError: it is not a date.
     """
     match = _DATE_TEXT.fullmatch(text)
     if match is None:
@@ -191,8 +191,8 @@ def parse_timestamp(text: str) -> tuple[dt.datetime, bool]:
     Digits beyond microseconds are dropped.
 
     Raises:
-        BeyondPython: Spark may read it, but its year or its zone needs more than Python has.
-        ValueError: it is no timestamp.
+        BeyondPython: Spark may read it, but Python does not support its year or its zone.
+        ValueError: it is not a timestamp.
     """
     match = _TIMESTAMP_TEXT.fullmatch(text)
     if match is None:
@@ -221,7 +221,7 @@ def _date(year: str, month: str | None, day: str | None) -> dt.date:
 
 
 def _not_a(kind: str, text: str) -> ValueError:
-    # Signs, long years and times without minutes are Spark's to read.
+    # Only Spark reads signs, long years and times without minutes.
     if re.match(r"\s*(?:[+-]|\d{5}|T?\d{1,2}:|\d{4}-\d{1,2}-\d{1,2}[ T]\s*\d)", text):
         return BeyondPython(text)
     return ValueError(f"{text!r} is not a {kind}")

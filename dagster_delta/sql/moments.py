@@ -1,4 +1,4 @@
-"""The time of a statement as a constant: within one write the clock stands still, as in Spark."""
+"""The time of a statement as a constant: one write has one time, as in Spark."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CALL = re.compile(r"\s*\(*\s*([a-z_]+)\s*(?:\(\s*\))?[\s)]*", re.IGNORECASE)
 
 
 def at_moment(sql: str, moment: dt.datetime) -> str:
-    """The constant that a default which asks for the time stands for; other text as it is.
+    """The constant for a default that reads the clock; other text unchanged.
 
     Args:
-        sql: Spark SQL of a default, `current_timestamp()` say.
+        sql: Spark SQL of a default, such as `current_timestamp()`.
         moment: when the statement began, with a time zone. The embedded session is in UTC.
     """
     match = _CALL.fullmatch(sql)
@@ -44,14 +44,14 @@ _MOMENTS = {
 
 
 def at_statement(sql: str, schema: StructType, moment: dt.datetime) -> str:
-    """The text with the time of the statement in it, wherever it asks for the time.
+    """The text with each function of the clock replaced by the time of the statement.
 
-    Every part of a statement gives the same answer then, however often it is evaluated; days are
-    those of the session's time zone still.
+    Every part of a statement then gives the same result in each evaluation; days are still those
+    of the session's time zone.
 
     Args:
         sql: Spark SQL.
-        schema: the columns that are no functions, whatever their name.
+        schema: its columns are never read as functions, whatever their name.
         moment: when the statement began, with a time zone.
 
     Raises:

@@ -1,8 +1,8 @@
-"""A parser of Spark SQL expressions: Spark's own grammar and precedences, nothing else.
+"""A parser of Spark SQL expressions with Spark's own grammar and precedences.
 
-Generic SQL parsers bind `a = b IN (c)` or `a || b + c` otherwise than Spark does, and silently; a
-filter that may delete rows is no place for that. What Spark knows and this grammar does not comes
-out as `Opaque` where its end can be found.
+Generic SQL parsers silently bind `a = b IN (c)` or `a || b + c` differently from Spark; a wrong
+filter could delete rows. A construct that only Spark knows becomes `Opaque` if its end can be
+found.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOVED_BY_UNITS = frozenset(
 _UNITS = INTERVAL_UNITS | {"dayofyear", "quarter"}
 
 
-# Words that never are a column without backticks; Spark lets most others be one.
+# Words that are never a column without backticks; Spark allows most others as columns.
 _RESERVED = frozenset(
     {"AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "WHEN", "THEN", "ELSE", "SELECT", "CASE"}
 )
@@ -56,7 +56,7 @@ def parse_syntax(sql: str) -> Syntax:
     """The syntax tree of an expression.
 
     Raises:
-        InvalidArgument: a character starts no lexeme, or nesting is deeper than any sane filter.
+        InvalidArgument: a character starts no lexeme, or nesting is too deep.
         GrammarUnknown: the text is not in the grammar.
     """
     parser = _Parser(sql, tokenize(sql))
@@ -66,7 +66,7 @@ def parse_syntax(sql: str) -> Syntax:
 
 
 class _Parser:
-    """Recursive descent; every method reads one construct at the current token."""
+    """A recursive descent parser; every method reads one construct at the current token."""
 
     def __init__(self, sql: str, tokens: Sequence[Token]) -> None:
         self._sql = sql
@@ -115,7 +115,7 @@ class _Parser:
         raise GrammarUnknown(self._token.position, f"{problem}, found {found}")
 
     def _refuse(self, problem: str) -> NoReturn:
-        """Raise for what no grammar of Spark has at this token."""
+        """Raise for a token that Spark's grammar does not allow here."""
         found = self._token.text or "the end"
         syntax_error(self._sql, self._token.position, f"{problem}, found {found}")
 
@@ -142,7 +142,7 @@ class _Parser:
         while self._take_word("NOT") or self._take_operator("!"):
             count += 1
         term = self._predicate()
-        # An even number of negations is none; three-valued logic keeps null either way.
+        # An even number of negations cancels out; in three-valued logic NOT null is null.
         return Function("not", (term,)) if count % 2 else term
 
     def _predicate(self) -> Syntax:
@@ -262,7 +262,9 @@ class _Parser:
         return left
 
     def _shifted(self, moment: Syntax, sign: int) -> Syntax:
-        """A moment and an interval of whole units: `INTERVAL 30 DAYS`, `INTERVAL '1' MONTH`."""
+        """A date or time and an interval of whole units: `INTERVAL 30 DAYS`, `INTERVAL '1'
+        MONTH`.
+        """
         words = [self._next().text]
         while self._token.kind in ("number", "string") or (
             self._token.kind == "word" and self._token.text.casefold() in INTERVAL_UNITS
@@ -343,7 +345,7 @@ class _Parser:
         return inner
 
     def _strings(self) -> str:
-        # Adjacent literals are one.
+        # Adjacent literals are concatenated.
         text = self._next().text
         while self._token.kind == "string":
             text += self._next().text
@@ -442,7 +444,7 @@ class _Parser:
             source = self.expression()
             self._expect(")")
             return Function("extract", (LiteralSyntax(unit, PrimitiveType("string")), source))
-        # Of `position(a IN b)`, IN is no predicate.
+        # In `position(a IN b)`, IN is a separator.
         arguments = [self._value() if name == "position" else self.expression()]
         while not self._take_operator(")"):
             if not (self._take_operator(",") or self._take_word("FROM", "FOR")):

@@ -1,7 +1,7 @@
-"""Functions that give another result when the same row is looked at again.
+"""Functions that give another result when the same row is evaluated again.
 
-What decides over rows is computed more than once: to find the files, to change the rows, to record
-the changes. Where the answers differ, rows would be lost or doubled.
+A condition is computed more than once: to find the files, to change the rows, to record the
+changes. If the results differ, rows are lost or duplicated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RANDOM = frozenset(
         "shuffle", "spark_partition_id", "uniform", "uuid",
     }
 )  # fmt: skip
-"""Functions of chance, or of the place where Spark happens to compute a row."""
+"""Random functions, and functions of the partition in which Spark computes a row."""
 
 OF_THE_SESSION = frozenset(
     {
@@ -33,19 +33,21 @@ OF_THE_SESSION = frozenset(
 
 
 def unsteady_functions(expression: SqlExpression) -> list[str]:
-    """Names in an expression of functions that hang on chance, the clock or the session, sorted."""
+    """Sorted names of an expression's functions that are random or read the clock or the
+    session.
+    """
     return _named(expression, RANDOM | OF_THE_SESSION)
 
 
 def check_repeatable(expression: SqlExpression, what: str) -> None:
-    """Make sure that an expression gives every row one answer within a statement.
+    """Check that an expression gives every row one result within a statement.
 
     Args:
         expression: a condition, as parsed.
-        what: to call it by: "the condition of a merge".
+        what: its name in the error: "the condition of a merge".
 
     Raises:
-        InvalidArgument: it holds a function of chance.
+        InvalidArgument: it has a random function.
     """
     found = _named(expression, RANDOM)
     if found:

@@ -1,4 +1,4 @@
-"""From typed expressions to the predicates that skip files."""
+"""Converts typed expressions to the predicates that skip files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dagster_delta.sql.types import BOOLEAN, STRING, TIMESTAMP
 
 __all__ = ["depends_on_time_zone", "to_predicate"]
 
-# Each operator, and the one that says the same with its sides changed.
+# Each operator, and its equivalent with swapped operands.
 _OPERATORS: dict[str, tuple[Operator, Operator]] = {
     "=": ("=", "="),
     "<": ("<", ">"),
@@ -36,13 +36,12 @@ _OPERATORS: dict[str, tuple[Operator, Operator]] = {
 
 
 def to_predicate(expression: Typed, *, session_is_utc: bool) -> Predicate:
-    """What the expression asks of the bounds of columns; `Unknown` for every part that bounds do
-    not answer.
+    """The predicate on column bounds; `Unknown` for every part that bounds cannot decide.
 
     Args:
-        expression: a filter.
-        session_is_utc: whether it will be evaluated in UTC. Elsewhere, what hangs on the time zone
-            says nothing.
+        expression: the filter.
+        session_is_utc: whether it is evaluated in UTC. If not, parts that depend on the time
+            zone become `Unknown`.
 
     Raises:
         Nothing.
@@ -63,7 +62,7 @@ def to_predicate(expression: Typed, *, session_is_utc: bool) -> Predicate:
         case Call("<=>" | "coalesce" as name, (child, Literal(bool() as value))) if (
             child.data_type == BOOLEAN
         ):
-            # `p <=> TRUE` and `coalesce(p, FALSE)` take null for false, the other two for true.
+            # `p <=> TRUE` and `coalesce(p, FALSE)` read null as false, the other two as true.
             if (name == "<=>") == value:
                 return IsTrue(convert(child))
             negated = IsTrue(Not(convert(child)))
@@ -74,7 +73,7 @@ def to_predicate(expression: Typed, *, session_is_utc: bool) -> Predicate:
 
 
 def depends_on_time_zone(expression: Typed) -> bool:
-    """Whether some part of the expression hangs on the session's time zone. Raises nothing."""
+    """Whether some part of the expression depends on the session's time zone. Raises nothing."""
     return any(map(_is_zoned, walk(expression)))
 
 
@@ -91,7 +90,7 @@ def _leaf(expression: Typed) -> Predicate | None:
         case Column(path, data_type) if data_type == BOOLEAN:
             return Comparison(path, "=", value=True, data_type=BOOLEAN)
         case Call("is null", (operand,)):
-            # A cast that yields null has a null operand.
+            # A cast gives null only for a null operand.
             found = _path(operand)
             return None if found is None else IsNull(found)
         case Call("in", (operand, *values)):

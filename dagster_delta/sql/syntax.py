@@ -1,4 +1,4 @@
-"""The shape of a parsed expression before columns and types are known."""
+"""The syntax tree of an expression, before columns and types are known."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class CastSyntax:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A part that parses, and that only Spark evaluates."""
+    """A parsed part that only Spark evaluates."""
 
     construct: str
-    """What to call it in an error."""
+    """Its name in an error."""
     names: tuple[Name, ...]
     """Names in it, some of which may not be columns."""
 

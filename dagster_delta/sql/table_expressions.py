@@ -1,8 +1,8 @@
 """Which SQL of a table's metadata may be evaluated: CHECK constraints, generated columns, defaults.
 
-Whoever wrote the table wrote these texts, so they are untrusted input, and Spark would run whatever
-they hold: Java methods by reflection, subqueries that read files, functions of the session. Every
-lexeme must be known here: a column of the table, a word or an operator of the expression grammar,
+These texts come from the writer of the table, so they are untrusted input. Spark would run all of
+it: Java methods by reflection, subqueries that read files, functions of the session. Every lexeme
+must be known: a column of the table, a word or an operator of the expression grammar,
 or a built-in function that computes its result from its arguments alone.
 
 Spec: CHECK Constraints; Column Invariants; Generated Columns; Default Columns.
@@ -73,13 +73,13 @@ _KEYWORDS = """
 """
 _WORDS = frozenset(_KEYWORDS.split()) | INTERVAL_UNITS
 
-# No subquery is without one of them, even where the table has columns of these names.
+# Every subquery has one of them, even if the table has columns of these names.
 _WORDS_OF_QUERIES = frozenset(
     {"except", "intersect", "lateral", "minus", "over", "select", "table", "union", "using"}
     | {"values", "with"}
 )
 
-# Behind a word of a query, one of these makes it a column: no clause goes on so.
+# A query word followed by one of these is a column: no clause continues this way.
 _BEHIND_A_VALUE = (
     ")", "]", "[", ",", ".", "=", "==", "<=>", "<>", "!=", "<=", ">=", "<", ">", "||", "::", "/",
     "%", "&", "|", "^", "<<", ">>", ">>>", "->",
@@ -96,31 +96,30 @@ _OPERATORS = frozenset(
 _CHANCE = frozenset({"rand", "randn", "random", "randstr", "uniform", "uuid"})
 
 _MAX_NESTING = 100
-"""Brackets within brackets, also where only Spark knows the construct around them."""
+"""Maximum nesting of brackets, also in constructs that only Spark knows."""
 
 
 def check_table_expression(
     sql: str, schema: StructType, what: str, *, table: str | None = None, is_default: bool = False
 ) -> None:
-    """Make sure that an expression out of a table's metadata does nothing but compute.
+    """Check that an expression from a table's metadata only computes a value.
 
     Args:
-        sql: the text as the log has it.
-        schema: the columns that it may name.
-        what: to call it by: "CHECK positive".
-        table: URI of the table, for errors; None where there is none yet.
-        is_default: whether it is a default, which may be made by chance: `uuid()`.
+        sql: the text from the log.
+        schema: schema of the columns that it may name.
+        what: its name in the error: "CHECK positive".
+        table: URI of the table, for errors; None if the table does not exist yet.
+        is_default: whether it is a default, which may be random: `uuid()`.
 
     Raises:
-        UnsupportedExpression: it holds something that is not known to be harmless; the message
-            names it.
+        UnsupportedExpression: it has a part that is not known to be safe; the message names it.
     """
     try:
         tokens = tokenize(sql)
         niladic = OF_THE_SESSION | _CHANCE if is_default else OF_THE_SESSION
         refused = _first_unknown(tokens, schema, niladic)
         if refused is None:
-            # The units of `datediff(DAY, a, b)` are no columns, and names have been looked at.
+            # Names are already checked; the units of `datediff(DAY, a, b)` are not columns.
             with suppress(SchemaMismatch):
                 parse_expression(sql, schema)
             return
@@ -142,7 +141,7 @@ def _refusal(what: str, sql: str, problem: str, table: str | None) -> Unsupporte
 def _first_unknown(
     tokens: Sequence[Token], schema: StructType, niladic: frozenset[str]
 ) -> str | None:
-    """What to call the first lexeme that is not known to be harmless; None where all are."""
+    """Description of the first lexeme that is not known to be safe; None if all are."""
     names = {field.name.casefold() for field in schema} | _lambda_variables(tokens)
     before: Token | None = None
     nesting = 0
@@ -167,7 +166,7 @@ def _first_unknown(
 def _unknown_operator(token: Token, following: Token) -> str | None:
     if token.text not in _OPERATORS:
         return f"the character {token.text!r}"
-    # `IDENTIFIER('name')(…)` calls a function by a text.
+    # `IDENTIFIER('name')(…)` calls a function whose name is a string.
     if token.text in (")", "]") and following.is_operator("("):
         return "a call of a computed name"
     return None

@@ -1,6 +1,6 @@
 """Text as a number, a boolean, a date or a time, in every form that Spark's CAST reads.
 
-Only what hangs on the day of the conversion (a time without a date) has no value here.
+Only text that depends on the day of the conversion (a time without a date) has no value here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dagster_delta.sql.types import STRING
 __all__ = ["TextReader", "read_text", "reads_text", "text_reader"]
 
 TextReader = Callable[[str], object]
-"""The value of one text. Raises ValueError or ArithmeticError where it has none."""
+"""The value of one text. Raises ValueError or ArithmeticError if it has none."""
 
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))
-"""What Spark leaves out at either end of a text that becomes a floating or decimal number."""
+"""Characters that Spark trims from a text that becomes a floating or decimal number."""
 _BLANKS = _JAVA_BLANKS + "\x7f"
-"""What it leaves out at either end of any other."""
+"""Characters that Spark trims from any other text."""
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _DAY_US = 86_400_000_000
@@ -55,12 +55,12 @@ _MAX_OFFSET_MINUTES = 18 * 60
 
 
 def reads_text(source: DataType, target: DataType) -> bool:
-    """Whether a cast is one of text that is read here. Raises nothing."""
+    """Whether this module reads the text of such a cast. Raises nothing."""
     return source == STRING and text_reader(target) is not None
 
 
 def read_text(text: str, target: DataType) -> object:
-    """The number or the boolean that a text stands for, or None where it has none.
+    """The number or boolean value of a text; None if it has none.
 
     Raises nothing.
     """
@@ -72,7 +72,7 @@ def read_text(text: str, target: DataType) -> object:
 
 
 def text_reader(target: DataType) -> TextReader | None:
-    """What reads a text as a value of an atomic type, or None where that is not known here.
+    """The function that reads a text as a value of an atomic type; None if the type is unsupported.
 
     It gives dates as days since the epoch and times as microseconds since the epoch.
     """
@@ -121,14 +121,14 @@ def _floating(arrow_type: Any) -> Callable[[str], object]:
             return float(special)
         found = _NUMBER.fullmatch(text)
         digits = _decimal_digits(text) if found is None else found[1]
-        # Arrow rounds to either width once; a way through double would round a float twice.
+        # Arrow rounds to either width once; going through double would round a float twice.
         return pa.scalar(digits.removeprefix("+")).cast(arrow_type).as_py()
 
     return read
 
 
 def _decimal_digits(text: str) -> str:
-    """A number with hexadecimal digits and a power of two, as Java writes one, in decimal ones."""
+    """The decimal digits of a Java hexadecimal number with a power of two."""
     found = _HEXADECIMAL.fullmatch(text)
     if found is None:
         raise ValueError(text)
@@ -165,7 +165,7 @@ def _decimal(target: DecimalType) -> Callable[[str], decimal.Decimal]:
         rounded = context.create_decimal(text).quantize(unit, context=context)
         if rounded.copy_abs() >= bound:
             raise ValueError(text)
-        # A decimal has no zero below zero.
+        # A decimal has no negative zero.
         return rounded or rounded.copy_abs()
 
     return read
@@ -175,7 +175,7 @@ def _decimal(target: DecimalType) -> Callable[[str], decimal.Decimal]:
 
 
 def _day(text: str) -> int:
-    """Days since the epoch; what follows a whole date is not looked at."""
+    """Days since the epoch; text after a whole date is ignored."""
     found = _DATE.fullmatch(text)
     if found is None:
         raise ValueError(text)
@@ -187,8 +187,8 @@ def _day(text: str) -> int:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since the epoch of a day of any year, as the present calendar would have it."""
-    # The calendar comes again every 400 years of 146,097 days; Python knows the years 1 to 9999.
+    """Days since the epoch of a day of any year, in the proleptic Gregorian calendar."""
+    # The calendar repeats every 400 years (146,097 days); Python has the years 1 to 9999.
     cycles, rest = divmod(year - 2000, 400)
     return dt.date(2000 + rest, month, day).toordinal() - 719_163 + cycles * 146_097
 
@@ -202,7 +202,7 @@ def _local_time(text: str) -> int:
 
 
 def _moment(text: str, *, is_instant: bool) -> int:
-    """Microseconds since the epoch; finer ones are cut off, as is the zone of a local time."""
+    """Microseconds since the epoch; finer digits and the zone of a local time are dropped."""
     found = _TIME.fullmatch(text)
     if found is None:
         raise ValueError(text)
@@ -220,7 +220,7 @@ def _moment(text: str, *, is_instant: bool) -> int:
 
 
 def _offset_us(zone: str, local_us: int) -> int:
-    """How far a zone is ahead of UTC at a local time."""
+    """Offset of a zone from UTC at a local time, in microseconds."""
     if zone in ("Z", "UTC", "GMT", "UT"):
         return 0
     found = _OFFSET.fullmatch(zone)

@@ -1,4 +1,4 @@
-"""The lexical rules of Spark SQL, as far as expressions need them."""
+"""The lexical rules of Spark SQL that expressions need."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TokenKind: TypeAlias = Literal["word", "quoted", "string", "number", "operator",
 
 
 class GrammarUnknown(Exception):
-    """The text leaves the grammar known here; only a full parser can tell whether it is valid."""
+    """The text is outside the grammar known here; only a full parser can decide if it is valid."""
 
     def __init__(self, position: int, problem: str) -> None:
         super().__init__(problem)
@@ -71,14 +71,14 @@ _ESCAPED_CHARACTERS = {
     "r": "\r",
     "t": "\t",
     "Z": "\x1a",
-    # Kept with their backslash, which LIKE gives a meaning.
+    # These keep their backslash, which has a meaning in LIKE.
     "%": "\\%",
     "_": "\\_",
 }
 
 
 def tokenize(sql: str) -> list[Token]:
-    """The lexemes of a text, closed by one of kind `end`.
+    """The lexemes of a text; the last is of kind `end`.
 
     Raises:
         InvalidArgument: a character starts no lexeme; the message shows where.
@@ -104,12 +104,11 @@ def tokenize(sql: str) -> list[Token]:
 def without_variables(sql: str) -> str:
     """The same expression in a spelling in which Spark finds no `${variable}` to replace.
 
-    Spark puts values of the environment, of the JVM and of its settings even into string literals
-    (`'${env:HOME}'`). Data and the metadata of tables must not get at them, and the embedded engine
-    does not know them.
+    Spark substitutes environment variables, JVM properties and settings even in string literals
+    (`'${env:HOME}'`). Data and table metadata must not read them; the embedded engine has none.
 
     Raises:
-        UnsupportedExpression: a name in backticks would be replaced, and has no other spelling.
+        UnsupportedExpression: Spark would replace a name in backticks, which has no other spelling.
         InvalidArgument: a character starts no lexeme.
     """
     if "${" not in sql:
@@ -125,7 +124,7 @@ def without_variables(sql: str) -> str:
             )
         prefix = text[0] if text[0] in "rR" and text[1:2] in ("'", '"') else ""
         quote = text[len(prefix)]
-        # Adjacent literals are one; elsewhere a space changes nothing.
+        # Adjacent literals are concatenated; elsewhere a space changes nothing.
         apart = f"${quote} {prefix}{quote}{{" if quote in ("'", '"') else "$ {"
         parts.append(text.replace("${", apart))
     return "".join(parts)
@@ -133,8 +132,7 @@ def without_variables(sql: str) -> str:
 
 def _lexeme(sql: str, position: int) -> re.Match[str]:
     match = _LEXEMES.match(sql, position)
-    # Spark nests comments: what follows the first end could be text to one reader and not to
-    # another.
+    # Spark nests comments: after the first end, two readers could see different text.
     if match is None or (sql.startswith("/*", position) and match["space"] is None):
         syntax_error(sql, position, f"cannot read {sql[position : position + 2].strip()!r}")
     return match
@@ -144,7 +142,7 @@ def _refuse_surrogates(sql: str) -> None:
     try:
         sql.encode()
     except UnicodeEncodeError as error:
-        # In the message they would be no text either.
+        # The message cannot encode surrogates either.
         shown = sql.encode(errors="replace").decode()
         syntax_error(shown, error.start, "half of a surrogate pair is not a character")
 
@@ -156,12 +154,12 @@ def _checked(sql: str, position: int, text: str) -> str:
 
 
 def unescape_string(literal: str) -> str:
-    """The text that a quoted string literal, `r` prefix included, stands for. Raises nothing."""
+    """The text of a quoted string literal, with or without an `r` prefix. Raises nothing."""
     if literal[0] in "rR":
         return literal[2:-1]
     quote, body = literal[0], literal[1:-1]
     parts = re.split(r"(\\.)", body, flags=re.DOTALL)
-    # A doubled quote stands for one, except where its first half is escaped.
+    # A doubled quote means one quote, unless its first half is escaped.
     body = "".join(
         part if part.startswith("\\") else part.replace(quote * 2, quote) for part in parts
     )
@@ -178,7 +176,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def syntax_error(sql: str, position: int, problem: str) -> NoReturn:
-    """Raise for a text that is not an expression.
+    """Raise InvalidArgument for a text that is not an expression.
 
     Raises:
         InvalidArgument: always; the message marks the position in the text.

@@ -1,7 +1,7 @@
-"""Operands that Spark SQL refuses for their types: rules that tell a wrong expression from one that
-only Spark evaluates.
+"""Operands that Spark SQL refuses for their types: rules that separate wrong expressions from those
+that only Spark evaluates.
 
-They hold in ANSI mode, the default of Spark. Where a rule is not sure, it says nothing.
+They hold in ANSI mode, Spark's default. A rule that is not certain reports no problem.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COMPARED = frozenset(
     {"=", "<", "<=", ">", ">=", "<=>", "in", "between", "nullif", "equal_null"}
     | {"coalesce", "nvl", "ifnull", "greatest", "least"}
 )
-"""Operators and functions whose operands have to have a common type."""
+"""Operators and functions whose operands must have a common type."""
 
 
 def _by_name(
@@ -65,15 +65,15 @@ _OPERANDS = _by_name(
         "if": (_TRUTH,),
     }
 )
-"""What kinds of values the first operands may be."""
+"""Allowed kinds of the first operands."""
 
 
 def type_problem(name: str, types: Sequence[DataType | None]) -> str | None:
     """Why Spark refuses an operator or a function of these operands; None if it may not.
 
     Args:
-        name: of the operator or function, in lower case.
-        types: of the operands; None where only Spark knows.
+        name: name of the operator or function, in lower case.
+        types: types of the operands; None if only Spark knows.
     """
     for data_type, allowed in zip(types, _OPERANDS.get(name, ()), strict=False):
         if data_type is not None and _kind(data_type) not in (*allowed, ""):
@@ -117,7 +117,7 @@ def field_problem(base: DataType | None, name: str) -> str | None:
 
 
 def _kind(data_type: DataType) -> str:
-    """What Spark's rules tell types apart by; "" of a type that they are not sure about."""
+    """The kind of a type in Spark's rules; "" if its kind is not certain."""
     match data_type:
         case ArrayType():
             return "array"
@@ -160,7 +160,7 @@ def _subscript_problem(base: DataType | None, index: DataType | None) -> str | N
 
 
 def _case_problem(types: Sequence[DataType | None]) -> str | None:
-    """Operands are condition, value, condition, value, …, and maybe the value of ELSE."""
+    """Operands are condition, value, condition, value, …, and optionally the value of ELSE."""
     pairs = len(types) // 2
     for condition in types[: 2 * pairs : 2]:
         if condition is not None and _kind(condition) not in (*_TRUTH, ""):

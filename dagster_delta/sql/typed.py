@@ -1,4 +1,4 @@
-"""Typed expressions: columns resolved, every cast explicit, what only Spark can do marked."""
+"""Typed expressions: columns resolved, every cast explicit, Spark-only parts marked."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Column:
     path: tuple[str, ...]
     data_type: DataType
     collation: str | None = None
-    """Name of a collation other than the binary one."""
+    """Name of a collation other than binary."""
     char_length: int | None = None
-    """Characters that the texts of a column of type CHAR(n) are filled up to."""
+    """Length in characters to which texts of a CHAR(n) column are padded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Literal:
     depends_on_time_zone: bool = False
     """Whether the value was read in the session's time zone, here UTC."""
     is_written: bool = True
-    """Whether it stands in the text as it is: Spark types decimals beside such a number by its
-    digits, and beside a converted one by its type."""
+    """Whether it is a literal of the text: beside it, Spark types decimals by its digits; beside a
+    converted number, by its type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """`child` as a value of another type; an error where it does not fit."""
+    """`child` as a value of another type; an error if it does not fit."""
 
     child: Typed
     data_type: DataType
@@ -61,7 +61,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator or a function of the whitelist over operands of the types it wants."""
+    """An operator or a function of the whitelist over operands of the types it takes."""
 
     name: str
     arguments: tuple[Typed, ...]
@@ -70,10 +70,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A part that only Spark evaluates; its type is not known."""
+    """A part that only Spark evaluates; its type is unknown."""
 
     construct: str
-    """What to call it in an error."""
+    """Its name in an error."""
     operands: tuple[Typed, ...] = ()
     remedy: str = "use the Spark engine"
     """What to do about it, for an error."""
@@ -90,7 +90,7 @@ Typed: TypeAlias = Column | Literal | Cast | Call | Refused
 
 
 def operands_of(expression: Typed) -> tuple[Typed, ...]:
-    """What stands directly in an expression. Raises nothing."""
+    """The direct operands of an expression. Raises nothing."""
     match expression:
         case Cast(child):
             return (child,)
@@ -111,7 +111,7 @@ def types_of(arguments: Sequence[Typed]) -> list[DataType]:
     """The types of typed operands.
 
     Raises:
-        Refusal: one has none.
+        Refusal: an operand has no type.
     """
     types = [each.data_type for each in arguments if each.data_type is not None]
     if len(types) != len(arguments):

@@ -47,7 +47,7 @@ VOID = PrimitiveType("void")
 
 _INTEGRALS = ("byte", "short", "integer", "long")
 _FRACTIONS = ("float", "double")
-_DATES = ("date", "timestamp_ntz", "timestamp")  # each widens to those after it
+_DATES = ("date", "timestamp_ntz", "timestamp")  # Each type widens to those after it.
 _DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 _MAX_PRECISION = 38
 
@@ -67,14 +67,14 @@ def is_numeric(data_type: DataType) -> bool:
 
 
 def is_primitive(data_type: DataType) -> bool:
-    """Whether values of the type can be computed with at all. Raises nothing."""
+    """Whether expressions can compute with values of the type. Raises nothing."""
     if isinstance(data_type, PrimitiveType):
         return data_type != VARIANT
     return isinstance(data_type, DecimalType)
 
 
 def holds_values(data_type: DataType) -> bool:
-    """Whether the type is one to compute with, or is made of such types. Raises nothing."""
+    """Whether the type is primitive, or is made of primitive types. Raises nothing."""
     match data_type:
         case ArrayType(element_type):
             return holds_values(element_type)
@@ -95,8 +95,9 @@ def decimal_of_integral(data_type: DataType) -> DecimalType:
 
 
 def common_type(types: Sequence[DataType]) -> DataType | None:
-    """The type that Spark brings several operands to, or None where there is none, or not one
-    that is surely the same. Raises nothing.
+    """The common type to which Spark converts operands; None if there is none or it is not certain.
+
+    Raises nothing.
     """
     first: DataType | None = types[0] if types else None
     return reduce(_wider, types[1:], first)
@@ -135,7 +136,7 @@ def _wider_number(left: DataType, right: DataType) -> DataType | None:
         )
         scale = max(first.scale, second.scale)
         precision = max(first.precision - first.scale, second.precision - second.scale) + scale
-        # Beyond 38 digits Spark rounds, by rules that differ between its versions.
+        # Beyond 38 digits Spark rounds; the rules differ between its versions.
         return DecimalType(precision, scale) if precision <= _MAX_PRECISION else None
     names = (_name(left), _name(right))
     if any(each in _FRACTIONS for each in names):
@@ -144,6 +145,6 @@ def _wider_number(left: DataType, right: DataType) -> DataType | None:
 
 
 def sql_type_name(data_type: DataType) -> str:
-    """The type as SQL spells it, for messages and casts. Raises nothing."""
+    """The SQL name of the type, for messages and casts. Raises nothing."""
     names = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
     return names.get(_name(data_type), str(data_type))

@@ -32,7 +32,7 @@ _MAX_PRECISION = 38
 
 
 def _resolve(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    """`+ - * %` of numbers, and dates moved by days."""
+    """`+ - * %` of numbers, and dates shifted by days."""
     left, right = _without_untyped_nulls(name, arguments)
     first, second = types_of([left, right])
     if name in "+-" and first == DATE and is_integral(second) and second != LONG:
@@ -61,7 +61,7 @@ def _moved_date(sign: str, date: Typed, days: Typed) -> Typed:
 
 
 def _without_untyped_nulls(name: str, arguments: tuple[Typed, ...]) -> list[Typed]:
-    """The two operands, where NULL is of the other one's type."""
+    """The two operands; a NULL gets the type of the other one."""
     types = types_of(arguments)
     known = [each for each in types if each != VOID]
     if len(arguments) != 2 or not known or (len(known) == 1 and isinstance(known[0], DecimalType)):
@@ -88,7 +88,7 @@ def _resolve_decimal(name: str, left: Typed, right: Typed) -> Typed:
 
 
 def _as_decimal(operand: Typed) -> Typed:
-    """The operand as the decimal that Spark takes a number for beside another decimal."""
+    """The operand as the decimal that Spark converts a number to beside another decimal."""
     data_type = types_of([operand])[0]
     if isinstance(data_type, DecimalType):
         return operand

@@ -1,6 +1,6 @@
 """The built-in functions of Spark SQL: how many arguments each takes, and which read many rows.
 
-Taken from Spark 4.2. A session may define more, so that an unknown name is a hint and no proof.
+Taken from Spark 4.2. A session may define more, so an unknown name is only a hint.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ _BY_COUNT: Mapping[tuple[int, int | None], str] = {
         width_bucket
     """,
 }
-"""Names by the fewest and the most arguments; None: any number of them. Functions of dates may have
-a unit before the others, which only the grammar of Spark knows: `datediff(DAY, a, b)`."""
+"""Names by the minimum and maximum number of arguments; None: no maximum. Date functions may have a
+unit as their first argument, which only Spark's grammar knows: `datediff(DAY, a, b)`."""
 
 _COUNTS = {name: count for count, names in _BY_COUNT.items() for name in names.split()}
 
@@ -186,7 +186,7 @@ def is_built_in(name: str) -> bool:
 
 
 def similar_name(name: str) -> str | None:
-    """The built-in function whose name is most like this one, if any is. Raises nothing."""
+    """The built-in function with the most similar name; None if none is similar. Raises nothing."""
     found = difflib.get_close_matches(name, _COUNTS, n=1, cutoff=0.75)
     return found[0] if found else None
 
@@ -195,7 +195,7 @@ def count_problem(name: str, count: int) -> str | None:
     """Why Spark refuses a call for the number of its arguments; None if it does not.
 
     Args:
-        name: of the function, in lower case.
+        name: name of the function, in lower case.
         count: number of arguments.
     """
     fewest, most = _COUNTS.get(name, (0, None))
@@ -211,10 +211,10 @@ def count_problem(name: str, count: int) -> str | None:
 
 
 def row_problem(name: str) -> str | None:
-    """Why a function cannot stand in an expression over one row; None if it can.
+    """Why a function cannot be used in an expression over one row; None if it can.
 
     Args:
-        name: of the function, in lower case.
+        name: name of the function, in lower case.
     """
     if name in _AGGREGATES.split():
         return f"{name}() is an aggregate, and the expression is computed for each row alone"

@@ -1,6 +1,6 @@
-"""Comparisons of columns of type CHAR(n) as Spark makes them: constants are filled up with blanks.
+"""Comparisons of CHAR(n) columns as Spark makes them: constants are padded with blanks.
 
-Only a column itself is treated so, and not a field of a struct, nor what is computed of it.
+Only a column itself is compared this way, not a field of a struct or a value computed from it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _STRING = PrimitiveType("string")
 
 
 def with_padded_literals(name: str, operands: tuple[Typed, ...]) -> tuple[Typed, ...]:
-    """The operands of a call, with constants as long as the column that they are compared with.
+    """The operands of a call, with constants padded to the length of the compared column.
 
     Args:
-        name: of the operator or function.
-        operands: typed.
+        name: name of the operator or function.
+        operands: typed operands.
 
     Raises:
-        Refusal: Spark would fill up more than constants.
+        Refusal: Spark pads more than constants here.
     """
     if name == "in" and operands:
         length = _char_length(operands[0])
@@ -63,5 +63,5 @@ def _padded(operand: Typed, length: int | None) -> Typed:
         return operand
     if len(operand.value.rstrip(" ")) > length:
         raise Refusal(f"a comparison of CHAR({length}) with a longer text")
-    # What is longer ends in blanks, to which Spark fills up the column as well.
+    # A longer constant ends in blanks; Spark pads the column to the same length.
     return replace(operand, value=operand.value.ljust(length)[:length])

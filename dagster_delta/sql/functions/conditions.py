@@ -60,7 +60,7 @@ def _resolve_is_nan(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _resolve_case(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    """Operands are condition, value, condition, value, …, and maybe the value of ELSE."""
+    """Operands are condition, value, condition, value, …, and optionally the value of ELSE."""
     conditions = list(arguments[:-1:2] if len(arguments) % 2 else arguments[::2])
     values = list(arguments[1::2])
     values.append(arguments[-1] if len(arguments) % 2 else Literal(None, VOID))

@@ -25,7 +25,7 @@ from dagster_delta.sql.types import (
 __all__ = ["DATE_FUNCTIONS", "TIME_ZONE_FUNCTIONS", "pattern_units"]
 
 TIME_ZONE_FUNCTIONS = frozenset({"date_format", "date_trunc", "hour", "minute", "second"})
-"""Functions whose result for a timestamp hangs on the session's time zone; dates come by a cast."""
+"""Functions whose result for a timestamp depends on the session's time zone; a cast makes dates."""
 
 _TIMES = (TIMESTAMP, PrimitiveType("timestamp_ntz"))
 
@@ -101,8 +101,8 @@ def _resolve_date_format(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def pattern_units(pattern: str) -> list[str] | None:
-    """The units and the punctuation of a pattern, or None where it holds more than punctuation
-    and padded numbers. Raises nothing.
+    """The units and punctuation of a pattern; None if it has more than punctuation and padded
+    numbers. Raises nothing.
     """
     units = ["".join(group) for _, group in groupby(pattern)]
     if any(each not in _PADDED_NUMBERS and each[0] not in _PUNCTUATION for each in units):
@@ -144,7 +144,7 @@ def _resolve_of_unix_time(name: str, arguments: tuple[Typed, ...]) -> Typed:
 
 
 def _resolve_shift(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    """A moment moved by an interval: months, then days, then microseconds."""
+    """A date or timestamp shifted by an interval: months, then days, then microseconds."""
     source = types_of(arguments[:1])[0]
     months, days, micros = (literal_of(name, each, int) for each in arguments[1:])
     if source not in (DATE, *_TIMES):

@@ -28,7 +28,7 @@ def _refused(name: str, arguments: Sequence[Typed]) -> Refusal:
 
 
 def _nested(name: str, arguments: Sequence[Typed], count: int) -> ArrayType | MapType:
-    """The type of the first of `count` operands, an array or a map."""
+    """The type of the first operand, an array or a map; checks that there are `count`."""
     if len(arguments) != count:
         raise Refusal(f"{name} with {len(arguments)} arguments")
     found = types_of(arguments)[0]
@@ -84,7 +84,7 @@ def _key(name: str, arguments: Sequence[Typed], key_type: DataType) -> Typed:
 
 def _position(name: str, arguments: Sequence[Typed]) -> Typed:
     given = types_of(arguments)[1]
-    # Spark cuts the upper half off a longer position.
+    # Spark drops the upper half of a longer position.
     fits = is_integral(given) and common_type([given, INTEGER]) == INTEGER
     is_null = given == VOID and name in ("[]", "get")
     if not (fits or is_null):

@@ -27,7 +27,7 @@ ESCAPE = "\\"
 
 
 class Wildcard(Enum):
-    """What a pattern leaves open."""
+    """A wildcard of a pattern."""
 
     ANY = "%"
     """Any text, the empty one included."""
@@ -42,7 +42,7 @@ def like_pieces(pattern: str, escape: str = ESCAPE) -> list[LikePiece]:
     """A LIKE pattern as text (never empty, never beside text) and wildcards.
 
     Raises:
-        Refusal: an escape stands before a character that Spark lets nobody escape.
+        Refusal: an escape precedes a character that Spark does not let it escape.
     """
     pieces: list[LikePiece] = []
 
@@ -67,7 +67,7 @@ def like_pieces(pattern: str, escape: str = ESCAPE) -> list[LikePiece]:
 
 
 def _resolve_like(name: str, arguments: tuple[Typed, ...]) -> Typed:
-    """`text LIKE 'pattern'`, with the pattern escaped by a backslash whatever the SQL used.
+    """`text LIKE 'pattern'`, with backslash as the escape whichever one the SQL uses.
 
     Raises:
         Refusal: the pattern is not a constant, or the operand is not text.

@@ -1,7 +1,7 @@
 """Regular expressions in the whitelist: the part of Java's that means the same to RE2.
 
-Java decides what Spark matches, RE2 what the embedded engine does. Their common core is told apart
-construct by construct; what they understand differently is spelled out for RE2, or refused.
+Spark matches with Java's regular expressions, the embedded engine with RE2. Each construct is
+checked; one that differs between the two is rewritten for RE2 or refused.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from dagster_delta.sql.typed import Refusal
 
 __all__ = ["LINE_END", "TEXT_END", "WITHIN_LINE_ENDS", "translated_pattern"]
 
-# Java's line terminators; to RE2 there is one alone.
+# Java's line terminators; RE2 has only one.
 _LINE_ENDS = r"\n\r\x{85}\x{2028}\x{2029}"
 _ANY = f"[^{_LINE_ENDS}]"
 
 TEXT_END = r"\z"
 LINE_END = rf"[{_LINE_ENDS}]{TEXT_END}"
-"""Finds the line terminator that a text ends in."""
+"""Matches the line terminator at the end of a text."""
 WITHIN_LINE_ENDS = (rf"(?:\r\n)?{TEXT_END}", rf"[{_LINE_ENDS}]?{TEXT_END}")
-"""What a `$` finds in a text that ends in a CR and an LF, between which it never stands, and in
-others."""
+"""What a `$` matches in a text that ends in CR LF (never between the two), and in others."""
 
 _CLASSES = {
     "d": "[0-9]",
@@ -43,13 +42,13 @@ def translated_pattern(pattern: str, *, replaces: bool = False) -> str:
 
     Args:
         pattern: of Java's `java.util.regex`.
-        replaces: whether what it finds is replaced, where empty matches would tell engines apart.
+        replaces: whether its matches are replaced; the engines treat empty matches differently.
 
     Returns:
-        It ends in `TEXT_END` for a `$`, which also finds the place before a last line terminator.
+        It ends in `TEXT_END` for a `$`, which also matches before a last line terminator.
 
     Raises:
-        Refusal: it holds what the two understand differently, or what nobody has compared.
+        Refusal: it has a construct that differs between the two or has not been compared.
     """
     parts: list[str] = []
     position = depth = 0
@@ -67,7 +66,7 @@ def translated_pattern(pattern: str, *, replaces: bool = False) -> str:
 
 
 def _piece(pattern: str, position: int) -> tuple[str, int]:
-    """What stands at a position, for RE2, and where it ends."""
+    """The construct at a position, for RE2, and where it ends."""
     character = pattern[position]
     found: str | None = None
     end = position + 1
@@ -89,7 +88,7 @@ def _piece(pattern: str, position: int) -> tuple[str, int]:
     elif character == "^":
         found = r"\A"
     elif character == "$":
-        # Inside of a pattern the line end after it would take part in what is matched.
+        # Inside a pattern, the line end after it would be part of the match.
         found = TEXT_END if end == len(pattern) else None
     elif character == ".":
         found = _ANY

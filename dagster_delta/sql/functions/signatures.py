@@ -1,4 +1,4 @@
-"""What the rows of the whitelist share: rules for the operands of a call."""
+"""Rules for the operands of a call, shared by the rows of the whitelist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Resolve = Callable[[str, tuple[Typed, ...]], Typed]
-"""Makes the typed call out of its name and its typed operands, or raises Refusal."""
+"""Makes the typed call from its name and typed operands, or raises Refusal."""
 
 
 def typed_alike(
@@ -37,13 +37,12 @@ def typed_alike(
     """The common type of the operands, and the operands cast to it.
 
     Args:
-        name: for a refusal.
+        name: name of the function, for a refusal.
         arguments: the operands.
-        with_variants: whether variants may be among them: one is handed on, and nothing is
-            computed from it.
+        with_variants: whether variants may be among them: the call only passes them on.
 
     Raises:
-        Refusal: there is none, or a cast is not in the whitelist.
+        Refusal: they have no common type, or a cast is not in the whitelist.
     """
     types = types_of(arguments)
     target = common_type(types)
@@ -71,10 +70,10 @@ def fixed(result: DataType, *parameters: DataType) -> Resolve:
 
 
 def literal_of(name: str, argument: Typed, kind: type) -> object:
-    """The value of an operand that has to be a constant.
+    """The value of an operand that must be a constant.
 
     Raises:
-        Refusal: it is not one, or of another kind.
+        Refusal: it is not a constant, or is of another kind.
     """
     if isinstance(argument, Literal) and type(argument.value) is kind:
         return argument.value
@@ -82,15 +81,15 @@ def literal_of(name: str, argument: Typed, kind: type) -> object:
 
 
 def boolean_call(name: str, arguments: Sequence[Typed]) -> Call:
-    """A call whose result is a truth value. Raises nothing."""
+    """A call with a boolean result. Raises nothing."""
     return Call(name, tuple(arguments), BOOLEAN)
 
 
 def check_count(name: str, arguments: Sequence[Typed], *counts: int) -> None:
-    """Make sure that a function has as many operands as it takes.
+    """Check that a function has the number of operands that it takes.
 
     Raises:
-        Refusal: it has not.
+        Refusal: it has another number.
     """
     if len(arguments) not in counts:
         raise Refusal(f"{name} with {len(arguments)} arguments")

@@ -128,7 +128,7 @@ def _resolve_substring(name: str, arguments: tuple[Typed, ...]) -> Typed:
     if len(arguments) not in (2, 3) or types_of(arguments)[0] != STRING:
         raise Refusal(f"{name} of these arguments")
     limits = [literal_of(name, each, int) for each in arguments[1:]]
-    # Positions from the end and lengths below zero mean different things in the two engines.
+    # Negative positions and lengths mean different things in the two engines.
     if any(not isinstance(each, int) or each < 0 for each in limits):
         raise Refusal(f"{name} with a negative argument")
     start = Literal(max(1, limits[0]), INTEGER)  # type: ignore[call-overload]

@@ -52,7 +52,7 @@ def parse_path(text: str) -> VariantPath:
     """The names and positions that lead into a variant.
 
     Raises:
-        Refusal: the text is no path that is known here.
+        Refusal: the text is not a supported path.
     """
     steps: list[str | int] = []
     position = 1

@@ -1,4 +1,4 @@
-"""The whitelist: what an embedded engine is proved to compute as Spark does."""
+"""The whitelist: what the embedded engine is proved to compute as Spark does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SYNONYMS = {
 
 
 def canonical_name(name: str) -> str:
-    """The name under which the whitelist knows a function. Raises nothing."""
+    """The name of a function in the whitelist. Raises nothing."""
     return _SYNONYMS.get(name, name)
 
 
