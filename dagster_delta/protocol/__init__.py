@@ -1,3 +1,3 @@
-"""What the Delta protocol says: pure, without input or output."""
+"""The Delta protocol in pure code, without I/O."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The actions of the transaction log, one struct each, as they stand on the wire.
+"""The actions of the transaction log, one struct each, in their wire form.
 
 Spec: Actions.
 """
@@ -47,7 +47,7 @@ class DeletionVectorDescriptor(_Wire, frozen=True, kw_only=True):
     cardinality: RowCount
     """Number of rows the vector removes."""
     max_row_index: Int64 | None = None
-    """Largest row index in the vector, where the writer recorded it."""
+    """Largest row index in the vector, if the writer recorded it."""
 
     @property
     def unique_id(self) -> str:
@@ -68,7 +68,7 @@ class AddFile(_Wire, frozen=True, kw_only=True):
     modification_time_ms: Int64 = msgspec.field(name="modificationTime")
     """Creation time of the file in milliseconds since the epoch."""
     data_change: bool
-    """False when the rows were already in the table under other files."""
+    """False if the rows were already in the table in other files."""
     stats: str | None = None
     """Per-file statistics as JSON text."""
     tags: dict[str, str | None] | None = None
@@ -78,7 +78,7 @@ class AddFile(_Wire, frozen=True, kw_only=True):
     base_row_id: Int64 | None = None
     """Row id of the file's first row, under row tracking."""
     default_row_commit_version: Int64 | None = None
-    """Commit version of rows that carry none of their own, under row tracking."""
+    """Commit version of rows that have no commit version of their own, under row tracking."""
     clustering_provider: str | None = None
     """Name of the clustering implementation that wrote the file."""
 
@@ -87,11 +87,11 @@ class RemoveFile(_Wire, frozen=True, kw_only=True):
     """A tombstone: a logical file that leaves the table. Spec: Add File and Remove File."""
 
     path: str
-    """URI exactly as the add spelled it."""
+    """URI, spelled exactly as in the add."""
     deletion_timestamp_ms: Int64 | None = msgspec.field(name="deletionTimestamp", default=None)
     """Time of the removal in milliseconds since the epoch."""
     data_change: bool
-    """False when the rows stay in the table under other files."""
+    """False if the rows stay in the table in other files."""
     extended_file_metadata: bool | None = None
     """True when partitionValues, size and tags are present."""
     partition_values: dict[str, str | None] | None = None
@@ -99,7 +99,7 @@ class RemoveFile(_Wire, frozen=True, kw_only=True):
     size_bytes: Int64 | None = msgspec.field(name="size", default=None)
     """Size of the removed file in bytes."""
     stats: str | None = None
-    """Statistics carried over from the add, where the writer kept them."""
+    """Statistics copied from the add, if the writer kept them."""
     tags: dict[str, str | None] | None = None
     """Tags of the removed file."""
     deletion_vector: DeletionVectorDescriptor | None = None
@@ -119,9 +119,9 @@ class AddCDCFile(_Wire, frozen=True, kw_only=True):
     """Serialised partition values by physical column name."""
     size_bytes: Int64 = msgspec.field(name="size")
     """Size of the file in bytes."""
-    # The specification asks for it to be written; a plain default would be left out.
+    # The specification requires this field; msgspec would omit a plain default.
     data_change: bool = msgspec.field(default_factory=bool)
-    """Always false: the rows themselves stand in add and remove actions."""
+    """Always false: the rows themselves are in add and remove actions."""
     tags: dict[str, str | None] | None = None
     """Free-form metadata about the file."""
 
@@ -132,7 +132,7 @@ class Format(_Wire, frozen=True, kw_only=True, omit_defaults=False):
     provider: str = "parquet"
     """Always `parquet`."""
     options: dict[str, str] = {}
-    """Options of the format; no writer sets any."""
+    """Options of the format; writers leave it empty."""
 
 
 class Metadata(_Wire, frozen=True, kw_only=True, omit_defaults=False):
@@ -147,8 +147,7 @@ class Metadata(_Wire, frozen=True, kw_only=True, omit_defaults=False):
     format: Format
     """Encoding of the data files."""
     schema_string: str = '{"type":"struct","fields":[]}'
-    """Schema as JSON; tables without columns were shipped without it. Spec: Schema Serialization
-    Format."""
+    """Schema as JSON; some tables without columns omit it. Spec: Schema Serialization Format."""
     partition_columns: tuple[str, ...]
     """Logical names of the partition columns, in directory order."""
     created_time_ms: Int64 | None = msgspec.field(name="createdTime", default=None)
@@ -158,16 +157,16 @@ class Metadata(_Wire, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Protocol(_Wire, frozen=True, kw_only=True):
-    """What a client must understand to touch the table. Spec: Protocol Evolution."""
+    """What a client must support to read or write the table. Spec: Protocol Evolution."""
 
     min_reader_version: int
     """Lowest reader version that may read the table."""
     min_writer_version: int
     """Lowest writer version that may write it."""
     reader_features: tuple[str, ...] | None = None
-    """Features a reader must know; present exactly when minReaderVersion is 3."""
+    """Features a reader must support; present if and only if minReaderVersion is 3."""
     writer_features: tuple[str, ...] | None = None
-    """Features a writer must know; present exactly when minWriterVersion is 7."""
+    """Features a writer must support; present if and only if minWriterVersion is 7."""
 
 
 class SetTransaction(_Wire, frozen=True, kw_only=True):
@@ -176,7 +175,7 @@ class SetTransaction(_Wire, frozen=True, kw_only=True):
     app_id: str
     """Unique id of the application."""
     version: Int64
-    """The application's own, growing, version."""
+    """The application's own version, which increases."""
     last_updated_ms: Int64 | None = msgspec.field(name="lastUpdated", default=None)
     """Time of the commit in milliseconds since the epoch."""
 
@@ -187,16 +186,16 @@ class DomainMetadata(_Wire, frozen=True, kw_only=True):
     domain: str
     """Name of the domain; `delta.` is reserved for the protocol."""
     configuration: str
-    """Contents, a JSON text by convention."""
+    """Contents, JSON text by convention."""
     removed: bool
-    """True when the domain is deleted."""
+    """True if the domain is deleted."""
 
 
 class CheckpointMetadata(_Wire, frozen=True, kw_only=True):
     """First action of a V2 checkpoint."""
 
     version: int
-    """Version the checkpoint stands for."""
+    """Version of the table that the checkpoint holds."""
     tags: dict[str, str | None] | None = None
     """Free-form metadata about the checkpoint."""
 

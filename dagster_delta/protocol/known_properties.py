@@ -11,9 +11,9 @@ from typing import Literal
 __all__ = ["KNOWN_PROPERTIES", "KnownProperty", "Treatment", "find_property"]
 
 Treatment = Literal["honoured", "kept", "read only", "internal", "refused"]
-"""`honoured`: it can be set, and reads and writes go by it. `kept`: it can be set, and no more than
-that comes of it. `read only`: a table that has it is treated by it, and nobody sets it here.
-`internal`: writers keep it themselves. `refused`: it cannot be set here."""
+"""`honoured`: it can be set, and reads and writes follow it. `kept`: it can be set, and has no
+effect. `read only`: reads and writes of a table that has it follow it, and it cannot be set here.
+`internal`: writers maintain it themselves. `refused`: it cannot be set here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class KnownProperty:
     name: str
     treatment: Treatment
     what: str
-    """What it says, or why nothing comes of it."""
+    """What it means, or why it has no effect."""
 
     @property
     def can_be_set(self) -> bool:
-        """Whether callers may give it to a table."""
+        """Whether callers may set it on a table."""
         return self.treatment in ("honoured", "kept")
 
 
@@ -127,11 +127,12 @@ KNOWN_PROPERTIES: tuple[KnownProperty, ...] = tuple(
         key=lambda each: each.name.lower(),
     )
 )
-"""By name. Those with the prefixes `delta.constraints.` and `delta.feature.` are not listed."""
+"""Properties by name. Properties with the prefixes `delta.constraints.` and `delta.feature.` are
+not listed."""
 
 _BY_NAME = {each.name.lower(): each for each in KNOWN_PROPERTIES}
 
 
 def find_property(name: str) -> KnownProperty | None:
-    """The property of a name, however its case; None where nobody knows it."""
+    """The property with this name, case-insensitive; None if it is unknown."""
     return _BY_NAME.get(name.lower())

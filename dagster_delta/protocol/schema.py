@@ -1,4 +1,4 @@
-"""The schema of a table as the log spells it.
+"""The schema of a table as the log serializes it.
 
 Spec: Schema Serialization Format.
 """
@@ -58,11 +58,11 @@ PRIMITIVE_NAMES = frozenset(
 _INTERVAL = re.compile(r"interval( (year|month|day|hour|minute|second|to))*")
 MAX_DECIMAL_PRECISION = 38
 MAX_NESTING = 98
-"""How deep data files may be nested, see `nesting_of`: Arrow reads no deeper ones."""
+"""How deep data files may be nested, see `nesting_of`; Arrow's limit."""
 _MAX_READ_NESTING = 200
-"""How many types of a table may be inside of each other. More would exhaust the stack somewhere."""
+"""How deep the types of a table may be nested. More levels would exhaust the stack."""
 
-# Numbers of any length would be more than a C integer, and more than Python reads.
+# Longer numbers overflow a C integer, and Python refuses to parse very long ones.
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)")
 
 _T = TypeVar("_T")
@@ -127,7 +127,7 @@ class StructField:
     def __hash__(self) -> int:
         return hash((self.name, self.data_type, self.nullable))
 
-    # A mapping proxy does not pickle, and schemas travel to Spark executors.
+    # A mapping proxy cannot be pickled, and schemas are sent to Spark executors.
     def __getstate__(self) -> tuple[object, ...]:
         return self.name, self.data_type, self.nullable, dict(self.metadata)
 
@@ -150,7 +150,7 @@ class StructType:
     fields: tuple[StructField, ...]
 
     def __reduce__(self) -> tuple[type[StructType], tuple[tuple[StructField, ...]]]:
-        # Without the indexes by name, which are made again where they are used.
+        # Without the indexes by name, which are rebuilt on first use.
         return StructType, (self.fields,)
 
     @cached_property
@@ -186,7 +186,7 @@ class StructType:
         """The field of that name.
 
         Raises:
-            SchemaMismatch: there is none.
+            SchemaMismatch: there is no such field.
         """
         found = self.get(name)
         if found is None:
@@ -208,7 +208,7 @@ class StructType:
         """The `schemaString` of this schema.
 
         Raises:
-            InvalidArgument: a name, a comment or an expression is no Unicode text.
+            InvalidArgument: a name, a comment or an expression is not valid Unicode text.
         """
         try:
             return msgspec.json.encode(data_type_to_json(self)).decode()
@@ -243,14 +243,14 @@ def _damaged(reason: str) -> InvalidTable:
 
 
 def data_type_from_json(value: object, *, nesting: int = 0) -> DataType:
-    """The type that a decoded JSON value spells.
+    """The type that a decoded JSON value represents.
 
     Args:
-        value: as JSON is decoded.
-        nesting: number of types that the type is inside of.
+        value: decoded JSON.
+        nesting: number of types that enclose the type.
 
     Raises:
-        InvalidTable: the type has no meaning in the protocol.
+        InvalidTable: the protocol does not define the type.
         UnsupportedFeature: it is nested too deeply.
     """
     if isinstance(value, str):
@@ -392,8 +392,8 @@ def walk_fields(
 
 
 def nesting_of(data_type: DataType) -> int:
-    """How deep a column of the type is nested in Parquet: a level for a struct, and two for an
-    array or a map. 0 for a primitive type.
+    """How deep a column of the type is nested in Parquet: one level for a struct, two for an array
+    or a map, 0 for a primitive type.
     """
     deepest, pending = 0, [(data_type, 0)]
     while pending:
@@ -414,7 +414,7 @@ def nullable_field(field: StructField, keys: Collection[str] | None = None) -> S
 
     Args:
         field: of any type.
-        keys: of the metadata that it and fields below it keep; all by default.
+        keys: metadata keys that the field and its nested fields keep; all by default.
     """
     metadata = {key: value for key, value in field.metadata.items() if keys is None or key in keys}
     return StructField(field.name, as_nullable(field.data_type, keys), metadata=metadata)

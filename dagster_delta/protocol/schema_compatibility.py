@@ -1,8 +1,8 @@
-"""Whether rows written under an older schema can be shown under a newer one.
+"""Whether rows written under an older schema can be read with a newer schema.
 
-Columns that came later are null in older rows, and widened ones are cast. Whatever else happened to
-a column makes older rows unreadable as the newer schema: shown anyway, values would be missing, or
-stand under another column's name.
+Columns that were added later are null in older rows, and widened columns are cast. After any other
+change of a column, older rows cannot be read with the newer schema: values would be missing, or
+appear under another column's name.
 
 Spec: Column Mapping; Type Widening; Schema Evolution.
 """
@@ -31,11 +31,11 @@ _VOID = PrimitiveType("void")
 
 
 def find_incompatibility(older: TableConfiguration, newer: TableConfiguration) -> str | None:
-    """What keeps older rows from being read as the newer schema, in words; None where nothing does.
+    """Why older rows cannot be read with the newer schema, as text; None if they can.
 
     Args:
         older: configuration that the rows were written under.
-        newer: configuration of a later version, whose schema they are to be read with.
+        newer: configuration of a later version, whose schema is used for reading.
     """
     if older.metadata == newer.metadata:
         return None
@@ -93,13 +93,15 @@ class _Comparison:
                 yield from self.differences(field.data_type, successor.data_type, here)
 
     def _key(self, field: StructField, mode: ColumnMappingMode) -> str:
-        # Columns that were there before the mapping keep their name as the physical one.
+        # Columns that existed before the mapping keep their name as the physical name.
         name = physical_name(field, mode)
         return name.casefold() if self._after == "none" else name
 
 
 def _other_default(older: StructField, newer: StructField, path: tuple[str, ...]) -> Iterator[str]:
-    """Without column mapping, a column that came twice has one name in all files."""
+    """Without column mapping, a column that was dropped and added again has one name in all
+    files.
+    """
     defaults = [each.metadata.get(EXISTING_DEFAULT_KEY) for each in (older, newer)]
     if None not in defaults and defaults[0] != defaults[1]:
         yield f"column {'.'.join(path)} has another default in rows of older files"

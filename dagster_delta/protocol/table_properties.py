@@ -1,4 +1,4 @@
-"""What the properties of a table ask of its readers and writers.
+"""What the properties of a table require of its readers and writers.
 
 Spec: Change Metadata (configuration).
 """
@@ -47,17 +47,18 @@ _COLUMN_PART = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^`.,\s][^`.,]*))\s*")
 T = TypeVar("T")
 
 
-# What is computed with it has to stay within 64 bits.
+# Sums with this value must stay within 64 bits.
 _LONGEST_MS = 2**53
 
 
 def parse_interval_ms(text: str) -> int:
     """The length in milliseconds of an interval such as `interval 30 days` or `2 hours 30 minutes`.
 
-    None is longer than `_LONGEST_MS`. Months and years have no fixed length, so they are refused.
+    Longer intervals are cut to `_LONGEST_MS`. Months and years have no fixed length, so they are
+    refused.
 
     Raises:
-        InvalidArgument: the text is no interval of weeks down to microseconds.
+        InvalidArgument: the text is not an interval in units from weeks to microseconds.
     """
     rest = text.strip().lower().removeprefix("interval").strip()
     total = Decimal(0)
@@ -80,7 +81,7 @@ def parse_column_paths(text: str) -> tuple[tuple[str, ...], ...]:
     """The logical paths in a comma-separated list of columns, where backticks quote a name.
 
     Raises:
-        InvalidArgument: the text is no list of columns.
+        InvalidArgument: the text is not a list of columns.
     """
     paths: list[tuple[str, ...]] = []
     parts: list[str] = []
@@ -149,7 +150,7 @@ def _parse_mapping_mode(text: str) -> ColumnMappingMode:
 
 
 class _Property(Generic[T]):
-    """One property: its key, how its text is parsed, and what its absence means."""
+    """One property: its key, its parser and its default."""
 
     def __init__(
         self, key: str, parse: Callable[[str], T], default: T, *, former_key: str = ""
@@ -181,14 +182,14 @@ class _Property(Generic[T]):
 
 @dataclass(frozen=True)
 class TableProperties:
-    """The properties of a table, each parsed when it is asked for.
+    """The properties of a table, each parsed when it is read.
 
-    Parsing late keeps a table readable whose broken property matters to writers only. Reading an
-    attribute raises `InvalidTable`, naming the key, where the text has no meaning.
+    A table with an invalid property that matters only to writers stays readable. Reading an
+    attribute raises `InvalidTable` with the key if the text is invalid.
     """
 
     configuration: Mapping[str, str]
-    """All properties as they stand in the log, unknown ones included."""
+    """All properties as in the log, unknown ones included."""
 
     append_only = _Property("delta.appendOnly", _parse_boolean, default=False)
     """Whether rows may never be deleted or changed."""
@@ -205,7 +206,7 @@ class TableProperties:
     write_stats_as_struct = _Property[bool | None](
         "delta.checkpoint.writeStatsAsStruct", _parse_boolean, None
     )
-    """Whether checkpoints hold statistics as typed columns; None where the table does not say."""
+    """Whether checkpoints hold statistics as typed columns; None if not set."""
     data_skipping_num_indexed_cols = _Property(
         "delta.dataSkippingNumIndexedCols", _parse_integer(-1), 32
     )
@@ -231,7 +232,7 @@ class TableProperties:
     set_transaction_retention_ms = _Property[int | None](
         "delta.setTransactionRetentionDuration", parse_interval_ms, None
     )
-    """How long transaction identifiers are kept, in milliseconds; None for ever."""
+    """How long transaction identifiers are kept, in milliseconds; None means no limit."""
     enable_change_data_feed = _Property(
         "delta.enableChangeDataFeed",
         _parse_boolean,
@@ -252,12 +253,12 @@ class TableProperties:
     enable_column_change = _Property[bool | None](
         "dagsterDelta.enableColumnChange", _parse_boolean, None
     )
-    """Whether columns may change their type online, a property of this library's own; None where
-    the table does not say, which means no."""
+    """Whether columns may change their type online, a property that this library defines; None if
+    not set, which means no."""
     enable_row_ids = _Property("delta.enableRowIds", _parse_boolean, default=False)
     """Whether row ids are complete, in the draft of row tracking."""
     row_tracking_suspended = _Property("delta.rowTrackingSuspended", _parse_boolean, default=False)
-    """Whether no row gets an id any more, as row tracking is about to be dropped."""
+    """Whether new rows get no ids, because row tracking is being dropped."""
     enable_materialized_partition_columns = _Property(
         "delta.enableMaterializePartitionColumnsFeature", _parse_boolean, default=False
     )
@@ -265,15 +266,15 @@ class TableProperties:
     symlink_manifests = _Property(
         "delta.compatibility.symlinkFormatManifest.enabled", _parse_boolean, default=False
     )
-    """Whether lists of the live files are kept for engines that do not read the log."""
+    """Whether writers maintain lists of the live files for engines that do not read the log."""
     auto_optimize = _Property("delta.autoOptimize", _parse_boolean, default=False)
-    """The former name of `auto_compact`, which counts where it is true."""
+    """The former name of `auto_compact`; it has effect only if true."""
     auto_compact = _Property(
         "delta.autoOptimize.autoCompact", _parse_choice("true", "false", "auto", "legacy"), "false"
     )
-    """Whether writers compact small files after a write; all but `false` say so."""
+    """Whether writers compact small files after a write; every value except `false` means yes."""
     enable_row_tracking = _Property("delta.enableRowTracking", _parse_boolean, default=False)
-    """Whether row ids are complete and may be relied on."""
+    """Whether row ids are complete."""
     enable_iceberg_compat_v1 = _Property(
         "delta.enableIcebergCompatV1", _parse_boolean, default=False
     )
@@ -289,7 +290,7 @@ class TableProperties:
     in_commit_timestamp_enablement_version = _Property[int | None](
         "delta.inCommitTimestampEnablementVersion", _parse_integer(0), None
     )
-    """First version with an in-commit timestamp; None when version 0 already has one."""
+    """First version with an in-commit timestamp; None if version 0 already has one."""
     in_commit_timestamp_enablement_timestamp_ms = _Property[int | None](
         "delta.inCommitTimestampEnablementTimestamp", _parse_integer(0), None
     )
@@ -297,7 +298,7 @@ class TableProperties:
     column_mapping_mode = _Property[ColumnMappingMode](
         "delta.columnMapping.mode", _parse_mapping_mode, "none"
     )
-    """Mode as written; honoured only where the protocol supports column mapping."""
+    """Mode as written; it has effect only if the protocol supports column mapping."""
     column_mapping_max_column_id = _Property(
         "delta.columnMapping.maxColumnId", _parse_integer(0), 0
     )
@@ -305,8 +306,8 @@ class TableProperties:
     checkpoint_protection_before_version = _Property(
         "delta.requireCheckpointProtectionBeforeVersion", _parse_integer(0), 0
     )
-    """Version before which a clean-up takes all of the log away or nothing, as a feature that
-    older versions use was dropped then."""
+    """Log clean-up deletes either all versions before this one or none of them, because a feature
+    that they use was dropped at this version."""
     isolation_level = _Property(
         "delta.isolationLevel",
         _parse_choice("Serializable", "WriteSerializable", "SnapshotIsolation"),
@@ -314,7 +315,7 @@ class TableProperties:
     )
     """How strictly concurrent commits are ordered."""
     target_file_size_bytes = _Property[int | None]("delta.targetFileSize", _parse_bytes, None)
-    """Size that data files should have, in bytes; None where the table does not say."""
+    """Target size of data files, in bytes; None if not set."""
     randomize_file_prefixes = _Property(
         "delta.randomizeFilePrefixes", _parse_boolean, default=False
     )
@@ -326,16 +327,15 @@ class TableProperties:
         _parse_choice("uncompressed", "none", "snappy", "gzip", "lz4", "brotli", "zstd", "lz4_raw"),
         None,
     )
-    """Codec of new data files; None where the table does not say."""
+    """Codec of new data files; None if not set."""
     parquet_format_version = _Property[str | None](
         "delta.parquet.format.version", _parse_choice("1.0.0", "2.12.0"), None
     )
-    """Version of the Parquet format whose encodings new data files may use; None where the table
-    does not say."""
+    """Version of the Parquet format whose encodings new data files may use; None if not set."""
 
     @classmethod
     def parse(cls, configuration: Mapping[str, str]) -> TableProperties:
-        """The properties that a `metaData.configuration` holds."""
+        """The properties in a `metaData.configuration`."""
         return cls(dict(configuration))
 
     @property
@@ -350,10 +350,10 @@ class TableProperties:
         )
 
     def validate(self) -> None:
-        """Check every known property, as is due before a caller's properties are committed.
+        """Check every known property. Call it before a caller's properties are committed.
 
         Raises:
-            InvalidArgument: a value has no meaning; the message names the key.
+            InvalidArgument: a value is invalid; the message names the key.
         """
         for each in vars(type(self)).values():
             if isinstance(each, _Property):

@@ -1,4 +1,4 @@
-"""File actions of a checkpoint in batches, for tables with more files than one wants to hold.
+"""File actions of a checkpoint in batches, for tables with too many files for memory.
 
 Spec: Checkpoints; Checkpoint Schema.
 """
@@ -37,10 +37,10 @@ class FileBatch:
     """Some live files."""
 
     files: pa.Table
-    """`pa.Table` with the columns of LIVE_FILE_SCHEMA that were asked for."""
+    """`pa.Table` with the requested columns of LIVE_FILE_SCHEMA."""
     statistics: Callable[[Sequence[StatisticsColumn]], Any]
-    """Gives the statistics table of the files, row for row, for some of the columns that were
-    asked for."""
+    """Returns the statistics table of the files, one row per file in order, for some of the
+    requested columns."""
 
 
 def batches_of_files(files: pa.Table, names: Sequence[str]) -> Iterator[FileBatch]:
@@ -67,15 +67,15 @@ def batches_of_part(
     hidden: HiddenFiles,
     live: pa.BooleanArray | None = None,
 ) -> Iterator[FileBatch]:
-    """The live adds of one file of a checkpoint; what is decoded is let go with each batch.
+    """The live adds of one file of a checkpoint; each batch frees its decoded data.
 
     Args:
         part: the file.
         names: columns of LIVE_FILE_SCHEMA.
-        statistics: columns that statistics may be asked for; None where none are.
-        hidden: files that later commits speak of.
-        live: `pa.BooleanArray` over all rows of the file, where it is known: its adds that are
-            live as far as `hidden` goes.
+        statistics: columns whose statistics may be requested; None for none.
+        hidden: files that later commits add or remove.
+        live: `pa.BooleanArray` over all rows of the file, if known: its adds that are live
+            according to `hidden`.
 
     Raises:
         CorruptLog: the file is damaged.
@@ -98,7 +98,7 @@ def batches_of_part(
 def _leaves(
     part: CheckpointPart, names: Sequence[str], statistics: Sequence[StatisticsColumn] | None
 ) -> list[str]:
-    """What has to be decoded, as paths of names joined by dots."""
+    """Columns to decode, as paths of names joined by dots."""
     wanted = {f"add.{ADD_SOURCES[name]}" for name in (*_KEY_COLUMNS, *names)}
     has_parsed = part.has("add", "stats_parsed", "numRecords")
     if "stats" in names and has_parsed and part.num_values("add", "stats") != part.num_adds:
@@ -144,7 +144,7 @@ def _statistics_of_batch(
 
 
 class _AddBatch:
-    """Some consecutive rows of a file of a checkpoint, which are read like the file itself."""
+    """Consecutive rows of a checkpoint file, with the same interface as the file."""
 
     def __init__(self, rows: pa.RecordBatch, path: str) -> None:
         self._adds = rows.column("add")
@@ -160,7 +160,9 @@ class _AddBatch:
         return True
 
     def column(self, name: str, keep: pa.BooleanArray) -> pa.Array:
-        """A column of LIVE_FILE_SCHEMA in the chosen rows, as a `pa.Array`; null where it lacks."""
+        """A column of LIVE_FILE_SCHEMA in the chosen rows, as a `pa.Array`; null if the batch lacks
+        it.
+        """
         data_type = LIVE_FILE_SCHEMA.field(name).type
         found = pa.nulls(keep.true_count, data_type)
         if self.has("add", ADD_SOURCES[name]):
@@ -178,7 +180,7 @@ class _AddBatch:
     def read_parsed_statistics(
         self, paths: Sequence[Sequence[str]] | None, keep: pa.BooleanArray
     ) -> pa.ChunkedArray | None:
-        """As `CheckpointPart.read_parsed_statistics`, and maybe with more leaves."""
+        """As `CheckpointPart.read_parsed_statistics`, possibly with more leaves."""
         if not self.has("add", "stats_parsed"):
             return None
         parsed = pc.struct_field(self._adds, "stats_parsed")
@@ -192,7 +194,7 @@ def batches_of_removes(part: CheckpointPart, hidden: HiddenFiles) -> Iterator[pa
 
     Args:
         part: the file.
-        hidden: files that later commits speak of.
+        hidden: files that later commits add or remove.
 
     Raises:
         CorruptLog: the file is damaged.

@@ -1,20 +1,21 @@
-"""What footers say about column chunks, without what ends the process in Arrow.
+"""Facts about column chunks in footers, without the Arrow calls that end the process.
 
-Arrow's parser finds a footer that is no Thrift. Contradictions inside of one are exceptions of its
-C++ code, and its Python classes do not catch them: a damaged or hostile footer ends the process.
-In `_parquet.pxd` and `libparquet.pxd`, `except +` is missing for
+Arrow's parser rejects a footer that is not Thrift. Contradictions inside a footer raise exceptions
+in its C++ code, which its Python classes do not catch: a damaged or hostile footer ends the
+process. In `_parquet.pxd` and `libparquet.pxd`, `except +` is missing for
 
-- `RowGroupMetaData.column(i)`, which throws over size statistics of other lengths than the levels
-  of the column ask for, over chunks without metadata and over encrypted ones. `check_chunks` finds
-  these first;
-- `ColumnChunkMetaData.statistics` and `is_stats_set`, which throw over bounds that are shorter than
-  a value of the column, and over another physical type than that of the schema. `ChunkStatistics`
-  reads statistics instead;
-- `ColumnChunkMetaData.compression`, which throws over codecs that Arrow does not know, and writing
-  or pickling `FileMetaData`, which ends over a signed footer. Neither is asked of files of others.
+- `RowGroupMetaData.column(i)`, which throws if size statistics do not have the length that the
+  levels of the column require, and for chunks without metadata or encrypted chunks. `check_chunks`
+  finds these first;
+- `ColumnChunkMetaData.statistics` and `is_stats_set`, which throw if bounds are shorter than a
+  value of the column, or the physical type differs from the schema. `ChunkStatistics` reads
+  statistics instead;
+- `ColumnChunkMetaData.compression`, which throws for codecs that Arrow does not know, and writing
+  or pickling `FileMetaData`, which ends the process for a signed footer. Neither is used for files
+  by other writers.
 
-What else is used of them is numbers and texts that were parsed with the footer, and what decodes
-pages catches exceptions.
+The other values in use are numbers and texts that were parsed with the footer, and page decoders
+catch exceptions.
 
 Spec: none; Parquet's file format and its Thrift definition.
 """
@@ -35,8 +36,8 @@ from dagster_delta.protocol.checkpoint.thrift_compact import STRUCT, Cursor
 __all__ = ["ChunkBounds", "ChunkStatistics", "check_chunks", "unread_file"]
 
 _MOST_CHUNKS = 10_000
-"""Above this number of column chunks, finding the statistics takes longer than reading row groups
-that they would rule out."""
+"""Above this number of column chunks, finding the statistics takes longer than reading the row
+groups that they would rule out."""
 
 _FORMATS = {"BOOLEAN": "<?", "INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
 _BINARY = frozenset({"BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"})
@@ -49,17 +50,17 @@ _BOUNDS = frozenset({_MAX, _MIN, _MAX_VALUE, _MIN_VALUE})
 
 
 def check_chunks(reader: Any, source: Any) -> None:
-    """Find out whether `RowGroupMetaData.column` can be called for every column of every row group.
+    """Check that `RowGroupMetaData.column` can be called for every column of every row group.
 
-    Arrow looks at all of them, and catches exceptions, before it fetches bytes that are read ahead.
-    It is asked to read ahead in a file that is closed.
+    Arrow checks all chunks, and catches exceptions, before it prefetches bytes. Here it prefetches
+    from a closed file.
 
     Args:
-        reader: `ParquetReader` that reads ahead. Nothing but its metadata can be read afterwards.
-        source: `pyarrow.NativeFile` that it was opened over, of the size of the Parquet file.
+        reader: `ParquetReader` that prefetches. Only its metadata can be read afterwards.
+        source: `pyarrow.NativeFile` that it was opened with, of the size of the Parquet file.
 
     Raises:
-        pyarrow.ArrowInvalid, OSError: it cannot, or a chunk ends behind the end of the file.
+        pyarrow.ArrowInvalid, OSError: it cannot, or a chunk ends after the end of the file.
     """
     source.close()
     groups, leaves = range(reader.metadata.num_row_groups), range(reader.metadata.num_columns)
@@ -67,22 +68,22 @@ def check_chunks(reader: Any, source: Any) -> None:
         for _ in reader.iter_batches(1, groups, leaves, use_threads=False):
             break
     except pa.ArrowInvalid as error:
-        # What Parquet's own code finds is an OSError.
+        # Errors of the Parquet library are OSErrors.
         if "closed" not in str(error):
             raise
 
 
 def unread_file(size_bytes: int) -> Any:
-    """A `pyarrow.NativeFile` of a file of which only the size is known."""
+    """A `pyarrow.NativeFile` of which only the size is known."""
     return pa.PythonFile(_UnreadFile(size_bytes), mode="r")
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkBounds:
-    """The statistics of one column in one row group; None for what is not known."""
+    """The statistics of one column in one row group; None if unknown."""
 
     minimum: bool | float | bytes | None = None
-    """Value of the physical type, as `pyarrow.parquet.Statistics.min_raw` has it."""
+    """Value of the physical type, as in `pyarrow.parquet.Statistics.min_raw`."""
     maximum: bool | float | bytes | None = None
     null_count: int | None = None
 
@@ -92,8 +93,8 @@ class ChunkStatistics:
 
     Args:
         metadata: `pyarrow.parquet.FileMetaData` that `check_chunks` has passed.
-        footer: the bytes that it was read from. If they are no Thrift that is spelled as usual,
-            nothing is known.
+        footer: the bytes that it was read from. If they are not Thrift in the usual form, all
+            statistics are unknown.
     """
 
     def __init__(self, metadata: Any, footer: bytes) -> None:
@@ -147,7 +148,7 @@ class ChunkStatistics:
                 cursor.skip(type_)
         lowest, highest = bounds.get(_MIN_VALUE), bounds.get(_MAX_VALUE)
         if not is_ordered:
-            # The older bounds are compared with a sign, which is right for numbers alone.
+            # The deprecated bounds use signed comparison, which is correct only for numbers.
             lowest, highest = bounds.get(_MIN), bounds.get(_MAX)
         if lowest is None or highest is None or not (is_ordered or kind in _FORMATS):
             return ChunkBounds(null_count=null_count)
@@ -155,8 +156,8 @@ class ChunkStatistics:
 
     @cached_property
     def _positions(self) -> tuple[list[list[int | None]], bool]:
-        """Where the statistics of each column are by row group, and whether the order of their
-        bounds is known for all.
+        """Positions of each column's statistics by row group, and whether the order of all bounds
+        is known.
         """
         cursor = Cursor(self._footer)
         positions: list[list[int | None]] = []
@@ -199,7 +200,7 @@ def _has_type_order(cursor: Cursor) -> bool:
 
 
 def _decode(value: bytes, kind: str) -> bool | float | bytes | None:
-    """A bound of a physical type; None if it has none that orders values."""
+    """A bound of a physical type; None if the type has no order."""
     if kind in _BINARY:
         return value
     format_ = _FORMATS.get(kind)

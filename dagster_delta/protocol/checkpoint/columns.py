@@ -1,6 +1,7 @@
-"""Columns of a checkpoint under the types that they have here, and the error for what has none.
+"""Columns of a checkpoint converted to this library's types, and the error for columns that do not
+convert.
 
-Writers differ in how they spell types; what no spelling explains is damage.
+Writers use different types for the same column; any other type counts as damage.
 
 Spec: Checkpoint Schema.
 """
@@ -33,8 +34,8 @@ _CORRUPTION = (pa.ArrowException, OSError, *DECODING_ERRORS)
 
 @contextmanager
 def corruption_named(path: str) -> Iterator[None]:
-    """What Parquet and typed decoding raise over damaged bytes leaves the block as CorruptLog, and
-    what the storage reports while Arrow reads as StorageFailure.
+    """In this block, errors of Parquet and of typed decoding become CorruptLog, and storage errors
+    during a read by Arrow become StorageFailure.
 
     Args:
         path: of the file of the checkpoint.
@@ -59,7 +60,7 @@ def corruption_named(path: str) -> Iterator[None]:
 
 
 def conform(values: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """The column as `data_type`, however the writer of the checkpoint spelled its type.
+    """The column as `data_type`, for any type that writers of checkpoints use.
 
     Args:
         values: a `pa.Array`.
@@ -101,7 +102,7 @@ def _conform_deletion_vector(values: pa.StructArray, data_type: pa.DataType) -> 
         else pa.nulls(len(values), item.type)
         for item in data_type
     ]
-    # Some writers fill a struct of nulls where there is no vector.
+    # Some writers write a struct of nulls for a missing vector.
     present = children[0].is_valid()
     for item, child in zip(data_type, children, strict=True):
         found = child.filter(present)

@@ -1,5 +1,5 @@
-"""Counts what a read of a checkpoint keeps in memory: a few bytes of Parquet can list millions of
-files, or repeat one long path as often.
+"""Counts the memory that a read of a checkpoint keeps: a few bytes of Parquet can list millions of
+files, or repeat one long path millions of times.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["CHECKPOINT_BYTES_VARIABLE", "KeptBytes", "refuse_repeated_paths", "r
 CHECKPOINT_BYTES_VARIABLE = "DAGSTER_DELTA_MAX_CHECKPOINT_BYTES"
 """Environment variable: memory that the decoded columns of one Parquet file may take."""
 
-# A file of 16 MiB or more is decoded in batches of the usual size. The batches of a smaller one
-# would hold more of its rows than it takes to notice that they are too large.
+# A file of 16 MiB or more is decoded in batches of the usual size. The batches of a smaller file
+# would hold so many of its rows that the limit is noticed too late.
 _FILE_BYTES_PER_ROW = 256
 _FEWEST_ROWS = 1024
 _FEW_PATHS = 65_536
@@ -37,16 +37,16 @@ def rows_at_once(rows: int, size_bytes: int) -> int:
 
 
 def refuse_repeated_paths(num_paths: int, metadata: pq.FileMetaData, leaf: int, path: str) -> None:
-    """Refuse a checkpoint that must list files twice.
+    """Refuse a checkpoint that must contain duplicate files.
 
     Args:
-        num_paths: how many files were found so far.
+        num_paths: number of files found so far.
         metadata: `pyarrow.parquet.FileMetaData` of the checkpoint file.
         leaf: index of the Parquet column of the paths.
         path: of the checkpoint file, for errors.
 
     Raises:
-        CorruptLog: there are more paths than different ones fit into the column.
+        CorruptLog: there are more paths than distinct paths that fit into the column.
     """
     if num_paths <= _FEW_PATHS:
         return

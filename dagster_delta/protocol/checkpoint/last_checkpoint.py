@@ -36,7 +36,7 @@ class LastCheckpoint:
 
 
 class _NumberText(str):
-    """A JSON number as it is spelled, because it is its own canonical form."""
+    """A JSON number as spelled in the file, which is its canonical form."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class _InvalidJson(ValueError):
 
 
 def parse_last_checkpoint(data: bytes) -> LastCheckpoint | None:
-    """The hint, or None where the file is empty, cut, malformed or fails its checksum."""
+    """The hint, or None if the file is empty, cut, malformed or fails its checksum."""
     try:
         value = _load(data.decode("utf-8"))
         if not isinstance(value, dict):

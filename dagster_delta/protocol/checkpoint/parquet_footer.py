@@ -1,9 +1,8 @@
 """The footers of Parquet files, with a checksum that Parquet has none of.
 
-Pages carry one, and the footer that says where they are and what they hold does not: a bit that
-turns over in it makes other statistics, other counts and other names, and some of these end the
-process in Arrow. Files that are written here have twelve bytes before the footer, where readers
-see nothing: a mark, and the CRC-32 of what follows up to the length.
+Pages have a checksum, but the footer has none: a flipped bit in it changes statistics, counts and
+names, and some of these end the process in Arrow. Files written here have twelve bytes before the
+footer, which readers ignore: a mark, and the CRC-32 of the footer up to its length.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _COPIED_BYTES = 4 * 1024 * 1024
 
 
 def sealed(footer: bytes | memoryview) -> bytes:
-    """What stands before a footer.
+    """The bytes before a footer.
 
     Args:
         footer: the Thrift metadata alone.
@@ -82,7 +81,7 @@ class ParquetFooter:
     metadata: Any
     """`pyarrow.parquet.FileMetaData` whose column chunks can be asked for."""
     statistics: ChunkStatistics
-    """To be used instead of those of the metadata."""
+    """Use these instead of those of the metadata."""
     _reader: Any
 
     @property
@@ -99,8 +98,8 @@ def read_footer(handle: Any, **options: Any) -> ParquetFooter:
         options: as for `open_parquet_reader`.
 
     Raises:
-        pyarrow.ArrowInvalid, OSError: it is no Parquet file, cannot be read, or its footer does not
-            have the checksum that stands before it, or contradicts itself.
+        pyarrow.ArrowInvalid, OSError: it is not a Parquet file, cannot be read, its footer does not
+            match its checksum, or contradicts itself.
     """
     size = handle.size()
     tail = _read_tail(handle, size, _TAIL_BYTES)

@@ -33,14 +33,14 @@ def open_parquet_reader(source: pa.NativeFile | pa.PythonFile, **options: Any) -
 
     Args:
         source: `pyarrow.NativeFile` of the file.
-        options: as for `ParquetReader.open`. With `page_checksum_verification`, pages that carry a
-            checksum are held against it.
+        options: as for `ParquetReader.open`. `page_checksum_verification` verifies Parquet page
+            checksums.
 
     Raises:
         pyarrow.ArrowInvalid, OSError: it is no Parquet file, or cannot be read.
     """
-    # From where it is made: `pyarrow.parquet` loads every file system that Arrow knows first,
-    # which takes as long as finding one file among 100,000.
+    # Import it from its module: `pyarrow.parquet` first loads every file system that Arrow
+    # supports, which takes as long as finding one file among 100,000.
     from pyarrow._parquet import ParquetReader
 
     reader = ParquetReader(memory_pool=decoding_pool())
@@ -51,10 +51,10 @@ def open_parquet_reader(source: pa.NativeFile | pa.PythonFile, **options: Any) -
 def storage_failure(
     error: BaseException | None, *, table: str | None = None, file: str
 ) -> StorageFailure | None:
-    """The failure of the storage that came up while Arrow read a file, or None for another error.
+    """The storage failure during a read by Arrow, or None for another error.
 
     Arrow's decoder raises the same OSError for bad bytes as Arrow's file systems raise for a failed
-    request. The operating system sets `errno`, and the S3 client has a prefix of its own.
+    request. The operating system sets `errno`, and the S3 client uses its own prefix.
 
     Args:
         error: what Arrow raised.
@@ -86,8 +86,8 @@ def row_group_runs(
     Args:
         metadata: `pyarrow.parquet.FileMetaData`.
         leaves: indexes of the columns that are read.
-        is_fetched: whether all bytes of a run are fetched before any is decoded. A run has no more
-            than 64 MiB then, or one row group, so that a large file is never held as a whole.
+        is_fetched: whether all bytes of a run are fetched before decoding. A run then has at most
+            64 MiB, or one row group, so that a large file is never in memory as a whole.
     """
     groups = range(metadata.num_row_groups)
     if not is_fetched:
@@ -110,9 +110,9 @@ def decoding_pool() -> pa.MemoryPool:
     """The `pyarrow.MemoryPool` for decoded columns.
 
     Decoding allocates and frees large buffers all the time. jemalloc keeps the pages for the next
-    ones, where mimalloc, the usual default, gives them back to the system and asks for huge pages,
-    which Linux has to put together first: the same scan took two to three times as long with it,
-    and so did opening a table of a million files, most of that in the kernel.
+    buffers. mimalloc, the usual default, returns them to the system and requests huge pages, which
+    Linux must assemble first: with it, the same scan took two to three times as long, and so did
+    opening a table of a million files, mostly in the kernel.
     """
     if "jemalloc" in pa.supported_memory_backends():
         return pa.jemalloc_memory_pool()
@@ -122,7 +122,7 @@ def decoding_pool() -> pa.MemoryPool:
 def release_scratch_memory() -> None:
     """Give back what this thread does not use of the pool that the process began with.
 
-    Arrow takes scratch memory from there, whatever pool it is told to decode or encode with, and
-    mimalloc keeps many times what it gave out for each thread: tens of megabytes for two or three.
+    Arrow allocates scratch memory from the default pool, whichever pool it decodes or encodes with,
+    and mimalloc keeps many times the allocated size per thread: tens of megabytes for two or three.
     """
     pa.default_memory_pool().release_unused()

@@ -1,5 +1,4 @@
-"""Files of a checkpoint that are written action by action, so that no more than some row groups
-are ever in memory.
+"""Checkpoint files written action by action, so that only a few row groups are in memory.
 
 Spec: Checkpoints (multi-part checkpoints); Sidecar Files; Checkpoint Schema.
 """

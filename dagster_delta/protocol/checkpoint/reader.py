@@ -1,8 +1,8 @@
 """Parquet files of a checkpoint, read column by column.
 
-Only what is asked for is decoded, in batches, so that a checkpoint of a million files costs the
-memory of the columns in use. Writers differ in what they leave out and in how they spell types:
-whatever is missing reads as null.
+Only requested columns are decoded, in batches, so that a checkpoint of a million files costs the
+memory of the columns in use. Writers omit different columns and spell types differently: missing
+values read as null.
 
 Spec: Checkpoints; Checkpoint Schema.
 """
@@ -62,10 +62,10 @@ ADD_SOURCES: Mapping[str, str] = {
     "tags": "tags",
     "clustering_provider": "clusteringProvider",
 }
-"""Where each column of LIVE_FILE_SCHEMA stands in the `add` struct."""
+"""Position of each column of LIVE_FILE_SCHEMA in the `add` struct."""
 
 REQUIRED_ADD_COLUMNS = ("path", "size_bytes")
-"""Columns of LIVE_FILE_SCHEMA that every add has a value of."""
+"""Columns of LIVE_FILE_SCHEMA that are never null."""
 
 REMOVE_SOURCES: Mapping[str, str] = {
     "path": "path",
@@ -80,7 +80,7 @@ REMOVE_SOURCES: Mapping[str, str] = {
     "base_row_id": "baseRowId",
     "default_row_commit_version": "defaultRowCommitVersion",
 }
-"""Where each column of TOMBSTONE_SCHEMA stands in the `remove` struct."""
+"""Position of each column of TOMBSTONE_SCHEMA in the `remove` struct."""
 
 # The column whose presence makes a row an action of that kind.
 _MARKERS = {
@@ -95,7 +95,7 @@ _MARKERS = {
 _NO_REMOVES = pa.Table.from_batches([], TOMBSTONE_SCHEMA)
 
 _BATCH_ROWS = 65_536
-# Several columns of so many rows are decoded by several threads.
+# From this many rows on, several columns are decoded by several threads.
 _MANY_ROWS = 262_144
 # Actions that are not about files have many columns, nearly all of them null.
 _TABLE_ACTION_BATCH_ROWS = 16_384
@@ -125,12 +125,12 @@ class CheckpointPart:
     """One Parquet file of a checkpoint: the classic file, a part, a V2 manifest or a sidecar.
 
     Args:
-        open_input: opens the file anew, as a `pyarrow.NativeFile`.
+        open_input: opens the file again, as a `pyarrow.NativeFile`.
         path: relative to the table root, for errors.
         is_remote: whether a read costs a round trip, so that columns are fetched whole; otherwise
             they are streamed, because a checkpoint often has one row group as large as the table.
-        max_bytes: memory that the columns of one read may take, by the size of the file in bytes;
-            None for any.
+        max_bytes: memory limit for the columns of one read, by the size of the file in bytes; None
+            for no limit.
     """
 
     def __init__(
@@ -174,17 +174,17 @@ class CheckpointPart:
             return {schema.column(index).path: index for index in range(len(schema))}
 
     def check_footer(self) -> None:
-        """Read the footer. Raises CorruptLog where it is damaged."""
+        """Read the footer. Raises CorruptLog if it is damaged."""
         _ = self.schema, self.num_adds
 
     def check_pages(self) -> None:
-        """Decode every page of the file and hold it against its checksum. Raises CorruptLog."""
+        """Decode every page of the file and verify its checksum. Raises CorruptLog."""
         for _ in self.batches(sorted({path.split(".")[0] for path in self._leaf_indices})):
             pass
 
     @property
     def num_rows(self) -> int:
-        """Rows of the file, of whatever kind of action."""
+        """Rows of the file, of all kinds of actions."""
         return int(self._metadata.num_rows)
 
     def has(self, *path: str) -> bool:
@@ -202,7 +202,7 @@ class CheckpointPart:
         """Protocol, metadata, transactions, domains and sidecars.
 
         Raises:
-            CorruptLog: the file is damaged, or an action misses what it must have.
+            CorruptLog: the file is damaged, or an action lacks a required field.
         """
         return self._read_actions(_MARKERS)
 
@@ -237,23 +237,23 @@ class CheckpointPart:
                 remaining = expected[kind]
                 if remaining is not None:
                     expected[kind] = remaining - len(column)
-            # There are a handful among a million rows, often at the very beginning.
+            # They are few among a million rows, often at the beginning.
             if all(remaining == 0 for remaining in expected.values()):
                 return
 
     def _num_actions(self, kind: str) -> int | None:
-        # Number of rows of a kind as the footer counts them; None where it does not.
+        # Number of rows of a kind according to the footer; None if the footer does not record it.
         return self._num_valid(f"{kind}.{_MARKERS[kind]}")
 
     @property
     def num_adds(self) -> int:
-        """Number of adds, or of rows where the footer does not tell."""
+        """Number of adds, or of rows if the footer does not record it."""
         known = self.num_values("add", "path")
         return self.num_rows if known is None else known
 
     def num_values(self, *path: str) -> int | None:
-        """Number of rows with a value at the path of a leaf column; None where the footer does not
-        tell.
+        """Number of rows with a value at the path of a leaf column; None if the footer does not
+        record it.
         """
         if not self.has(*path):
             return 0
@@ -262,7 +262,7 @@ class CheckpointPart:
     def _num_valid(self, leaf: str) -> int | None:
         index, total = self._leaf_indices.get(leaf), 0
         if index is None:
-            # A column that others write as a single value is nested here.
+            # A column that other writers write as a single value is nested here.
             return None
         with corruption_named(self.path):
             _, footer = self._footer
@@ -299,14 +299,14 @@ class CheckpointPart:
     def read_adds(
         self, columns: Sequence[str], keep: pa.BooleanArray
     ) -> dict[str, pa.ChunkedArray]:
-        """Columns of LIVE_FILE_SCHEMA, each as a `pa.ChunkedArray`, null where the file lacks them.
+        """Columns of LIVE_FILE_SCHEMA, each as a `pa.ChunkedArray`, null if the file lacks them.
 
         Args:
             columns: their names.
             keep: `pa.BooleanArray` over all rows of the file: which to read.
 
         Raises:
-            CorruptLog: the file is damaged, or an add misses what it must have.
+            CorruptLog: the file is damaged, or an add lacks a required field.
         """
         types = {name: LIVE_FILE_SCHEMA.field(name).type for name in columns}
         sources = {
@@ -322,7 +322,7 @@ class CheckpointPart:
         return found
 
     def _has_values(self, source: str) -> bool:
-        """Whether any add may have a value there, as far as the schema and the footer tell."""
+        """Whether any add may have a value there, according to the schema and the footer."""
         if not self.has("add", source):
             return False
         leaf = "deletionVector.storageType" if source == "deletionVector" else source
@@ -337,7 +337,7 @@ class CheckpointPart:
         return pa.concat_tables(tables)
 
     def remove_batches(self) -> Iterator[pa.Table]:
-        """Every remove, in `pa.Table`s of TOMBSTONE_SCHEMA that are decoded one after the other.
+        """Every remove, in `pa.Table`s of TOMBSTONE_SCHEMA that are decoded one at a time.
 
         Raises:
             CorruptLog: the file is damaged.
@@ -355,7 +355,7 @@ class CheckpointPart:
     def read_parsed_statistics(
         self, paths: Sequence[Sequence[str]] | None, keep: pa.BooleanArray
     ) -> pa.ChunkedArray | None:
-        """`add.stats_parsed` with only the leaves at these paths, or None where there is none.
+        """`add.stats_parsed` with only the leaves at these paths, or None if there is none.
 
         Args:
             paths: below `stats_parsed`; None for all of it.
@@ -395,10 +395,11 @@ class CheckpointPart:
         return {name: pa.chunked_array(chunks[name], types[name]) for name in sources}
 
     def batches(self, columns: Sequence[str], rows: int = _BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-        """All rows as `pa.RecordBatch`es, decoded one after the other.
+        """All rows as `pa.RecordBatch`es, decoded one at a time.
 
         Args:
-            columns: paths of names, joined by dots: everything at and below them that is there.
+            columns: paths of names, joined by dots; all existing columns at and below them are
+                read.
             rows: in each batch, at most.
 
         Raises:
@@ -417,14 +418,14 @@ class CheckpointPart:
                 page_checksum_verification=True,
                 pre_buffer=self._is_remote,
             )
-            # Handing little work to another thread costs more than it brings.
+            # For little work, a thread costs more than it saves.
             is_large = len(leaves) > 1 and self.num_rows >= _MANY_ROWS
             missing = self.num_rows
             for run in runs:
                 for batch in reader.iter_batches(rows, run, leaves, use_threads=is_large):
                     missing -= batch.num_rows
                     yield batch
-            # Arrow passes over pages of a kind that it does not know, be it by damage.
+            # Arrow skips pages of an unknown kind, also if damage made them so.
             if missing:
                 raise pa.ArrowInvalid(f"{missing} of {self.num_rows} rows are missing")
 

@@ -32,8 +32,8 @@ _Tree: TypeAlias = dict[str, Any]
 def statistics_columns(configuration: TableConfiguration) -> tuple[StatisticsColumn, ...]:
     """The leaf columns that files of the table have statistics on, in schema order.
 
-    `delta.dataSkippingStatsColumns` names them, or else the first
-    `delta.dataSkippingNumIndexedCols` leaves of the data columns are taken.
+    `delta.dataSkippingStatsColumns` names them; otherwise they are the first
+    `delta.dataSkippingNumIndexedCols` leaves of the data columns.
     """
     properties = configuration.properties
     named, limit = properties.data_skipping_stats_columns, properties.data_skipping_num_indexed_cols
@@ -64,7 +64,7 @@ def _leaves(
 
 
 def parsed_statistics(columns: Sequence[StatisticsColumn], statistics: pa.Table) -> pa.StructArray:
-    """The `stats_parsed` column: a pa.StructArray, null where nothing is known of a file.
+    """The `stats_parsed` column: a pa.StructArray, null if a file has no statistics.
 
     Args:
         columns: the columns that `statistics` is about.
@@ -112,7 +112,7 @@ def parsed_partition_values(
         partition_values: column of maps from physical name to serialized value.
 
     Raises:
-        InvalidTable: a partition value is none of its column's type.
+        InvalidTable: a partition value does not fit its column's type.
     """
     names = configuration.physical_partition_columns
     maps = whole_array(partition_values)

@@ -1,4 +1,5 @@
-"""Thrift's compact protocol, as far as Parquet footers need it: walking over values, and numbers.
+"""The part of Thrift's compact protocol that Parquet footers need: stepping over values, and
+numbers.
 
 Spec: Thrift's compact protocol.
 """
@@ -27,11 +28,11 @@ _VARINTS = frozenset({_I16, I32, I64})
 
 
 def _short_headers(kinds: Iterable[int]) -> bytes:
-    """A character class of the headers of fields that say by how much the id grows."""
+    """A character class of field headers that contain the difference of the ids."""
     return b"[%s]" % re.escape(bytes(delta << 4 | kind for kind in kinds for delta in range(1, 16)))
 
 
-# Nearly all fields of a footer are numbers: a run of them is stepped over at once.
+# Nearly all fields of a footer are numbers: skip a run of them at once.
 _NUMBERS = re.compile(
     b"(?:%s|%s[\x80-\xff]*[\x00-\x7f])*"
     % (_short_headers((TRUE, FALSE)), _short_headers(_VARINTS)),
@@ -39,7 +40,7 @@ _NUMBERS = re.compile(
 
 
 class Cursor:
-    """Walks over values of the compact protocol; IndexError where the bytes end too early."""
+    """Steps over values of the compact protocol; IndexError if the bytes end too early."""
 
     def __init__(self, data: bytes, position: int = 0) -> None:
         self._data = data
@@ -54,7 +55,8 @@ class Cursor:
             yield field, kind
 
     def find(self, wanted: int) -> bool:
-        """Step to the value of a field of the struct here, or behind the struct if it has none.
+        """Step to the value of a field of the struct here, or past the struct if it has no such
+        field.
 
         `skip(STRUCT)` steps over the fields that follow a value.
         """
@@ -126,7 +128,7 @@ class Cursor:
                 self._skip_element(kinds & 0x0F)
 
     def _skip_element(self, kind: int) -> None:
-        # A truth value is in the header of a field, and takes a byte in a list.
+        # A boolean is in the header of a field, and takes a byte in a list.
         if kind in (TRUE, FALSE):
             self.position += 1
         else:
@@ -158,10 +160,10 @@ class Cursor:
 
 
 def field_header(delta: int, kind: int) -> bytes:
-    """What stands before a field of a struct.
+    """The header of a field of a struct.
 
     Args:
-        delta: by how much its id is greater than that of the field before; 1 to 15.
+        delta: difference between its id and that of the previous field; 1 to 15.
         kind: type of the value.
     """
     return bytes([delta << 4 | kind])
@@ -182,7 +184,7 @@ def _varint_bytes(value: int) -> bytes:
 
 
 def list_header_bytes(count: int) -> bytes:
-    """What stands before so many structs of a list."""
+    """The header of a list of `count` structs."""
     if count < 0x0F:
         return bytes([count << 4 | STRUCT])
     return bytes([0xF0 | STRUCT]) + _varint_bytes(count)

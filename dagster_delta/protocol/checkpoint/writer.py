@@ -100,7 +100,7 @@ WRITING_OPTIONS: Mapping[str, Any] = {
     "compression": "snappy",
     "store_decimal_as_integer": True,
     "store_schema": False,
-    # The log is all that tells which files are live: a byte that turns over must not go by.
+    # Only the log says which files are live: a damaged byte must be detected.
     "write_page_checksum": True,
 }
 """How Parquet files of a checkpoint are written."""
@@ -108,7 +108,7 @@ WRITING_OPTIONS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """A reconciled table version, ready to be written down."""
+    """A reconciled table version, ready to be written as a checkpoint."""
 
     version: int
     configuration: TableConfiguration
@@ -136,9 +136,9 @@ def encode_checkpoint(state: CheckpointState, *, as_v2: bool = False) -> Encoded
     """The checkpoint of a table version in one file.
 
     Args:
-        state: what stands in it.
-        as_v2: whether it is a V2 checkpoint: one that says so in a checkpointMetadata action. All
-            its actions stand in the one file, without sidecars.
+        state: its contents.
+        as_v2: whether it is a V2 checkpoint, with a checkpointMetadata action. All its actions are
+            in one file, without sidecars.
     """
     files = file_actions(state)
     others = other_actions(state, as_v2=as_v2)
@@ -159,7 +159,7 @@ def encode_actions_file(actions: pa.Table) -> bytes:
 
 
 def stack_actions(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables of actions as one, a column that some of them lack null in these."""
+    """Concatenated tables of actions; missing columns are null."""
     return pa.concat_tables(tables, promote_options="default")
 
 
@@ -189,7 +189,7 @@ def _add_column(state: CheckpointState) -> pa.StructArray:
         "defaultRowCommitVersion": files["default_row_commit_version"],
         "clusteringProvider": files["clustering_provider"],
     }
-    # Unset means both forms: readers take the typed one, and older ones need the text.
+    # Unset means both forms: readers prefer the typed form, and older readers need the text.
     if properties.write_stats_as_struct is not False:
         if state.configuration.partition_columns:
             columns["partitionValues_parsed"] = parsed_partition_values(
@@ -236,7 +236,7 @@ def other_actions(
     """A `pa.Table` of every action that is not about a file, one row each.
 
     Args:
-        state: of the version; its files are not looked at.
+        state: of the version; its files are ignored.
         as_v2: as for `encode_checkpoint`.
         sidecars: files of a V2 checkpoint that hold the file actions.
     """

@@ -1,1 +1,1 @@
-"""Table features: which there are, and what each asks of readers and writers."""
+"""Table features, and what each requires of readers and writers."""

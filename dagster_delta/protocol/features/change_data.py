@@ -1,4 +1,4 @@
-"""The columns that row changes have beside those of their table.
+"""The columns that row changes have in addition to those of their table.
 
 Spec: Change Data Files; Add CDC File.
 """
@@ -38,15 +38,15 @@ _COMMIT_COLUMNS = {COMMIT_VERSION_COLUMN: "long", COMMIT_TIMESTAMP_COLUMN: "time
 
 
 def change_data_configuration(configuration: TableConfiguration) -> TableConfiguration:
-    """The table's configuration with the column that says what became of a row.
+    """The table's configuration with the column for the change type.
 
     Raises:
-        InvalidTable: the table has a column of that name already.
+        InvalidTable: the table already has a column with that name.
     """
     field = StructField(
         CHANGE_TYPE_COLUMN,
         PrimitiveType("string"),
-        # Mapped or not, readers look for it under its own name; it has no id.
+        # Readers find it by its own name, with or without column mapping; it has no id.
         metadata={PHYSICAL_NAME_KEY: CHANGE_TYPE_COLUMN},
     )
     schema = StructType((*configuration.schema.fields, field))
@@ -57,17 +57,18 @@ def change_data_configuration(configuration: TableConfiguration) -> TableConfigu
 def feed_configuration(
     configuration: TableConfiguration, *, has_change_type: bool
 ) -> TableConfiguration:
-    """The table's configuration with the columns of the feed, the commit's as partition columns.
+    """The table's configuration with the columns of the feed; columns about the commit are
+    partition columns.
 
-    Every column may be null: in rows from before a column came, or before it was NOT NULL, it is.
+    Every column may be null: older rows predate the column, or its NOT NULL.
 
     Args:
         configuration: of the version whose schema the rows are read with.
-        has_change_type: whether the files say row by row what became of it; else that is a
-            partition column as well.
+        has_change_type: whether the files have a change type per row; else it is a partition column
+            too.
 
     Raises:
-        InvalidTable: the table has a column of such a name itself.
+        InvalidTable: the table itself has a column with such a name.
     """
     types = {CHANGE_TYPE_COLUMN: "string", **_COMMIT_COLUMNS}
     taken = [name for name in types if configuration.schema.get(name) is not None]

@@ -1,11 +1,11 @@
 """The mark that a column change in progress leaves in the table's metadata.
 
 While a column changes its type online, data files carry both columns: the one that readers see, and
-a shadow under another physical name with the converted values. The mark, a table property, tells
-writers what to fill; a tag on a data file tells that it is filled. Readers of every engine know
-nothing of either: a physical column that the schema does not name is never read.
+a shadow under another physical name with the converted values. The mark is a table property from
+which writers know what to fill; a tag on a data file says that it is filled. Readers of every
+engine ignore both: a physical column that the schema does not name is never read.
 
-No part of the protocol: a property and a tag of this library's own, which others keep and ignore.
+The property and the tag are not part of the protocol; other writers keep and ignore them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ COLUMN_CHANGE_DOMAIN = "dagsterDelta.columnChange"
 """Metadata domain that holds the state of the change."""
 
 OnError = Literal["abort", "null"]
-"""What a value that has no counterpart in the new type does: stop the change, or become null."""
+"""What happens to a value that does not convert to the new type: the change aborts, or it is
+null."""
 
 _ID_KEY = "delta.columnMapping.id"
 _STATS_COLUMNS_KEY = "delta.dataSkippingStatsColumns"
@@ -57,31 +58,32 @@ _NUM_INDEXED_KEY = "delta.dataSkippingNumIndexedCols"
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where the column stands once it is changed; `after` is None for the first place."""
+    """Position of the column after the change; `after` is None for the first place."""
 
     after: str | None = None
 
 
 class ColumnChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is being changed into what."""
+    """One column change: its source and its target."""
 
     id: str
     """Unique among all changes of all tables."""
     path: tuple[str, ...]
     """Logical path of what changes: a column, a field in structs, an `element`, a `value`."""
     source_id: int
-    """Column id of the top-level column, which stays while other columns come and go."""
+    """Column id of the top-level column, which does not depend on other columns."""
     shadow_schema: str
-    """`schemaString` of one field: the top-level column as it will be, with its own ids and
+    """`schemaString` of one field: the top-level column after the change, with its own ids and
     physical names at every depth."""
     cast: str | None = None
-    """Spark SQL over the row for the new value; None converts by CAST."""
+    """Spark SQL over the row for the new value; None means CAST."""
     on_error: OnError = "abort"
     position: Position | None = None
     checks: tuple[tuple[str, str], ...] = ()
-    """What the changed rows have to satisfy: names and Spark SQL over the changed schema."""
+    """Constraints that the changed rows must satisfy: names and Spark SQL over the changed
+    schema."""
     new_name: str | None = None
-    """Name of the column, or struct field, once it is changed; None keeps the name."""
+    """Name of the column, or struct field, after the change; None keeps the name."""
     field_metadata: tuple[tuple[str, str | None], ...] = ()
     """Field metadata that it gets with the change, such as its comment; None removes a key."""
 
@@ -109,15 +111,15 @@ class ColumnChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def shadow(self) -> StructField:
-        """The top-level column as it will be."""
+        """The top-level column after the change."""
         return StructType.from_json(self.shadow_schema).fields[0]
 
     def source(self, schema: StructType) -> StructField | None:
-        """The top-level column as it is; None where it was dropped or replaced meanwhile."""
+        """The current top-level column; None if it was dropped or replaced since."""
         return next((each for each in schema if each.metadata.get(_ID_KEY) == self.source_id), None)
 
     def target_type(self) -> DataType:
-        """The type that is changed to."""
+        """The target type."""
         return field_at(self.shadow, self.path[1:])
 
 
@@ -129,7 +131,7 @@ def field_at(field: StructField, steps: tuple[str, ...]) -> DataType:
         steps: names of struct fields, `element`, `key` and `value`.
 
     Raises:
-        KeyError: there is nothing at the path; the argument is the step that leads nowhere.
+        KeyError: nothing is at the path; the argument is the first step that does not exist.
     """
     found = field.data_type
     for step in steps:
@@ -155,15 +157,15 @@ def is_filled(tags: Mapping[str, str | None] | None, change_id: str) -> bool:
 
 
 def published_schema(schema: StructType, change: ColumnChange, *, moves: bool = True) -> StructType:
-    """The schema with the shadow in the place of the column.
+    """The schema in which the shadow replaces the column.
 
     Args:
-        schema: as it is.
+        schema: current schema.
         change: in progress.
-        moves: whether the column goes to its new position too.
+        moves: whether the column also moves to its new position.
 
     Raises:
-        InvalidTable: the column is not there any more.
+        InvalidTable: the column no longer exists.
     """
     source = change.source(schema)
     if source is None:
@@ -182,10 +184,10 @@ def published_schema(schema: StructType, change: ColumnChange, *, moves: bool = 
 def filled_configuration(
     configuration: TableConfiguration, change: ColumnChange
 ) -> TableConfiguration | None:
-    """What data files are written under that hold the shadow too, right behind the column.
+    """The configuration for writing data files that also hold the shadow, right after the column.
 
-    Nothing that is ever committed: the mark is taken off, and the shadow gets statistics where the
-    column does, as they will be wanted once it is public. None where the column is gone.
+    It is never committed: the mark is removed, and the shadow has statistics if the column has
+    them, for use after the change is published. None if the column was dropped.
     """
     source = change.source(configuration.schema)
     if source is None:
@@ -211,7 +213,7 @@ def filled_configuration(
 
 
 def shadow_name(change: ColumnChange) -> str:
-    """The logical name that the shadow goes by while files are written; no file shows it."""
+    """The logical name of the shadow while files are written; files do not contain it."""
     return f"__shadow_{change.id}"
 
 
@@ -226,7 +228,7 @@ def _place(fields: list[StructField], position: Position) -> int:
         return 0
     names = [each.name.casefold() for each in fields]
     after = position.after.casefold()
-    # The neighbour may have been dropped since: then the end is as good as any place.
+    # The neighbour may have been dropped since: then the column goes last.
     return names.index(after) + 1 if after in names else len(fields)
 
 
@@ -237,6 +239,6 @@ def without_mark(metadata: Metadata) -> Metadata:
 
 
 def untagged(add: AddFile) -> AddFile:
-    """The file, no longer marked as filled."""
+    """The file without the tag that marks it as filled."""
     tags = {key: each for key, each in (add.tags or {}).items() if key != COLUMN_CHANGE_TAG}
     return msgspec.structs.replace(add, tags=tags or None)

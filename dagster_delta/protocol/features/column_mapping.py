@@ -1,4 +1,4 @@
-"""Logical names against the physical names and ids that data files carry.
+"""Column mapping: logical names to the physical names and ids in data files.
 
 Spec: Column Mapping.
 """
@@ -53,7 +53,7 @@ def physical_name(field: StructField, mode: ColumnMappingMode = "name") -> str:
 
     Args:
         field: a field of the logical schema.
-        mode: mapping mode of the table; under `none` leftover metadata of a mapping means nothing.
+        mode: mapping mode of the table; under `none` leftover metadata of a mapping is ignored.
 
     Raises:
         InvalidTable: the table is mapped and the field has no physical name.
@@ -71,7 +71,7 @@ def physical_name(field: StructField, mode: ColumnMappingMode = "name") -> str:
 
 
 def field_id(field: StructField) -> int | None:
-    """The column id of a field, or None where it has none."""
+    """The column id of a field, or None if it has none."""
     value = field.metadata.get(ID_KEY)
     return value if isinstance(value, int) else None
 
@@ -94,10 +94,9 @@ def assign_column_mapping(
         mode: mapping mode of the table; under `none` nothing is assigned.
         max_column_id: largest id ever assigned in the table (`delta.columnMapping.maxColumnId`).
         new_name: makes a globally unique physical name (`col-<uuid>`).
-        keep_logical_names: whether unmapped fields keep their name as the physical one, as they
-            must where data files under that name exist: when mapping is turned on.
-        nested_ids: whether elements of arrays and entries of maps get ids too, as Iceberg wants
-            them.
+        keep_logical_names: whether unmapped fields keep their name as the physical name. Required
+            when mapping is turned on, because data files with that name exist.
+        nested_ids: whether elements of arrays and entries of maps get ids too, as Iceberg requires.
     """
     if mode == "none":
         return schema, max_column_id
@@ -125,7 +124,7 @@ def assign_column_mapping(
 
 
 def _nested_paths(data_type: DataType, path: str) -> Iterator[str]:
-    """Paths of what a field holds down to the next struct, whose fields have ids of their own."""
+    """Paths below a field down to the next struct, whose fields have their own ids."""
     steps: tuple[tuple[str, DataType], ...] = ()
     match data_type:
         case ArrayType(element_type):
@@ -157,7 +156,7 @@ def drop_column_mapping(schema: StructType) -> StructType:
 
 
 def map_fields(data_type: _D, change: Callable[[StructField], StructField]) -> _D:
-    """A type in which every field, at every depth, is what `change` makes of it."""
+    """The type with `change` applied to every field, at every depth."""
     return cast("_D", _map_data_type(data_type, change))
 
 

@@ -37,7 +37,7 @@ __all__ = [
 
 _PORTABLE_MAGIC = 1681511377
 _NATIVE_MAGIC = 1681511376
-"""Older layout: 32-bit bitmaps in a row, each behind its size, their keys counting from zero."""
+"""Older layout: consecutive 32-bit bitmaps, each preceded by its size, with keys from zero."""
 
 _FILE_VERSION = b"\x01"
 _FIRST_OFFSET = len(_FILE_VERSION)
@@ -51,10 +51,10 @@ _FROM_Z85 = bytes.maketrans(_Z85, _B85)
 
 
 def decode_z85(text: str) -> bytes:
-    """The bytes of a Z85 text, with the zeros it was padded with.
+    """The bytes of a Z85 text, padding zeros included.
 
-    The Rust crate `z85` pads the last chunk in another way: with as many `#` in front as bytes are
-    missing. Such a chunk is read as well, since no number below 2^32 begins with `#`.
+    The Rust crate `z85` pads the last chunk differently: with one leading `#` per missing byte.
+    Such a chunk is also read, since no number below 2^32 begins with `#`.
 
     Raises:
         CorruptDeletionVector: the text is not Z85.
@@ -71,7 +71,9 @@ def decode_z85(text: str) -> bytes:
 
 
 def _padded_in_front(chunk: bytes) -> bytes:
-    """The bytes of a chunk that begins with one to three `#`. Raises ValueError if it has none."""
+    """The bytes of a chunk that begins with one to three `#`. Raises ValueError if it does not
+    decode.
+    """
     missing = len(chunk) - len(chunk.lstrip(b"#"))
     if missing > 3:
         raise ValueError("a chunk without bytes")
@@ -95,7 +97,7 @@ def decode_deletion_vector(data: bytes) -> BitMap64:
         data: the bytes from the magic number on.
 
     Raises:
-        CorruptDeletionVector: the bytes are no deletion vector.
+        CorruptDeletionVector: the bytes are not a deletion vector.
     """
     if len(data) < 4:
         raise CorruptDeletionVector(f"a deletion vector of {len(data)} bytes has no magic number")
@@ -149,7 +151,7 @@ def encode_deletion_vector(bitmap: BitMap64) -> bytes:
 
 
 def parse_inline(descriptor: DeletionVectorDescriptor) -> BitMap64:
-    """The row indexes of a vector that stands in the log itself (`storageType` `i`).
+    """The row indexes of a vector that is stored in the log itself (`storageType` `i`).
 
     Raises:
         CorruptDeletionVector: text, size, contents or cardinality are wrong.
@@ -163,7 +165,7 @@ def parse_inline(descriptor: DeletionVectorDescriptor) -> BitMap64:
 
 
 def encode_inline(bitmap: BitMap64) -> DeletionVectorDescriptor:
-    """A descriptor that carries the vector in the log itself."""
+    """A descriptor that stores the vector in the log itself."""
     data = encode_deletion_vector(bitmap)
     return DeletionVectorDescriptor(
         storage_type="i",
@@ -180,7 +182,7 @@ def deletion_vector_path(descriptor: DeletionVectorDescriptor) -> str:
 
     Raises:
         InvalidArgument: the vector is inline.
-        CorruptDeletionVector: the storage type or the encoded UUID has no meaning.
+        CorruptDeletionVector: the storage type or the encoded UUID is invalid.
     """
     text = descriptor.path_or_inline_dv
     match descriptor.storage_type:
@@ -199,7 +201,7 @@ def deletion_vector_path(descriptor: DeletionVectorDescriptor) -> str:
 
 
 def deletion_vector_range(descriptor: DeletionVectorDescriptor) -> tuple[int, int]:
-    """Where a stored vector lies in its file: (offset, length) in bytes, with size and checksum.
+    """Where a stored vector is in its file: (offset, length) in bytes, with size and checksum.
 
     The bytes of that range are what `read_from_file_bytes` takes.
     """
@@ -212,7 +214,7 @@ def read_from_file_bytes(data: bytes, descriptor: DeletionVectorDescriptor) -> B
 
     Args:
         data: the file from `deletion_vector_range(descriptor)[0]` on, at least to the range's end.
-        descriptor: what the log says about the vector.
+        descriptor: from the log.
 
     Raises:
         CorruptDeletionVector: the bytes are not the vector that the log describes.
@@ -255,14 +257,14 @@ def _check_cardinality(bitmap: BitMap64, descriptor: DeletionVectorDescriptor) -
 
 
 def check_rows_in_file(bitmap: BitMap64, num_rows: int) -> None:
-    """Refuse a vector that removes rows which its data file does not have.
+    """Refuse a vector that deletes rows beyond the end of its data file.
 
     Args:
         bitmap: the vector.
-        num_rows: of the data file, deleted ones counted.
+        num_rows: of the data file, deleted rows included.
 
     Raises:
-        CorruptDeletionVector: a row lies beyond the end of the file.
+        CorruptDeletionVector: a row is beyond the end of the file.
     """
     if bitmap and bitmap.max() >= num_rows:
         raise CorruptDeletionVector(
@@ -278,8 +280,8 @@ def encode_deletion_vector_file(
 
     Args:
         bitmaps: row indexes of one data file each.
-        file_id: names the file; `deletion_vector_path` of any descriptor tells where to put it.
-        prefix: directory below the table root, where files are spread over random prefixes.
+        file_id: names the file; `deletion_vector_path` of any descriptor gives its location.
+        prefix: directory below the table root, if files have random prefixes.
     """
     parts = [_FILE_VERSION]
     descriptors = []
@@ -325,7 +327,7 @@ def deleted_row_mask(bitmap: BitMap64, start: int, length: int) -> pa.BooleanArr
     deleted = pa.Array.from_buffers(
         pa.bool_(), count, [None, pa.py_buffer(alternating * (count // 8 + 1))]
     )
-    # `RunEndEncodedArray.from_arrays` would import pandas, where that is installed.
+    # `RunEndEncodedArray.from_arrays` would import pandas if it is installed.
     runs = pa.Array.from_buffers(
         pa.run_end_encoded(pa.int64(), pa.bool_()),
         length,

@@ -1,15 +1,14 @@
-"""Defaults that rows take when they are read, because their files are older than the column.
+"""Defaults that readers use for files that are older than the column.
 
-A column that is added with a default may leave the files of the table as they are. Its field then
-says in its metadata which value it has in every file that lacks it; what a file that has the column
-says, nulls included, counts as it stands. The value is the one of the moment the column came: later
-defaults of the column do not touch it. Readers that do not know this would show nulls, so that the
-table lists a reader feature which keeps them out.
+A column can be added with a default without rewriting files. The metadata of its field then holds
+the value for every file that lacks the column; a file that has the column keeps its values, nulls
+included. The value is computed when the column is added; later defaults of the column do not change
+it. Readers without support would return nulls, so the table lists a reader feature that stops them.
 
     "dagsterDelta.existingDefault": {"type": "integer", "value": "7"}
 
-The type is that of the column when it was added, the value its text as `partitionValues` spell it,
-with two exceptions: text stands as it is, the empty one too, and bytes are hexadecimal.
+The type is that of the column when it was added. The value is text as in `partitionValues`, with
+two exceptions: strings are unchanged, empty ones too, and bytes are hexadecimal.
 
 Spec: none of the protocol's own.
 """
@@ -68,7 +67,7 @@ _WITHOUT_DEFAULT = frozenset({"variant", "void"})
 
 
 def is_default_type(data_type: DataType) -> bool:
-    """Whether values of the type can stand in the metadata: atomic ones can."""
+    """Whether the metadata can hold values of the type: it can if the type is atomic."""
     match data_type:
         case PrimitiveType(name):
             return name not in _WITHOUT_DEFAULT
@@ -91,7 +90,7 @@ def with_existing_default(field: StructField, value: object) -> StructField:
         value: as Arrow's `as_py` gives it; not null.
 
     Raises:
-        SchemaMismatch: the value is none of the field's type.
+        SchemaMismatch: the value does not fit the field's type.
     """
     if field.data_type == _STRING:
         text: str | None = str(value)
@@ -107,7 +106,7 @@ def existing_default(field: StructField) -> Any:
     """The value of a field in files that lack it.
 
     Returns:
-        `pyarrow.Scalar` of the field's current type; None where the field is null in them.
+        `pyarrow.Scalar` of the field's current type; None if the field is null in those files.
 
     Raises:
         InvalidTable: the metadata is damaged.
@@ -144,7 +143,7 @@ def _parse(spelled: Any) -> object:
 
 
 def _widened(value: object, data_type: DataType) -> object:
-    """A value from before its column got a wider type, as files from then are read."""
+    """A value from before its column was widened, converted as when files of that time are read."""
     match data_type:
         case DecimalType() if isinstance(value, int):
             return Decimal(value)
@@ -167,7 +166,7 @@ def check_existing_defaults(schema: StructType) -> None:
     """Refuse a schema whose defaults for existing rows cannot be read.
 
     Raises:
-        InvalidTable: one is damaged, or stands in an array or a map.
+        InvalidTable: a default is damaged, or is inside an array or a map.
     """
     for path, field in fields_with_existing_default(schema):
         _ = existing_default(field)
@@ -197,7 +196,7 @@ def _strip(field: StructField) -> StructField:
 def with_existing_defaults_of(
     newer: StructType, older: StructType, mode: ColumnMappingMode, older_mode: ColumnMappingMode
 ) -> StructType:
-    """The newer schema with the defaults that its fields had in an older one, and lost since.
+    """The newer schema plus the defaults that its fields had in an older schema and lost since.
 
     Args:
         newer: logical schema that rows are read with.

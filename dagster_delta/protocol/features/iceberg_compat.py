@@ -1,4 +1,4 @@
-"""What a table has to be like so that its data files stay readable as an Iceberg table.
+"""What a table must satisfy so that its data files stay readable as an Iceberg table.
 
 Spec: Iceberg Compatibility V1; Iceberg Compatibility V2.
 """
@@ -22,7 +22,7 @@ from dagster_delta.protocol.schema import (
 __all__ = ["check_iceberg_compat", "iceberg_compat_version"]
 
 _NO_ICEBERG_TYPE = frozenset({"void", "variant"})
-# Iceberg widens integers to long, float to double and the precision of decimals, and no more.
+# Iceberg only widens integers to long, float to double and the precision of decimals.
 _ICEBERG_WIDENINGS = frozenset(
     {
         ("byte", "short"),
@@ -37,7 +37,7 @@ _ICEBERG_WIDENINGS = frozenset(
 
 
 def iceberg_compat_version(configuration: TableConfiguration) -> int | None:
-    """Version of the compatibility that is in force; None where there is none."""
+    """Version of the compatibility that is in force; None if there is none."""
     properties = configuration.properties
     if configuration.supports("icebergCompatV2") and properties.enable_iceberg_compat_v2:
         return 2
@@ -47,7 +47,7 @@ def iceberg_compat_version(configuration: TableConfiguration) -> int | None:
 
 
 def check_iceberg_compat(configuration: TableConfiguration) -> None:
-    """Refuse a configuration that breaks the compatibility which it asks for.
+    """Refuse a configuration that breaks the compatibility it declares.
 
     Raises:
         InvalidArgument: the message names the property, and what to change.

@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 TABLE_FEATURES_READER_VERSION = 3
-"""The reader version whose tables list their reader features, and the highest there is."""
+"""The highest reader version; its tables list their reader features."""
 
 TABLE_FEATURES_WRITER_VERSION = 7
-"""The writer version whose tables list their writer features, and the highest there is."""
+"""The highest writer version; its tables list their writer features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +41,23 @@ class TableFeature:
     """One feature of the protocol and what this library does about it."""
 
     name: str
-    """Name as shipped tables list it."""
+    """Name as in shipped tables."""
     description: str
     """What the feature is, in one line."""
     aliases: tuple[str, ...] = ()
     """Other names of the same feature: drafts, previews, spellings of the specification."""
     is_reader_feature: bool = False
-    """Whether readers must know it too."""
+    """Whether readers must support it too."""
     legacy_reader_version: int | None = None
-    """Reader version from which tables without feature lists imply it."""
+    """Lowest reader version that implies it in tables without feature lists."""
     legacy_writer_version: int | None = None
-    """Writer version from which tables without feature lists imply it."""
+    """Lowest writer version that implies it in tables without feature lists."""
     can_read: bool = True
     """Whether tables with the feature are read."""
     can_write: bool = True
     """Whether tables with the feature are written."""
     requires: str | None = None
-    """The feature that it is built on, which a protocol lists with it."""
+    """The feature that it depends on; a protocol lists both."""
     needs_catalog: bool = False
     """Whether the table belongs to a catalog and cannot be opened by path."""
 
@@ -221,14 +221,14 @@ _BY_NAME = {name: each for each in TABLE_FEATURES for name in (each.name, *each.
 
 
 def find_feature(name: str) -> TableFeature | None:
-    """The row of a feature by its name or one of its aliases, or None when it is unknown."""
+    """The row of a feature by its name or one of its aliases, or None if it is unknown."""
     return _BY_NAME.get(name)
 
 
 def effective_features(protocol: Protocol) -> frozenset[str]:
     """Names of the features the table supports: listed, or implied by a legacy version.
 
-    Aliases come back under the name of their row, unknown names unchanged.
+    Aliases are replaced by the name of their row, unknown names are unchanged.
     """
     listed = {*_reader_list(protocol), *_writer_list(protocol)}
     names = {feature.name if (feature := find_feature(each)) else each for each in listed}
@@ -246,8 +246,8 @@ def _writer_list(protocol: Protocol) -> tuple[str, ...]:
 
 
 def _is_implied(feature: TableFeature, protocol: Protocol) -> bool:
-    # Spec: Column Mapping. A reader/writer feature counts by the reader version alone, since a
-    # table that readers take literally must not be written under other names.
+    # Spec: Column Mapping. The reader version alone decides about a reader/writer feature: if
+    # readers use logical names, writers must not write physical names.
     if feature.is_reader_feature:
         floor, version = feature.legacy_reader_version, protocol.min_reader_version
         return floor is not None and floor <= version < TABLE_FEATURES_READER_VERSION
@@ -259,14 +259,15 @@ def check_readable(protocol: Protocol, *, table: str, version: int) -> None:
     """Refuse a table that this library might read wrongly.
 
     Args:
-        protocol: what the table asks of its clients.
+        protocol: of the table.
         table: URI of the table, without credentials, for the message.
-        version: table version the protocol is in force at.
+        version: table version of the protocol.
 
     Raises:
         UnsupportedReaderVersion: minReaderVersion is not 1, 2 or 3.
         CatalogRequired: the table belongs to a catalog.
-        UnsupportedFeature: a listed reader feature is unknown, not implemented, or one of writers.
+        UnsupportedFeature: a listed reader feature is unknown, not implemented, or only for
+            writers.
         InvalidTable: the versions and the lists of features contradict each other.
     """
     if not 1 <= protocol.min_reader_version <= TABLE_FEATURES_READER_VERSION:
@@ -296,8 +297,8 @@ def check_readable(protocol: Protocol, *, table: str, version: int) -> None:
 
 
 def _contradictions(protocol: Protocol) -> Iterator[str]:
-    """What versions and lists of features say against each other: delta-spark opens no such table,
-    though it lets a feature be in one list alone.
+    """How versions and lists of features contradict each other. delta-spark opens no such table,
+    except that it allows a feature in one list only.
     """
     reader, writer = protocol.min_reader_version, protocol.min_writer_version
     # Spec: Reader Version 3 requires writer version 7 and a list of reader features.
@@ -318,7 +319,7 @@ def _contradictions(protocol: Protocol) -> Iterator[str]:
     listed = _writer_list(protocol)
     for name in listed:
         feature = find_feature(name)
-        # Tables of previews were written before the rule was.
+        # Tables of previews are older than the rule.
         if feature is None or feature.name != name or feature.requires is None:
             continue
         if feature.requires not in listed:
@@ -354,12 +355,12 @@ def check_writable(protocol: Protocol, *, table: str, version: int) -> None:
     Args:
         protocol: of the table.
         table: URI of the table, without credentials, for the message.
-        version: table version that it is in force at.
+        version: table version of the protocol.
 
     Raises:
         UnsupportedWriterVersion: minWriterVersion is not 1 to 7.
-        UnsupportedFeature: a feature is unknown, or used and not implemented; also all that
-            `check_readable` raises, since a writer has to read the table first.
+        UnsupportedFeature: a feature is unknown, or used and not implemented; also everything that
+            `check_readable` raises, since a writer must read the table first.
         InvalidTable: the versions and the lists of features contradict each other.
     """
     check_readable(protocol, table=table, version=version)

@@ -1,7 +1,7 @@
-"""The highest row id ever assigned, as the draft of row tracking keeps it: an action of its own.
+"""The highest row id ever assigned, as the draft of row tracking stores it: in a separate action.
 
-Inside it goes as a metadata domain, as the shipped form is one: the newest wins, checkpoints keep
-it, and nothing else has to know.
+Internally it is a metadata domain, like the shipped form: the newest counts and checkpoints keep
+it, without special cases elsewhere.
 
 Spec: Increase Row ID High-water Mark (draft).
 """
@@ -17,25 +17,25 @@ from dagster_delta.protocol.wire_values import DECODING_ERRORS, Int64
 __all__ = ["ROW_ID_MARK", "RowIdHighWaterMark", "is_row_id_mark"]
 
 ROW_ID_MARK = "rowIdHighWaterMark"
-"""Name of the action, and inside of the domain that stands for it."""
+"""Name of the action, and of the internal domain that represents it."""
 
 
 class RowIdHighWaterMark(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Which row ids are taken."""
+    """Which row ids are in use."""
 
     high_water_mark: Int64
     """Highest row id that was ever assigned in the table."""
     preserved_row_ids: bool = False
-    """Whether the rows that its commit has moved or changed kept their ids."""
+    """Whether rows that the commit moved or changed kept their ids."""
 
     def as_domain(self) -> DomainMetadata:
-        """The domain that stands for it."""
+        """The domain that represents it."""
         text = msgspec.json.encode(self).decode()
         return DomainMetadata(domain=ROW_ID_MARK, configuration=text, removed=False)
 
     @classmethod
     def of_domain(cls, domain: DomainMetadata) -> RowIdHighWaterMark:
-        """What a domain stands for.
+        """The action that a domain represents.
 
         Raises:
             InvalidTable: it cannot be parsed.
@@ -50,5 +50,5 @@ class RowIdHighWaterMark(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 
 def is_row_id_mark(domain: DomainMetadata) -> bool:
-    """Whether a domain stands for the action."""
+    """Whether a domain represents the action."""
     return domain.domain == ROW_ID_MARK

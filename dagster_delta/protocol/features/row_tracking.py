@@ -43,14 +43,14 @@ __all__ = [
 ROW_TRACKING_DOMAIN = "delta.rowTracking"
 """Metadata domain that holds the highest row id ever assigned."""
 DRAFT_ROW_ID_COLUMN_KEY = "delta.rowIds.physicalColumnName"
-"""What the draft calls the property that names the column with ids."""
+"""Property of the draft that names the column with ids."""
 ROW_ID_COLUMN_KEY = "delta.rowTracking.materializedRowIdColumnName"
-"""Property that names the column of data files with ids that rows brought along."""
+"""Property that names the data-file column with the ids that rows keep."""
 ROW_COMMIT_VERSION_COLUMN_KEY = "delta.rowTracking.materializedRowCommitVersionColumnName"
-"""Property that names the column with the versions that rows brought along."""
+"""Property that names the data-file column with the versions that rows keep."""
 
 ROW_IDS_KEPT_TAG = "delta.rowTracking.preserved"
-"""Tag of a commitInfo: whether rows that moved or changed kept their ids."""
+"""Tag of a commitInfo: whether moved or changed rows kept their ids."""
 
 NO_ROW_IDS = -1
 """The high-water mark of a table in which no id was ever assigned."""
@@ -66,20 +66,20 @@ class _RecordCount(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class MaterializedColumns:
-    """Physical names of the columns that carry row ids and versions through a rewrite."""
+    """Physical names of the columns that keep row ids and versions through a rewrite."""
 
     row_id: str
     row_commit_version: str | None
-    """None in the draft, which keeps no versions."""
+    """None in the draft, which has no versions."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that there are, the id's first."""
+        """The existing names, the id column first."""
         version = self.row_commit_version
         return (self.row_id,) if version is None else (self.row_id, version)
 
     def positions_in(self, columns: Sequence[str]) -> tuple[int | None, int | None]:
-        """Where the two stand among some columns; None for one that is not there."""
+        """Positions of the two among some columns; None for a missing one."""
         row_id, row_commit_version = (
             columns.index(name) if name in columns else None
             for name in (self.row_id, self.row_commit_version)
@@ -88,7 +88,7 @@ class MaterializedColumns:
 
 
 def parse_high_water_mark(domains: Iterable[DomainMetadata]) -> int:
-    """The highest row id that a table ever assigned, -1 where there is none.
+    """The highest row id that a table ever assigned, -1 if none.
 
     Args:
         domains: metadata domains of the table, or of one commit.
@@ -99,7 +99,7 @@ def parse_high_water_mark(domains: Iterable[DomainMetadata]) -> int:
     highest = NO_ROW_IDS
     for each in domains:
         if is_row_id_mark(each):
-            # Ids of the draft stay taken where the table has moved on to row tracking.
+            # Ids of the draft stay in use after the table moves to row tracking.
             highest = max(highest, RowIdHighWaterMark.of_domain(each).high_water_mark)
             continue
         if each.domain != ROW_TRACKING_DOMAIN or each.removed:
@@ -116,7 +116,7 @@ def parse_high_water_mark(domains: Iterable[DomainMetadata]) -> int:
 
 
 def high_water_mark_domain(highest: int) -> DomainMetadata:
-    """The domain that says which row id is the highest that was ever assigned."""
+    """The domain with the highest row id ever assigned."""
     text = msgspec.json.encode(_HighWaterMark(highest)).decode()
     return DomainMetadata(domain=ROW_TRACKING_DOMAIN, configuration=text, removed=False)
 
@@ -130,17 +130,17 @@ def assign_row_ids(
 
     Args:
         adds: files of one commit.
-        version: version of the commit; None where the table keeps no versions of rows.
-        highest: highest id that was ever assigned before.
+        version: version of the commit; None if the table has no row versions.
+        highest: highest id assigned so far.
 
     Raises:
-        InvalidTable: a file does not say how many rows it has.
+        InvalidTable: a file has no row count.
     """
     assigned = []
     for each in adds:
         if each.base_row_id is None:
             count = _num_records(each)
-            # A file without rows takes no ids, but the field must be there.
+            # A file without rows gets no ids, but the field is required.
             each = msgspec.structs.replace(each, base_row_id=highest + 1)
             highest += count
         if version is not None and each.default_row_commit_version is None:
@@ -164,7 +164,7 @@ def _num_records(add: AddFile) -> int:
 
 
 def materialized_columns(configuration: TableConfiguration) -> MaterializedColumns | None:
-    """Where rows of the table carry their ids along; None where they need not.
+    """The columns in which rows keep their ids; None if they do not keep them.
 
     Raises:
         InvalidTable: row tracking is enabled, and the table does not name the columns.
@@ -192,9 +192,9 @@ def materialized_columns(configuration: TableConfiguration) -> MaterializedColum
 
 
 def carried_columns(configuration: TableConfiguration) -> MaterializedColumns | None:
-    """The columns in which a configuration carries row ids along; None where it does not.
+    """The columns in which a configuration keeps row ids; None if it has none.
 
-    Only one that `tracked_configuration` made does.
+    Only the result of `tracked_configuration` has them.
     """
     properties = configuration.metadata.configuration
     draft = properties.get(DRAFT_ROW_ID_COLUMN_KEY) if configuration.supports("rowIds") else None
@@ -210,11 +210,11 @@ def carried_columns(configuration: TableConfiguration) -> MaterializedColumns | 
 def with_materialized_columns(
     properties: Mapping[str, str], new_name: Callable[[], str]
 ) -> dict[str, str]:
-    """The properties with names for the columns that carry row ids; names that are there stay.
+    """The properties with names for the columns of row ids; existing names are kept.
 
     Args:
         properties: table properties.
-        new_name: makes column names that no other column ever had.
+        new_name: makes column names that were never used before.
     """
     named = dict(properties)
     named.setdefault(ROW_ID_COLUMN_KEY, f"_row-id-{new_name()}")
@@ -223,10 +223,10 @@ def with_materialized_columns(
 
 
 def tracked_configuration(configuration: TableConfiguration) -> TableConfiguration:
-    """The configuration with the materialised columns behind those of the table.
+    """The configuration with the materialised columns after those of the table.
 
-    What is read by it has the ids of its rows, and what is written by it keeps them. The
-    configuration itself where the table does not track rows, or carries them already.
+    Reads with it return row ids, and writes with it keep them. Returns the configuration itself if
+    the table does not track rows, or already has the columns.
 
     Args:
         configuration: of the table.
@@ -241,7 +241,7 @@ def tracked_configuration(configuration: TableConfiguration) -> TableConfigurati
         StructField(
             name,
             PrimitiveType("long"),
-            # Mapped or not, readers look for it under this name; it has no id.
+            # Readers find it by this name, with or without column mapping; it has no id.
             metadata={PHYSICAL_NAME_KEY: name},
         )
         for name in columns.names

@@ -42,13 +42,13 @@ INVARIANTS_KEY = "delta.invariants"
 
 @dataclass(frozen=True)
 class TableConfiguration:
-    """What a table version says about itself: immutable, picklable, parsed on demand."""
+    """Protocol and metadata of a table version: immutable, picklable, parsed on demand."""
 
     protocol: Protocol
     metadata: Metadata
 
     def __getstate__(self) -> dict[str, object]:
-        # Parsed values are cheap to rebuild and would only weigh on every Spark task.
+        # Parsed values are cheap to rebuild and would enlarge every Spark task.
         return {"protocol": self.protocol, "metadata": self.metadata}
 
     @cached_property
@@ -103,7 +103,7 @@ class TableConfiguration:
 
     @cached_property
     def data_schema(self) -> StructType:
-        """The columns that data files hold: all but the partition columns."""
+        """The columns that data files hold: all except the partition columns."""
         partitioned = set(self.partition_columns)
         return StructType(tuple(each for each in self.schema if each.name not in partitioned))
 
@@ -129,7 +129,7 @@ class TableConfiguration:
 
     @cached_property
     def physical_partition_columns(self) -> tuple[str, ...]:
-        """Names of the partition columns as `partitionValues` spells them, in directory order."""
+        """Names of the partition columns as in `partitionValues`, in directory order."""
         return tuple(
             physical_name(field, self.column_mapping_mode) for field in self.partition_schema
         )
@@ -153,8 +153,8 @@ class TableConfiguration:
     def not_null_columns(self) -> tuple[tuple[str, ...], ...]:
         """Logical paths of fields that must not be null, through structs only.
 
-        A nested one binds where its parent is not null. Fields below arrays and maps are not here:
-        their nullability is part of the column's type.
+        A nested field must not be null if its parent is not null. Fields below arrays and maps are
+        excluded: their nullability is part of the column's type.
         """
         return tuple(_not_null_paths(self.schema, ()))
 
@@ -185,12 +185,12 @@ class TableConfiguration:
 
     @property
     def draft_row_ids_enabled(self) -> bool:
-        """Whether row ids are complete and may be relied on, by the draft of row tracking."""
+        """Whether row ids are complete, by the draft of row tracking."""
         return self.supports("rowIds") and self.properties.enable_row_ids
 
     @property
     def row_tracking_enabled(self) -> bool:
-        """Whether row ids are complete and may be relied on."""
+        """Whether row ids are complete."""
         return self.supports("rowTracking") and self.properties.enable_row_tracking
 
     @property
@@ -199,28 +199,32 @@ class TableConfiguration:
         return self.supports("appendOnly") and self.properties.append_only
 
     def with_schema(self, schema: StructType) -> TableConfiguration:
-        """The same with another schema; itself where it has this one. Raises nothing."""
+        """The configuration with another schema; itself if the schema is the same. Raises
+        nothing.
+        """
         if schema == self.schema:
             return self
         metadata = msgspec.structs.replace(self.metadata, schema_string=schema.to_json())
         return TableConfiguration(self.protocol, metadata)
 
     def without_existing_defaults(self) -> TableConfiguration:
-        """What a table says in which every file holds every column that has a default."""
+        """The configuration of a table in which every file holds every column that has a
+        default.
+        """
         return self.with_schema(without_existing_defaults(self.schema))
 
     def with_existing_defaults_of(self, older: TableConfiguration) -> TableConfiguration:
-        """The same, able to read files that were live under an older configuration.
+        """The configuration, extended to read files that were live under an older one.
 
-        Once every file holds a column, its field no longer says what files without it have. Those
-        of before are read all the same where changes are.
+        When every file holds a column, its field loses the value for files without it. The change
+        feed still reads such older files.
 
         Args:
             older: of an earlier version of the same table.
         """
         if self is older or EXISTING_DEFAULT_KEY not in older.metadata.schema_string:
             return self
-        # Columns that were there before the mapping keep their name as the physical one.
+        # Columns that existed before the mapping keep their name as the physical name.
         modes = (self.column_mapping_mode, older.column_mapping_mode)
         return self.with_schema(with_existing_defaults_of(self.schema, older.schema, *modes))
 
@@ -232,7 +236,7 @@ class TableConfiguration:
             UnsupportedFeature: a reader feature or a past type change is not supported.
             InvalidTable: protocol, schema, partitioning or column mapping is damaged.
         """
-        # The protocol comes first: an unknown feature may well bring types no parser here knows.
+        # Check the protocol first: an unknown feature may use types that the parser does not know.
         table_features.check_readable(self.protocol, table=table, version=version)
         try:
             self._check_schema()
@@ -301,7 +305,7 @@ def _refuse_duplicates(fields: Iterable[StructField]) -> None:
 
 
 def _invariant_sql(field: StructField, column: str) -> str:
-    # Spec: Column Invariants. The SQL stands at `expression.expression` of a JSON string.
+    # Spec: Column Invariants. The SQL is at `expression.expression` in a JSON string.
     text = field.metadata[INVARIANTS_KEY]
     try:
         return msgspec.json.decode(str(text), type=_Invariant).expression.expression

@@ -1,8 +1,8 @@
-"""The lengths of VARCHAR(n) and CHAR(n), which Spark declares beside columns of type string.
+"""The lengths of VARCHAR(n) and CHAR(n), which Spark declares for columns of type string.
 
-Spark keeps the whole type of a column that has such a text anywhere in it, spelled as in SQL, in
-the metadata of the column: `struct<a:varchar(2),b:int>`. It is unreadable to Spark once a field is
-gone that it names, and so follows the changes of the column here.
+If a column has such a text anywhere in its type, Spark keeps the whole type as SQL in the metadata
+of the column: `struct<a:varchar(2),b:int>`. Spark cannot read it if a field that it names was
+dropped, so it is updated here with every change of the column.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _SPARK_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte":
 
 @dataclass(frozen=True, slots=True)
 class TextLimit:
-    """The greatest length of a text that is reached through structs."""
+    """The maximum length of a text that is reached through structs."""
 
     path: tuple[str, ...]
     """Logical names."""
     declared: str
-    """As Spark spells it: `varchar(3)`."""
+    """In Spark's spelling: `varchar(3)`."""
     length: int
     """In characters."""
 
 
 def text_limits(schema: StructType) -> Iterator[TextLimit]:
-    """The limits of columns, and of the fields of structs; those in arrays and maps are left out.
+    """The limits of columns, and of the fields of structs; fields in arrays and maps are excluded.
 
     Args:
         schema: logical schema of a table.
@@ -80,8 +80,8 @@ def _limits(path: tuple[str, ...], declared: DataType, actual: DataType) -> Iter
 
 
 def padded_type(field: StructField) -> DataType | None:
-    """The declared type of a column with a CHAR(n) anywhere in it, which readers fill up with
-    blanks; `char_length` of its parts says to which length. None where there is nothing to fill.
+    """The declared type of a column with a CHAR(n) anywhere in it, which readers pad with blanks;
+    `char_length` of its parts gives the length. None if there is nothing to pad.
     """
     text = field.metadata.get(TEXT_LIMIT_KEY)
     if not isinstance(text, str) or not re.search(r"\bchar\(", text, re.IGNORECASE):
@@ -90,7 +90,7 @@ def padded_type(field: StructField) -> DataType | None:
 
 
 def char_length(declared: DataType | None) -> int | None:
-    """The length that a text of a declared type is filled up to; None where it stays as it is."""
+    """The length that a text of a declared type is padded to; None if it is not padded."""
     if not isinstance(declared, PrimitiveType):
         return None
     found = _PADDED.fullmatch(declared.name)
@@ -98,8 +98,8 @@ def char_length(declared: DataType | None) -> int | None:
 
 
 def char_paths(schema: StructType) -> frozenset[tuple[str, ...]]:
-    """Logical paths of the CHAR(n) that are reached through structs. What the log and the footers
-    say of them is not filled up.
+    """Logical paths of the CHAR(n) that are reached through structs. Their values in the log and in
+    footers are not padded.
     """
     return frozenset(
         each.path for each in text_limits(schema) if _PADDED.fullmatch(each.declared) is not None
@@ -113,11 +113,11 @@ def without_text_limits(field: StructField) -> StructField:
 
 
 def with_followed_limits(schema: StructType, before: StructType) -> StructType:
-    """The schema with declared types that fit its columns again.
+    """The schema with declared types that match its columns again.
 
     Args:
         schema: logical schema after a change, with the physical names of mapped columns.
-        before: the one that the declared types fit.
+        before: the schema that the declared types match.
     """
     if not any(TEXT_LIMIT_KEY in each.metadata for each in schema):
         return schema
@@ -137,7 +137,7 @@ def _followed(field: StructField, old: StructField | None) -> StructField:
 
 
 def _aligned(declared: DataType, old: DataType, new: StructField) -> DataType:
-    """The type of `new` with the limits that were declared for what it is made of."""
+    """The type of `new` with the limits that were declared for its parts."""
     match declared, old, new.data_type:
         case PrimitiveType(name), PrimitiveType("string"), PrimitiveType("string"):
             return declared if _LIMITED.fullmatch(name) else _STRING
@@ -169,7 +169,7 @@ def _aligned_field(declared: StructType, old: StructField | None, new: StructFie
 
 
 def _identity(field: StructField) -> object:
-    """What stays when a field is renamed: tables that do not map their columns rename none."""
+    """What identifies a field across a rename: the name itself if columns are not mapped."""
     return field.metadata.get(PHYSICAL_NAME_KEY, field.name)
 
 
@@ -193,8 +193,8 @@ def _quoted(name: str) -> str:
 
 
 def _declared(field: StructField) -> DataType | None:
-    """The type that Spark declared for a column, with `varchar(3)` and the like for names; None
-    where it did not, or in words that are not understood.
+    """The type that Spark declared for a column, with `varchar(3)` and the like for names; None if
+    it did not, or if the text cannot be parsed.
     """
     text = field.metadata.get(TEXT_LIMIT_KEY)
     if not isinstance(text, str):
@@ -211,10 +211,10 @@ def _declared(field: StructField) -> DataType | None:
 
 
 def _read(tokens: list[str]) -> DataType:
-    """Take a type off the end of the tokens, which are in reverse.
+    """Pop a type from the end of the tokens, which are in reverse order.
 
     Raises:
-        IndexError, ValueError: there is none.
+        IndexError, ValueError: the tokens are not a type.
     """
     word = tokens.pop()
     if not tokens or tokens[-1] != "<":

@@ -1,4 +1,4 @@
-"""Which type changes leave old data files readable, and the record that a schema keeps of them.
+"""Which type changes keep old data files readable, and how a schema records them.
 
 Spec: Type Widening.
 """
@@ -44,10 +44,10 @@ _PRIMITIVE_ORDER = ("short", "integer", "long", "double", "timestamp_ntz")
 _MAX_PRECISION = 38
 
 _WRITTEN_INTEGER_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-"""Digits before the point that the protocol asks of a decimal that replaces an integer type."""
+"""Digits before the point that a decimal needs to replace an integer type."""
 
 _SHIPPED_INTEGER_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
-"""The same as shipped tables have it: tables of the preview hold `byte` to `decimal(4,1)`."""
+"""The same for shipped tables: tables of the preview have `byte` to `decimal(4,1)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,8 @@ class TypeChange:
     to_type: DataType
     """Type after the change."""
     field_path: str | None = None
-    """Dotted steps `key`, `value`, `element` from the field to what changed; None for itself."""
+    """Dotted steps `key`, `value`, `element` from the field to the change; None for the field
+    itself."""
     table_version: int | None = None
     """Version that made the change; only tables of the preview feature have it."""
 
@@ -68,7 +69,7 @@ class TypeChange:
         """Parse one decoded entry.
 
         Raises:
-            InvalidTable: a type or the whole entry has no meaning.
+            InvalidTable: a type or the whole entry is invalid.
         """
         try:
             from_type, to_type = node["fromType"], node["toType"]
@@ -83,7 +84,7 @@ class TypeChange:
         )
 
     def to_json(self) -> dict[str, object]:
-        """The entry as it stands in the metadata of a field."""
+        """The entry as in the metadata of a field."""
         node: dict[str, object] = {"fromType": str(self.from_type), "toType": str(self.to_type)}
         if self.field_path is not None:
             node["fieldPath"] = self.field_path
@@ -95,8 +96,8 @@ class TypeChange:
 def is_widening(from_type: DataType, to_type: DataType) -> bool:
     """Whether files of the first type can be read as the second. A type does not widen to itself.
 
-    This is the whole list of the protocol, to be asked before a type is changed. Widening on write
-    is narrower: it never turns an integer into a decimal or a double by itself.
+    This is the whole list of the protocol, for explicit type changes. Widening on write is
+    narrower: it never turns an integer into a decimal or a double by itself.
     """
     return _is_widening(from_type, to_type, _WRITTEN_INTEGER_DIGITS)
 
@@ -116,7 +117,7 @@ def _is_widening(from_type: DataType, to_type: DataType, integer_digits: Mapping
 
 
 def describe_wider_types(data_type: DataType) -> str:
-    """The types that a type widens to, as a clause for a message; empty where there are none."""
+    """The types that a type widens to, as part of a message; empty if there are none."""
     match data_type:
         case PrimitiveType(name):
             wider = [each for each in _PRIMITIVE_ORDER if each in _WIDER_PRIMITIVES.get(name, ())]
@@ -135,12 +136,12 @@ def describe_wider_types(data_type: DataType) -> str:
 def record_type_changes(
     field: StructField, data_type: DataType, changes: Sequence[TypeChange]
 ) -> StructField:
-    """The field under another type, with the changes added to the record it keeps.
+    """The field with another type, and the changes added to its record.
 
     Args:
         field: before.
         data_type: after.
-        changes: of the field itself and of what it holds down to the next struct field.
+        changes: of the field itself and of its parts down to the next struct field.
     """
     if not changes:
         return field if data_type == field.data_type else replace(field, data_type=data_type)
@@ -157,7 +158,7 @@ def type_changes(field: StructField) -> tuple[TypeChange, ...]:
     """The changes that a field, its array elements and its map entries went through, oldest first.
 
     Raises:
-        InvalidTable: the record is no list of changes.
+        InvalidTable: the record is not a list of changes.
     """
     entries = field.metadata.get(TYPE_CHANGES_KEY, ())
     if not isinstance(entries, list | tuple) or not all(isinstance(e, Mapping) for e in entries):

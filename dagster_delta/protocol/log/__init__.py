@@ -1,1 +1,1 @@
-"""The transaction log: names of its files, commits, replay, conflicts, checksums."""
+"""The transaction log: file names, commits, replay, conflicts, checksums."""

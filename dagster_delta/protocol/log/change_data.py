@@ -33,38 +33,38 @@ CHANGE_FILE_SCHEMA = pa.schema(
 )
 """Columns of a table of files with changed rows.
 
-Those that LIVE_FILE_SCHEMA has mean the same, so that a file can be read like one of the table.
-Where there is a `selection`, the rows that it marks have changed, and no others."""
+Columns that are also in LIVE_FILE_SCHEMA mean the same, so that a change file can be read like a
+data file. If there is a `selection`, only the rows that it marks have changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """Rows of one file that a commit changed: all of them, but for those that a vector hides."""
+    """Rows of one file that a commit changed: all except those that a deletion vector hides."""
 
     path: str
     """As in the log, percent-encoded."""
     partition_values: Mapping[str, str | None]
     """Serialised values by physical column name."""
     size_bytes: int
-    """0 where the log does not say."""
+    """0 if the log does not record it."""
     change_type: str | None = None
-    """What became of the rows; None where the file says it row by row."""
+    """How the rows changed; None if the file has a change type per row."""
     stats: str | None = None
     deletion_vector: DeletionVectorDescriptor | None = None
-    """Rows that were not part of the table anyway."""
+    """Rows that were not part of the table before the commit either."""
     selection: DeletionVectorDescriptor | None = None
-    """Of the other rows, those that have changed; None for all of them."""
+    """The changed rows among the others; None if all changed."""
 
 
 def file_changes(actions: CommitActions, *, partitioned: bool) -> tuple[FileChange, ...]:
-    """The files with the row changes of a commit; rows that left come before rows that came.
+    """The files with the row changes of a commit; deleted rows before inserted rows.
 
     Args:
         actions: of the commit.
         partitioned: whether the table has partition columns.
 
     Raises:
-        InvalidTable: a removed file of a partitioned table comes without its partition values.
+        InvalidTable: a removed file of a partitioned table has no partition values.
     """
     if actions.cdc:
         # Spec: where there are cdc actions, the other file actions of the version are skipped.
@@ -81,9 +81,9 @@ def file_changes(actions: CommitActions, *, partitioned: bool) -> tuple[FileChan
 
 
 def _merged_nothing(actions: CommitActions) -> bool:
-    """Whether the commit is a MERGE that only wrote rows again as they were.
+    """Whether the commit is a MERGE that rewrote rows unchanged.
 
-    The reference implementation records it as a change of data, and leaves it out of the feed.
+    The reference implementation records it as a data change, and omits it from the feed.
     """
     info = actions.commit_info or {}
     metrics = info.get("operationMetrics")
@@ -94,7 +94,7 @@ def _merged_nothing(actions: CommitActions) -> bool:
 
 
 def _deleted(remove: RemoveFile, add: AddFile | None, partitioned: bool) -> FileChange | None:
-    """The rows that left; None where the file stays with at least the rows that it had."""
+    """The deleted rows; None if the file keeps all rows that it had."""
     selection = None
     if add is not None:
         selection = add.deletion_vector
@@ -119,7 +119,7 @@ def _deleted(remove: RemoveFile, add: AddFile | None, partitioned: bool) -> File
 
 
 def _inserted(add: AddFile, remove: RemoveFile | None) -> FileChange | None:
-    """The rows that came, or came back; None where the file was there with at least those rows."""
+    """The inserted or restored rows; None if the file already had all of them."""
     selection = None
     if remove is not None:
         selection = remove.deletion_vector
@@ -146,7 +146,7 @@ def change_file_batch(
     """A `pa.RecordBatch` of CHANGE_FILE_SCHEMA.
 
     Args:
-        changes: version of the commit, the change, and constants of its rows, which stand among
+        changes: version of the commit, the change, and constants of its rows, which are added to
             the partition values.
     """
     files = [change for _, change, _ in changes]

@@ -1,4 +1,4 @@
-"""Which files of the log nobody needs any more, once versions before a checkpoint may go.
+"""Which log files can be deleted once versions before a checkpoint have expired.
 
 Spec: Metadata Cleanup; Checkpoint Protection.
 """
@@ -26,19 +26,19 @@ def midnight_before(time_ms: int) -> int:
 def cut_version(
     listing: LogListing, newest_expired: int, *, new_checkpoint_after: int | None = None
 ) -> int | None:
-    """The version that the log may begin with, at a checkpoint; None where nothing can go.
+    """The version of a checkpoint that the log may begin with; None if nothing can be deleted.
 
     Args:
         listing: the whole log.
-        newest_expired: the newest version that was committed at or before the time up to which
-            versions may go. It stays: it is what the table was at that time.
-        new_checkpoint_after: a checkpoint may be written at that version where the last one before
-            it is this many versions older, or missing; None where it may not.
+        newest_expired: the newest version committed at or before the time up to which versions may
+            be deleted. It is kept, because it is the state of the table at that time.
+        new_checkpoint_after: a checkpoint may be written at that version if the checkpoint before
+            it is this many versions older, or missing; None if it may not.
     """
     earliest = listing.earliest_version
     if earliest is None:
         return None
-    # Spec: the newest checkpoint that is not newer than the cut-off commit.
+    # Spec: the newest checkpoint at or before the cut-off commit.
     cut = max((each for each in listing.checkpoints if each <= newest_expired), default=None)
     if new_checkpoint_after is not None and (
         cut is None or newest_expired - cut >= new_checkpoint_after
@@ -48,18 +48,19 @@ def cut_version(
 
 
 def expired_log_files(files: Iterable[_F], cut: int) -> list[_F]:
-    """The files of versions before the cut, oldest first, so that a crash leaves no gap behind it.
+    """The files of versions before the cut, oldest first, so that a crash leaves no gap.
 
     Args:
         files: of the whole log.
-        cut: version with a checkpoint. Its commit stays too, as only that says who made it.
+        cut: version with a checkpoint. Its commit is kept too, because only the commit has the
+            provenance.
     """
     expired: list[tuple[int, str, _F]] = []
     for file in files:
         name = parse_log_file_name(file.path.rpartition("/")[2])
         if name is None:
             continue
-        # Spec: compacted files that begin at or before the checkpoint go as well.
+        # Spec: compacted files that begin at or before the checkpoint are deleted too.
         is_covered = name.kind is LogFileKind.COMPACTED and name.version == cut
         if name.version < cut or is_covered:
             expired.append((name.version, file.path, file))

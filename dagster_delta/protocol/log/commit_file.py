@@ -59,7 +59,7 @@ class CommitActions:
     version: int
     """Version of the table that the commit makes."""
     commit_info: dict[str, Any] | None = None
-    """Provenance, as it stands in the file."""
+    """Provenance, as in the file."""
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     txns: tuple[SetTransaction, ...] = ()
@@ -72,7 +72,7 @@ class CommitActions:
 
 
 class LenientMetadata(msgspec.Struct, rename="camel"):
-    """metaData as it is met in the wild: every field may be absent or null."""
+    """metaData as some writers produce it: every field may be absent or null."""
 
     id: str | None = None
     name: str | None = None
@@ -90,8 +90,8 @@ class LenientMetadata(msgspec.Struct, rename="camel"):
             name=self.name,
             description=self.description,
             format=self.format or Format(),
-            # A table may be set up before it has a schema: its schema is then empty. An empty text
-            # is no schema.
+            # A table may be created before it has a schema: its schema is then empty. An empty text
+            # is not a schema.
             schema_string=EMPTY_SCHEMA if self.schema_string is None else self.schema_string,
             partition_columns=self.partition_columns or (),
             created_time_ms=self.created_time,
@@ -132,7 +132,7 @@ class _ActionLine(msgspec.Struct, rename="camel"):
 
 _DECODER = msgspec.json.Decoder(_ActionLine)
 _NO_ACTION = _ActionLine()
-# So much is decoded at once: lines that say nothing take many times their bytes.
+# Bytes decoded at once: decoded lines take many times their size in memory.
 _CHUNK_BYTES = 256 * 1024
 
 
@@ -140,7 +140,8 @@ def decode_commit(data: bytes, *, version: int) -> CommitActions:
     """The actions of the commit file of `version`.
 
     Raises:
-        CorruptLog: the file is cut or malformed, or says twice what may be said once.
+        CorruptLog: the file is truncated or malformed, or repeats an action that may occur only
+            once.
     """
     return decode_actions(data, version=version, path=commit_path(version))
 
@@ -150,11 +151,12 @@ def decode_actions(data: bytes, *, version: int, path: str) -> CommitActions:
 
     Args:
         data: contents of the file.
-        version: that the actions belong to, for errors.
+        version: version of the actions, for errors.
         path: of the file, relative to the table root, for errors.
 
     Raises:
-        CorruptLog: the file is cut or malformed, or says twice what may be said once.
+        CorruptLog: the file is truncated or malformed, or repeats an action that may occur only
+            once.
     """
     with garbage_collection_paused():
         decoded = decode_lines(data, _DECODER, version=version, path=path)
@@ -193,10 +195,10 @@ _INFO_DECODER = msgspec.json.Decoder(_InfoLine)
 
 
 def decode_commit_info(data: bytes, *, version: int, path: str) -> dict[str, Any]:
-    """The provenance of a commit, empty where it has none; nothing else is decoded.
+    """The provenance of a commit, empty if it has none; nothing else is decoded.
 
     Raises:
-        CorruptLog: the file is cut or malformed.
+        CorruptLog: the file is truncated or malformed.
     """
     lines = decode_lines(data, _INFO_DECODER, version=version, path=path)
     found = [line.commit_info for line in lines if line.commit_info is not None]
@@ -204,7 +206,7 @@ def decode_commit_info(data: bytes, *, version: int, path: str) -> dict[str, Any
 
 
 def refuse_repeated(found: Sequence[object], action: str, *, version: int, path: str) -> None:
-    """Raises CorruptLog where a commit holds an action twice that it may hold once."""
+    """Raises CorruptLog if a commit repeats an action that may occur only once."""
     # Spec: a delta file MUST NOT hold more than one metaData, or more than one protocol.
     if len(found) > 1:
         raise CorruptLog(
@@ -218,13 +220,13 @@ def refuse_repeated(found: Sequence[object], action: str, *, version: int, path:
 def decode_lines(
     data: bytes, decoder: msgspec.json.Decoder[_Line], *, version: int, path: str
 ) -> Iterator[_Line]:
-    """Every line of a file of JSON lines, of which few are held at once; blank lines are skipped.
+    """Every line of a file of JSON lines, decoded in chunks; blank lines are skipped.
 
     The checksum is verified after the last line.
 
     Raises:
-        CorruptLog: a line is cut or malformed, and the message names it; there is no line; or the
-            file does not have the checksum that it carries.
+        CorruptLog: a line is truncated or malformed (the message names it), the file has no lines,
+            or its checksum does not match.
     """
     is_empty = True
     for chunk in _chunks(data):
@@ -241,15 +243,15 @@ def decode_lines(
         is_empty = is_empty and not lines
         yield from lines
     if is_empty:
-        # No writer commits nothing: this is what a machine that lost power leaves of a commit, and
-        # taking it for a version would hide what it did.
+        # Writers never make empty commits: a power failure leaves such a file, and reading it as a
+        # version would hide the actions of that commit.
         raise CorruptLog(
             "The log file is empty, so what it did is lost: restore it from a copy, or open an "
             "older version",
             version=version,
             file=path,
         )
-    # Commits that were put together begin with one that speaks for itself alone.
+    # A compacted file begins with a commitInfo whose checksum covers only its own commit.
     if not path.endswith(_COMPACTED) and holds_checksum(data) is False:
         raise CorruptLog(
             "The log file does not have the checksum that it carries: bytes of it were lost or "
@@ -261,7 +263,7 @@ def decode_lines(
 
 
 def _chunks(data: bytes) -> Iterator[bytes | memoryview]:
-    """The file in parts that end where a line ends."""
+    """The file in parts, each ending at the end of a line."""
     if len(data) <= _CHUNK_BYTES:
         yield data
         return
@@ -288,7 +290,7 @@ def _first_bad_line(
 
 @contextmanager
 def garbage_collection_paused() -> Iterator[None]:
-    """Decoding makes many objects and no cycles: scanning them for garbage only costs time."""
+    """Pause garbage collection: decoding makes many objects and no cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

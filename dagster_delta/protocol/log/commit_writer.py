@@ -51,7 +51,7 @@ _RESERVED_COMMIT_INFO = frozenset(
         "readVersion",
         "isolationLevel",
         CHECKSUM_KEY,
-        # Other engines decode these into objects of their own and fail on anything else.
+        # Other engines decode these into typed objects and fail on other types.
         "version",
         "job",
         "notebook",
@@ -62,12 +62,12 @@ _RESERVED_COMMIT_INFO = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CommitContents:
-    """The actions of one commit, its provenance apart."""
+    """The actions of one commit, without its provenance."""
 
     protocol: Protocol | None = None
-    """New protocol, where the commit changes it."""
+    """New protocol, if the commit changes it."""
     metadata: Metadata | None = None
-    """New metadata, where the commit changes it."""
+    """New metadata, if the commit changes it."""
     transactions: tuple[SetTransaction, ...] = ()
     """Application transactions that the commit records, one per application id."""
     domain_metadata: tuple[DomainMetadata, ...] = ()
@@ -81,14 +81,14 @@ class CommitContents:
 
     @property
     def removes_data(self) -> bool:
-        """Whether rows leave the table, as opposed to moving between its files."""
+        """Whether rows leave the table; moves between its files do not count."""
         return any(each.data_change for each in self.removes)
 
 
 def encode_actions(contents: CommitContents) -> bytes:
     """The lines of a commit below its commitInfo, each ended by a newline.
 
-    They stay the same when the commit is rebased, so one encoding serves every attempt.
+    They stay the same when the commit is rebased, so every retry uses one encoding.
     """
     lines: list[bytes] = []
     if contents.protocol is not None:
@@ -112,7 +112,7 @@ def encode_actions(contents: CommitContents) -> bytes:
 def encode_commit(commit_info: Mapping[str, object], actions: bytes) -> bytes:
     """The contents of a commit file.
 
-    Spec: commitInfo MUST be the first action where in-commit timestamps are on; it always is here.
+    Spec: commitInfo MUST be the first action if in-commit timestamps are on; here it always is.
 
     Args:
         commit_info: what `build_commit_info` made; a checksum of the file is added.
@@ -137,24 +137,24 @@ def build_commit_info(
     user_info: Mapping[str, object],
     tags: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
-    """The commitInfo action, in the spelling that other engines show in their history.
+    """The commitInfo action, in the form that other engines show in their history.
 
     Args:
         timestamp_ms: wall clock in milliseconds since the epoch.
-        in_commit_timestamp_ms: the commit's own timestamp, None where the table keeps none.
-        operation: what was done, by the name other engines know: `WRITE`, `CREATE TABLE`, …
-        parameters: of the operation; spelled by `spell_parameters`.
-        metrics: of the operation; spelled by `spell_metrics`.
+        in_commit_timestamp_ms: the commit's own timestamp, None if the table has none.
+        operation: name of the operation, as other engines use it: `WRITE`, `CREATE TABLE`, …
+        parameters: of the operation; converted by `spell_parameters`.
+        metrics: of the operation; converted by `spell_metrics`.
         engine_info: name and version of the library.
-        transaction_id: unique per commit; how a writer knows its own commit again.
-        is_blind_append: whether the commit only adds files, whatever the table holds.
-        isolation_level: how strictly the commit was ordered against others.
-        read_version: version the commit is based on, None for the first one.
-        user_info: what the caller wants recorded beside it.
-        tags: what the protocol has a commit say about itself.
+        transaction_id: unique per commit; identifies a writer's own commit.
+        is_blind_append: whether the commit only adds files and depends on no data of the table.
+        isolation_level: how strictly the commit was ordered against concurrent commits.
+        read_version: version that the commit is based on, None for the first commit.
+        user_info: additional keys that the caller records.
+        tags: tags that the protocol defines for a commit.
 
     Raises:
-        InvalidArgument: `user_info` holds a key that readers give a meaning, or is no JSON.
+        InvalidArgument: `user_info` has a key that readers interpret, or is not JSON.
     """
     _check_user_info(user_info)
     info: dict[str, object] = {}
@@ -194,7 +194,7 @@ def _check_user_info(user_info: Mapping[str, object]) -> None:
 
 
 def spell_parameters(parameters: Mapping[str, object]) -> dict[str, str | None]:
-    """Operation parameters as readers expect them: text as it is, all else as JSON text."""
+    """Operation parameters as readers expect them: text unchanged, other values as JSON text."""
     return {
         name: value if value is None or isinstance(value, str) else _ENCODER.encode(value).decode()
         for name, value in parameters.items()

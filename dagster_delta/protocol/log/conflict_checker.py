@@ -1,8 +1,8 @@
-"""Whether a commit that lost a race may be put on top of the winner, decided without any I/O.
+"""Whether a commit may be rebased on concurrent commits, decided without any I/O.
 
 The rules are those of the reference implementation, in its order:
 
-    winner changed       and this transaction                    verdict
+    concurrent commit    this transaction                        verdict
     anything             creates the table                       MetadataChanged
     protocol             any                                     ProtocolChanged
     metadata             any (0)                                 MetadataChanged
@@ -13,12 +13,12 @@ The rules are those of the reference implementation, in its order:
     removed files        removes one of them too                 ConcurrentDeleteDelete
     anything else        any                                     rebase
 
-(0) But for the high-water marks of identity columns, as long as this transaction leaves the
-metadata alone.
+(0) Except changes of the high-water marks of identity columns, if this transaction does not change
+the metadata.
 
-(1) Under WriteSerializable a winner that appended blindly counts as if it had come later, unless
-this transaction changes the metadata; under Serializable it conflicts. A transaction that only
-moves rows between files works under SnapshotIsolation and minds no added rows at all.
+(1) Under WriteSerializable a concurrent blind append is ordered after this transaction, unless this
+transaction changes the metadata; under Serializable it conflicts. A transaction that only moves
+rows between files uses SnapshotIsolation and never conflicts with added rows.
 
 Spec: Delta Log Entries (writers); the rules themselves are those of the reference implementation.
 """
@@ -79,14 +79,14 @@ class ReadScope:
 
 @dataclass(frozen=True, slots=True)
 class TransactionFacts:
-    """What the checker has to know about the transaction that lost."""
+    """What the checker needs to know about the transaction that conflicts."""
 
     protocol: Protocol | None
-    """Protocol it was planned under; None where the table did not exist."""
+    """Protocol it was planned under; None if the table did not exist."""
     metadata: Metadata | None
-    """Metadata it was planned under; None where the table did not exist."""
+    """Metadata it was planned under; None if the table did not exist."""
     isolation_level: IsolationLevel = "WriteSerializable"
-    """How strictly it is ordered against the winner."""
+    """How strictly it is ordered against concurrent commits."""
     reads: ReadScope = field(default_factory=ReadScope)
     """The part of the table it depends on."""
     removed_paths: frozenset[str] = frozenset()
@@ -98,19 +98,19 @@ class TransactionFacts:
     domains: frozenset[str] = frozenset()
     """Metadata domains it changes."""
     survives: Callable[[Metadata], bool] | None = None
-    """Whether it may land all the same under metadata that the winner put in force."""
+    """Whether it may still commit after a concurrent commit changed the metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why a commit cannot be rebased: a value, so that the caller decides what becomes of it."""
+    """Why a commit cannot be rebased: a value, so that the caller decides how to handle it."""
 
     kind: type[CommitConflict]
     """Class of the error it amounts to."""
     message: str
     """What happened and what to do now."""
     version: int
-    """Version of the winner."""
+    """Version of the concurrent commit."""
     file: str | None = None
     """Path of the file both commits are about."""
 
@@ -120,11 +120,11 @@ class Conflict:
 
 
 def check_conflicts(mine: TransactionFacts, winners: Iterable[CommitActions]) -> Conflict | None:
-    """The first conflict with the winners, oldest first, or None when a rebase is safe.
+    """The first conflict with the concurrent commits, oldest first, or None if a rebase is safe.
 
     Args:
         mine: the transaction that found its version taken.
-        winners: every commit after the version it was planned on, in order.
+        winners: every concurrent commit after the version that the transaction read, in order.
     """
     for winner in winners:
         for check in (_creation, _protocol, _metadata, _transactions, _domains, _added, _removed):
@@ -162,8 +162,8 @@ def _creation(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
 
 
 def _protocol(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
-    # Stricter than the reference, which lets writers that know the new protocol pass: what was
-    # planned under the old one may lack what the new one asks for.
+    # Stricter than the reference implementation, which accepts writers that support the new
+    # protocol: a commit planned under the old protocol may lack what the new one requires.
     if winner.protocol is None or winner.protocol == mine.protocol:
         return None
     return Conflict(
@@ -177,7 +177,8 @@ def _metadata(mine: TransactionFacts, winner: CommitActions) -> Conflict | None:
     if mine.survives is not None and mine.survives(winner.metadata):
         return None
     if mine.metadata is not None and differ_in_marks_only(mine.metadata, winner.metadata):
-        # The winner has numbered rows; only who numbers rows too would repeat its values.
+        # The concurrent commit has assigned identity values; only a transaction that assigns them
+        # too would repeat them.
         if not mine.changes_metadata:
             return None
         return Conflict(

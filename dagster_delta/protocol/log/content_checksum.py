@@ -1,8 +1,8 @@
-"""A CRC-32 that a JSON file of the log carries of its own contents.
+"""A CRC-32 of its own contents inside a JSON file of the log.
 
-The protocol has none for commits and version checksums, and lets a writer add what it likes to
-both: without one, a digit that turned over in a partition value reads as another value, and a
-commit that was cut between two lines as a smaller one. Readers that do not know it pass it over.
+The protocol has no CRC for commits and version checksums, and allows writers to add fields to both.
+Without it, a damaged digit in a partition value reads as another value, and a commit truncated
+between two lines as a smaller commit. Other readers ignore it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def with_checksum(line: bytes, rest: bytes = b"", *, depth: int = 1) -> bytes:
 
 
 def holds_checksum(data: bytes) -> bool | None:
-    """Whether a file has the checksum that it carries; None where it carries none."""
+    """Whether a file has the checksum that it carries; None if it carries none."""
     end = data.find(b"\n")
     end = len(data) if end < 0 else end
     stated = _STATED.search(data, max(0, end - _LONGEST), end)

@@ -71,7 +71,7 @@ class LogFileName(NamedTuple):
     version: int
     """The (first) version of the file."""
     end_version: int
-    """The last version of the file: its version, but for a compacted file."""
+    """The last version of the file; differs from its version only for a compacted file."""
     part: int = 1
     """Number of this checkpoint part, from 1."""
     num_parts: int = 1
@@ -79,7 +79,7 @@ class LogFileName(NamedTuple):
 
 
 def parse_log_file_name(name: str) -> LogFileName | None:
-    """The parsed name, or None where readers ignore such a file.
+    """The parsed name, or None if readers ignore such a file.
 
     Args:
         name: file name without directory.

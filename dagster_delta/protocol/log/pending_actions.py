@@ -1,7 +1,7 @@
-"""The actions of a commit that does not know yet which version it will be.
+"""The actions of a commit whose version is not known yet.
 
-Most actions are the same whatever the version. Row ids follow those that the winners of a race have
-assigned, and what says when in-commit timestamps began names the commit itself.
+Most actions do not depend on the version. Row ids follow those that concurrent commits have
+assigned, and the enablement properties of in-commit timestamps name the commit itself.
 
 Spec: Row Tracking; In-Commit Timestamps; Checkpoint Protection.
 """
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 IN_COMMIT_TIMESTAMP_START_VERSION_KEY = "delta.inCommitTimestampEnablementVersion"
-"""Property that names the first commit with a timestamp of its own."""
+"""Property with the first version that has an in-commit timestamp."""
 IN_COMMIT_TIMESTAMP_START_TIME_KEY = "delta.inCommitTimestampEnablementTimestamp"
 """Property that repeats that commit's timestamp, in milliseconds since the epoch."""
 
@@ -44,14 +44,14 @@ class CommitSlot:
 
     version: int
     in_commit_timestamp_ms: int | None
-    """The commit's own timestamp; None where the table keeps none."""
+    """The commit's own timestamp; None if the table has none."""
     highest_row_id: int
-    """Highest row id assigned before it, -1 where there is none."""
+    """Highest row id assigned before it, -1 if none."""
 
 
 @dataclass(frozen=True)
 class PendingActions:
-    """What a commit will hold, its provenance apart."""
+    """The contents of a future commit, without its provenance."""
 
     contents: CommitContents
     tracks_rows: bool = False
@@ -60,7 +60,7 @@ class PendingActions:
     """On a table with the draft of row tracking, whether rows that it moves or changes keep their
     ids; None on others."""
     starts_in_commit_timestamps: bool = False
-    """Whether it is the first commit with a timestamp of its own."""
+    """Whether it is the first commit with an in-commit timestamp."""
     protects_checkpoints: bool = False
     """Whether the checkpoints before it are kept until all of them can go at once."""
 
@@ -73,7 +73,7 @@ class PendingActions:
         """The lines of the commit below its commitInfo, for one place in the log.
 
         Raises:
-            InvalidTable: rows of a file that does not say how many it has need ids.
+            InvalidTable: rows need ids, and a file has no row count.
         """
         if self.assigns_row_ids or self.starts_in_commit_timestamps or self.protects_checkpoints:
             return encode_actions(self.settle(slot))

@@ -56,8 +56,8 @@ LIVE_FILE_SCHEMA = pa.schema(
         ("clustering_provider", pa.string()),
     ]
 )
-"""Columns of a table of live files. Paths stand as in the log, percent-encoded; partition values
-are keyed by physical column name."""
+"""Columns of a table of live files. Paths are as in the log, percent-encoded; partition values are
+keyed by physical column name."""
 
 ROW_ID_COLUMNS = ("base_row_id", "default_row_commit_version")
 """Columns of `LIVE_FILE_SCHEMA` that only a read of row ids needs."""
@@ -80,9 +80,9 @@ TOMBSTONE_SCHEMA = pa.schema(
 """Columns of a table of removed files."""
 
 _ABSOLUTE = re.compile("file:/+")
-# No path of a file contains it, so that a key can be taken apart again.
+# No file path contains it, so that a key can be split again.
 KEY_SEPARATOR = "\0"
-"""Stands between path and deletion vector in a key."""
+"""Separates path and deletion vector in a key."""
 # A Python text as an argument of a function of pyarrow would import pandas.
 _AT, _NOTHING, _SEPARATOR = string_column(["@", "", KEY_SEPARATOR])
 
@@ -103,9 +103,9 @@ class ReconciledTail:
     keys: tuple[str, ...]
     """Every key the commits speak of: what they hide of anything older."""
     live_adds: Sequence[int]
-    """Ordinals of the adds that stand, ascending."""
+    """Ordinals of the adds that are live, ascending."""
     live_removes: Sequence[int]
-    """Ordinals of the removes that stand, ascending."""
+    """Ordinals of the removes that are still in force, ascending."""
 
 
 def file_key(
@@ -113,8 +113,8 @@ def file_key(
 ) -> str:
     """The key of a logical file as one text.
 
-    Paths are compared as they are spelled, but for the three spellings of an absolute local path
-    (`/p`, `file:/p`, `file:///p`), which writers mix.
+    Paths are compared as spelled, except the three spellings of an absolute local path (`/p`,
+    `file:/p`, `file:///p`), which writers mix.
 
     Args:
         path: as in the log.
@@ -146,7 +146,7 @@ def reconcile_tail(tails: Sequence[FileActions]) -> ReconciledTail:
         removes += tail.num_removes
     if not removes and len(latest) == adds:
         return ReconciledTail(tuple(latest), range(adds), ())
-    # A key keeps the place of its first action in the dict, so its last ordinals want sorting.
+    # A key keeps the position of its first action in the dict, so the last ordinals must be sorted.
     standing = sorted(latest.values())
     first_add = next((at for at, ordinal in enumerate(standing) if ordinal >= 0), len(standing))
     return ReconciledTail(
@@ -194,12 +194,12 @@ class HiddenFiles:
     def rows_to_keep(
         self, paths: pa.ChunkedArray, deletion_vectors: Callable[[Any], Any]
     ) -> pa.BooleanArray | None:
-        """Which rows no newer action speaks of: a `pa.BooleanArray`, or None where all are kept.
+        """Which rows no newer action speaks of: a `pa.BooleanArray`, or None if all are kept.
 
         Args:
             paths: `pa.ChunkedArray` of strings.
             deletion_vectors: gives, for a `pa.BooleanArray` over the rows, the chosen ones as
-                DELETION_VECTOR_TYPE; called only where a path matches.
+                DELETION_VECTOR_TYPE; called only if a path matches.
         """
         if not self._num_keys or len(paths) == 0:
             return None

@@ -60,7 +60,7 @@ class CheckpointFiles:
 
 @dataclass(frozen=True, slots=True)
 class LogSegment:
-    """What has to be read to know the table at one version."""
+    """The log files to read for the state of the table at one version."""
 
     version: int
     checkpoint: CheckpointFiles | None
@@ -68,7 +68,7 @@ class LogSegment:
     replay: tuple[CommitFile, ...]
     """What follows the checkpoint, oldest first and without a gap; compacted where possible."""
     commit: ListedFile | None
-    """The version's own commit file; None where a clean-up has removed it."""
+    """The version's own commit file; None if a clean-up has removed it."""
     checksum: ListedFile | None
     """The version's own checksum file, where there is one."""
 
@@ -103,7 +103,7 @@ class LogListing:
                 ranges = listing.compactions.setdefault(name.version, [])
                 ranges.append(CommitFile(name.version, name.end_version, file))
             elif file.size_bytes > 0:
-                # An empty file is what a writer leaves behind that died before its first byte.
+                # A writer that crashed before its first byte leaves an empty file.
                 candidates.setdefault(name.version, []).append((name, file))
         for version, found in candidates.items():
             checkpoint = _complete_checkpoint(version, found)
@@ -123,7 +123,7 @@ class LogListing:
 
     @property
     def earliest_version(self) -> int | None:
-        """The oldest version that can be reconstructed; None where none can."""
+        """The oldest version that can be reconstructed; None if none can."""
         if 0 in self.commits:
             return 0
         return min(self.checkpoints, default=None)
@@ -133,7 +133,7 @@ class LogListing:
 
         Raises:
             TableNotFound: the log holds neither commits nor checkpoints.
-            VersionNotFound: there is no such version (any more).
+            VersionNotFound: the version does not exist or was deleted.
             LogGap: a commit that the version builds on is missing.
         """
         latest = self.latest_version

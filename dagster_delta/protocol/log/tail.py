@@ -1,7 +1,7 @@
 """The commits after a checkpoint, decoded in bulk.
 
-What reconciliation compares is decoded at once; everything else about a file stays JSON text until
-somebody asks for it, because most commits of a long log are hidden again by later ones.
+The fields that reconciliation compares are decoded immediately; the other fields of a file stay
+JSON text until they are read, because later commits replace most actions of a long log.
 
 Spec: Delta Log Entries; Action Reconciliation.
 """
@@ -71,7 +71,7 @@ class RawCommit(NamedTuple):
 
 @dataclass(slots=True)
 class LogTail:
-    """A run of commits, oldest first. Not changed any more once it is decoded."""
+    """A run of commits, oldest first. Immutable after decoding."""
 
     commits: tuple[RawCommit, ...]
     keys: list[str] = field(default_factory=list)
@@ -79,7 +79,7 @@ class LogTail:
     ordinals: list[int] = field(default_factory=list)
     """Of the same actions: n for the n-th add, -1 - n for the n-th remove."""
     add_paths: list[str] = field(default_factory=list)
-    """Path of every add, as it is spelled."""
+    """Path of every add, as spelled in the log."""
     add_sizes: list[int] = field(default_factory=list)
     """Size in bytes of every add."""
     num_removes: int = 0
@@ -136,7 +136,8 @@ def decode_tail(commits: Iterable[RawCommit]) -> LogTail:
         commits: oldest first.
 
     Raises:
-        CorruptLog: a commit is cut or malformed, or says twice what may be said once.
+        CorruptLog: a commit is truncated or malformed, or repeats an action that may occur only
+            once.
     """
     tail = LogTail(tuple(commits))
     with garbage_collection_paused():
@@ -273,7 +274,7 @@ def _add_batch(every: Sequence[_Add]) -> pa.RecordBatch:
 
 
 def check_file_actions(commits: Sequence[RawCommit]) -> None:
-    """Decode every add and remove as far as readers ever do, and keep none of them.
+    """Decode every add and remove as readers do, to validate them; the results are discarded.
 
     Raises:
         CorruptLog: a value is of a wrong type.

@@ -1,6 +1,6 @@
-"""The version checksum `n.crc`: what one version holds, without reading the log.
+"""The version checksum `n.crc`: totals and state of one version, without reading the log.
 
-It saves work where it is whole, and is never needed: damage reads as absence.
+It saves work and is optional: a damaged file is treated as missing.
 
 Spec: the Version Checksum File of the shipped protocol.
 """
@@ -44,21 +44,21 @@ class VersionChecksum:
     size_bytes: int
     """Bytes of the live files."""
     transactions: tuple[SetTransaction, ...] | None = None
-    """The newest one per application id; None where the writer left them out."""
+    """The newest one per application id; None if the writer left them out."""
     domain_metadata: tuple[DomainMetadata, ...] | None = None
-    """The domains that are set; None where the writer left them out."""
+    """The domains that are set; None if the writer left them out."""
     in_commit_timestamp_ms: int | None = None
-    """The commit's own timestamp, where the table keeps them."""
+    """The in-commit timestamp, if the table has them."""
     transaction_id: str | None = None
     """`txnId` of the commit's commitInfo."""
     num_deleted_records: int | None = None
-    """Rows that deletion vectors hide, where counted."""
+    """Rows that deletion vectors hide, if counted."""
     num_deletion_vectors: int | None = None
-    """Live files that have a deletion vector, where counted."""
+    """Live files that have a deletion vector, if counted."""
     is_own: bool = False
-    """Whether this library counted it, from a version on that it knew whole and over commits of its
-    own: what others store has been seen to be wrong beside a sound log, and so may be what follows
-    from their commits, which may add a file again that is live."""
+    """Whether this library counted it, starting from a version that it read completely, over its
+    own commits only. Checksums by other writers have been wrong for a valid log, and their commits
+    may add a live file again, which makes counts wrong."""
 
 
 class _WireChecksum(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -80,7 +80,7 @@ _DECODER = msgspec.json.Decoder(_WireChecksum)
 
 
 def parse_version_checksum(data: bytes) -> VersionChecksum | None:
-    """The checksum, or None where the file is damaged or leaves out what it must hold."""
+    """The checksum, or None if the file is damaged or lacks a required field."""
     is_whole = holds_checksum(data)
     if is_whole is False:
         return None
@@ -130,7 +130,7 @@ def encode_version_checksum(checksum: VersionChecksum) -> bytes:
 
 
 def first_version_checksum(actions: CommitActions) -> VersionChecksum | None:
-    """The checksum of version 0, from its commit alone; None where that creates no table."""
+    """The checksum of version 0, from its commit alone; None if it creates no table."""
     if actions.protocol is None or actions.metadata is None:
         return None
     empty = VersionChecksum(
@@ -150,7 +150,7 @@ def first_version_checksum(actions: CommitActions) -> VersionChecksum | None:
 def next_version_checksum(
     previous: VersionChecksum, actions: CommitActions
 ) -> VersionChecksum | None:
-    """The checksum after one more commit, or None where the commit does not tell.
+    """The checksum after one more commit, or None if the commit does not determine it.
 
     Args:
         previous: of the version before.
@@ -186,10 +186,10 @@ def next_version_checksum(
 def version_checksum_after(
     known: VersionChecksum | None, commits: Iterable[tuple[int, bytes]]
 ) -> VersionChecksum | None:
-    """The checksum of the last version, or None where it does not follow from what is known.
+    """The checksum of the last version, or None if it cannot be derived.
 
     Args:
-        known: of the version before the first commit; None where it is not known.
+        known: of the version before the first commit; None if it is not known.
         commits: (version, contents of the commit file), in order.
 
     Raises:
@@ -207,8 +207,8 @@ def version_checksum_after(
 def _is_countable(actions: CommitActions) -> bool:
     if any(remove.size_bytes is None for remove in actions.removes):
         return False
-    # Adds that only rewrite what is known of files which are live already come without removes
-    # and change no data: how many of them are new is not to be seen here.
+    # Adds that only rewrite the statistics or tags of live files have no removes and change no
+    # data, so the number of new files cannot be derived from them.
     rewrites = bool(actions.adds) and not any(add.data_change for add in actions.adds)
     return not (rewrites and not actions.removes)
 
@@ -218,7 +218,7 @@ def _next_transactions(
 ) -> tuple[SetTransaction, ...] | None:
     metadata = actions.metadata or previous.metadata
     if "delta.setTransactionRetentionDuration" in metadata.configuration:
-        # What has expired hangs on the clock, so that no two readers would agree on them.
+        # Expiry depends on the clock, so two readers could disagree.
         return None
     if previous.transactions is None or not actions.txns:
         return previous.transactions
@@ -232,7 +232,7 @@ def _next_domains(
     if previous.domain_metadata is None or not actions.domain_metadata:
         return previous.domain_metadata
     if any(map(is_row_id_mark, actions.domain_metadata)):
-        # It is no domain to others, and has no place in a checksum.
+        # Other writers do not treat it as a domain, so it is not in a checksum.
         return None
     newest = {each.domain: each for each in (*previous.domain_metadata, *actions.domain_metadata)}
     return tuple(each for each in newest.values() if not each.removed)

@@ -1,1 +1,1 @@
-"""Statistics of files, and what predicates can tell from them."""
+"""Statistics of files, and file skipping by predicates."""

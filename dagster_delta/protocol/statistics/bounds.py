@@ -1,4 +1,4 @@
-"""What the log tells about one column in each of many files: bounds and nulls, columnar.
+"""What the log records about one column in each of many files: bounds and nulls, columnar.
 
 Spec: Per-file Statistics; Partition Value Serialization.
 """
@@ -44,22 +44,22 @@ _DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _FLOATS = ("float", "double")
 _TIMESTAMPS = ("timestamp", "timestamp_ntz")
 
-# Writers may cut timestamps in statistics down to milliseconds.
+# Writers may truncate timestamps in statistics to milliseconds.
 _MILLISECOND = 1_000
 _LAST_MICROSECOND = 2**63 - 1 - _MILLISECOND
 
-# delta-spark keeps 32 characters of a string and marks a cut maximum by a 33rd, greater one. The
-# specification only promises the cut, so a maximum of 32 or more may be followed by anything.
+# delta-spark keeps 32 characters of a string and appends a greater 33rd to a truncated maximum. The
+# specification only allows the truncation, so any text may follow a maximum of 32 or more.
 STRING_PREFIX_LENGTH = 32
 LAST_CHARACTER = "\U0010ffff"
 
-# More values than this are looked for as ranges, so that cost stays flat for long IN lists.
+# More values than this are searched as ranges, so that cost stays flat for long IN lists.
 _MAX_IN_RANGES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Where values of a column may lie beside one value; truth values, one per file."""
+    """How values of a column may compare with one value; truth values, one per file."""
 
     below: pa.BooleanArray
     at_most: pa.BooleanArray
@@ -99,20 +99,20 @@ class ColumnBounds:
     data_type: DataType
     """Type of `minimum` and `maximum`."""
     minimum: pa.Array
-    """pyarrow Array: no value is less. Null where unknown."""
+    """pyarrow Array: no value is less. Null if unknown."""
     maximum: pa.Array
-    """pyarrow Array: no value is greater. Null where unknown."""
+    """pyarrow Array: no value is greater. Null if unknown."""
     may_hold_null: pa.BooleanArray
     """pa.BooleanArray, without nulls: false where no row is null."""
     may_hold_value: pa.BooleanArray
     """pa.BooleanArray, without nulls: false where every row is null."""
     maximum_covers_nan: bool = True
-    """False where NaN may hide above `maximum`."""
+    """False if NaN may hide above `maximum`."""
 
     def sides(self, value: object, data_type: DataType) -> Sides | None:
-        """Where values may lie beside a value, both taken as `data_type`.
+        """How values may compare with a value, both as `data_type`.
 
-        None where nothing is known. Raises as `scalar_of` does.
+        None if nothing is known. Raises as `scalar_of` does.
         """
         known = self.widened(data_type)
         if known is None:
@@ -124,7 +124,7 @@ class ColumnBounds:
         above = _possible(pc.greater(known.maximum, scalar))
         equal = pc.and_(at_most, at_least)
         if not known.maximum_covers_nan:
-            # NaN is the greatest value, and a maximum that ignores it says nothing about it.
+            # NaN is the greatest value, and a maximum may ignore it.
             at_least = above = every(True, len(known.minimum))
         return Sides(below, at_most, equal, at_least, above)
 
@@ -133,7 +133,7 @@ class ColumnBounds:
     ) -> tuple[pa.BooleanArray, pa.BooleanArray] | None:
         """Where values may be in a list, and where they may be outside it.
 
-        All are taken as `data_type`; None where nothing is known. Raises as `array_of` does.
+        All are compared as `data_type`; None if nothing is known. Raises as `array_of` does.
         """
         known = self.widened(data_type)
         if known is None:
@@ -165,10 +165,10 @@ class ColumnBounds:
         return inside, pc.invert(pc.fill_null(surely, FALSE))
 
     def widened(self, data_type: DataType) -> ColumnBounds | None:
-        """The bounds as values of a wider type, or None where order could suffer.
+        """The bounds as values of a wider type, or None if the order could change.
 
         Raises:
-            Nothing: bounds that cannot be converted are unknown.
+            Nothing: bounds that cannot be converted become unknown.
         """
         if pa.types.is_null(self.minimum.type):
             return None  # a type without order
@@ -207,11 +207,11 @@ def bounds_of_partition_values(values: pa.Array, data_type: DataType) -> ColumnB
 def bounds_of_statistics(statistics: pa.Table, index: int, data_type: DataType) -> ColumnBounds:
     """Bounds of column `index` of a statistics table.
 
-    Tight and wide bounds are bounds alike. A null count says something where it is zero or the
-    number of records, and nothing otherwise, so that wide counts are read correctly as well.
+    Tight and wide bounds are treated alike. A null count is used only if it is zero or the number
+    of records, so that wide counts are also read correctly.
 
     Args:
-        statistics: pyarrow.Table as `protocol.statistics` makes it.
+        statistics: pyarrow.Table as made by `protocol.statistics`.
         index: position of the column in it.
         data_type: current type of the column.
 
@@ -231,7 +231,7 @@ def bounds_of_statistics(statistics: pa.Table, index: int, data_type: DataType) 
         _upper_bound(_without_nan(maximum, data_type), data_type),
         pc.fill_null(pc.not_equal(null_count, integer_scalar(0)), TRUE),
         pc.fill_null(pc.not_equal(null_count, records), TRUE),
-        # Several writers leave NaN out of their minimum and maximum.
+        # Several writers ignore NaN in minimum and maximum.
         maximum_covers_nan=not is_float,
     )
 
@@ -254,24 +254,24 @@ def _without_nan(values: pa.Array, data_type: DataType) -> pa.Array:
 
 
 def _lower_bound(minimum: pa.Array, data_type: DataType) -> pa.Array:
-    """The minimum, lowered where it may be the text of a float."""
+    """The minimum, lowered if it may be the text of a float."""
     if _name(data_type) == "double":
         return pc.min_element_wise(minimum, _as_float(minimum))
     return minimum
 
 
 def _as_float(values: pa.Array) -> pa.Array:
-    """Doubles rounded to floats, null where they are none.
+    """Doubles rounded to floats; null if not a float.
 
-    The statistics of a file from before the column was widened spell floats: 3.4 stands for the
-    double 3.4000000953674316 there.
+    The statistics of a file from before the column was widened contain floats: there, 3.4 means the
+    double 3.4000000953674316.
     """
     rounded = values.cast(pa.float32(), safe=False).cast(pa.float64())
     return pc.if_else(pc.is_finite(rounded), rounded, null_scalar(pa.float64()))
 
 
 def _upper_bound(maximum: pa.Array, data_type: DataType) -> pa.Array:
-    """The maximum, raised where a writer may have cut it."""
+    """The maximum, raised if a writer may have truncated it."""
     name = _name(data_type)
     if name in _TIMESTAMPS:
         ticks = maximum.view(pa.int64())
@@ -292,7 +292,7 @@ def _upper_bound(maximum: pa.Array, data_type: DataType) -> pa.Array:
 
 
 def value_ranges(values: pa.Array) -> Iterator[tuple[pa.Scalar, pa.Scalar]]:
-    """First and last of each run of sorted values, of which there are few however many values.
+    """First and last of each run of sorted values; the number of runs is bounded.
 
     Args:
         values: a sequence, ascending and not empty.
@@ -303,7 +303,9 @@ def value_ranges(values: pa.Array) -> Iterator[tuple[pa.Scalar, pa.Scalar]]:
 
 
 def next_prefix(prefix: str) -> str | None:
-    """The smallest string above every string that begins with `prefix`; None if there is none."""
+    """The smallest string greater than every string that begins with `prefix`; None if there is
+    none.
+    """
     for end in range(len(prefix), 0, -1):
         following = ord(prefix[end - 1]) + 1
         if 0xD800 <= following <= 0xDFFF:
@@ -343,6 +345,6 @@ def keeps_order(source: DataType, target: DataType) -> bool:
 def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(target):
         return values.view(pa.int64()).view(target)
-    # Unsafe where rounding is meant: long to double, timestamp to date.
+    # Unsafe if rounding is intended: long to double, timestamp to date.
     loses = pa.types.is_floating(target) or pa.types.is_date(target)
     return values.cast(target, safe=not loses)

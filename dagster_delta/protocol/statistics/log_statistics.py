@@ -1,4 +1,4 @@
-"""Statistics of the files in a checkpoint: parsed ones first, JSON where there is nothing else.
+"""Statistics of the files in a checkpoint: parsed ones first, JSON as the fallback.
 
 Spec: Checkpoint Format; Per-file Statistics.
 """
@@ -33,7 +33,7 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
 class LoggedAdds(Protocol):
-    """Rows of a checkpoint as `CheckpointPart` gives them out."""
+    """Rows of a checkpoint, as in `CheckpointPart`."""
 
     def has(self, *path: str) -> bool:
         """Whether there is a column at this path of names."""
@@ -54,7 +54,7 @@ def checkpoint_statistics(
 
     Args:
         part: rows of the checkpoint.
-        keep: `pa.BooleanArray` over all of the rows: the files asked for.
+        keep: `pa.BooleanArray` over all of the rows: the requested files.
         columns: what to extract.
     """
     parsed = part.read_parsed_statistics(statistics_leaves(columns), keep)
@@ -62,7 +62,7 @@ def checkpoint_statistics(
         return parse_statistics_json(_texts(part, keep), columns)
     table = project_parsed_statistics(parsed, columns)
     unknown = pc.is_null(table.column("num_records"))
-    # Writers that once wrote JSON alone leave files behind that have no parsed statistics.
+    # Files by writers that wrote only JSON have no parsed statistics.
     if not pc.any(unknown).as_py() or not part.has("add", "stats"):
         return table
     filled = parse_statistics_json(_texts(part, keep).filter(unknown), columns)
@@ -75,7 +75,7 @@ def checkpoint_statistics(
 
 
 def statistics_leaves(columns: Sequence[StatisticsColumn]) -> list[tuple[str, ...]]:
-    """Where `stats_parsed` holds what `checkpoint_statistics` needs, as paths below it."""
+    """Paths below `stats_parsed` that `checkpoint_statistics` needs."""
     groups = ("minValues", "maxValues", "nullCount", "nullCounts")
     leaves = [(group, *column.path) for column in columns for group in groups]
     return [("numRecords",), ("tightBounds",), *leaves]
@@ -90,11 +90,11 @@ def _whole(values: pa.ChunkedArray) -> pa.Array:
 
 
 def checkpoint_statistics_json(part: LoggedAdds, keep: pa.BooleanArray) -> pa.ChunkedArray:
-    """Statistics as JSON text, a `pa.ChunkedArray`: spelled from the parsed ones where need be.
+    """Statistics as JSON text, a `pa.ChunkedArray`: made from the parsed ones if needed.
 
     Args:
         part: rows of the checkpoint.
-        keep: `pa.BooleanArray` over all of the rows: the files asked for.
+        keep: `pa.BooleanArray` over all of the rows: the requested files.
     """
     texts = _texts(part, keep)
     if not texts.null_count or not part.has("add", "stats_parsed"):
@@ -113,7 +113,7 @@ def _spell(statistics: Mapping[str, Any] | None) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    # What cannot be spelled is left out: unknown statistics are always right.
+    # Omit values that JSON cannot represent: unknown statistics are always correct.
     match value:
         case dict():
             items = {key: _plain(item) for key, item in value.items()}

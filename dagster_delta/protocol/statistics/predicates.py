@@ -1,7 +1,7 @@
-"""Predicates as file skipping sees them: a tree of what a filter asks of each column.
+"""Predicates for file skipping: a tree of what a filter requires of each column.
 
-The tree is evaluated against bounds, never against rows, for all files at once. Its answer is safe:
-a file is ruled out only where no row in it can satisfy the predicate.
+The tree is evaluated against bounds, for all files at once. The result is safe: a file is skipped
+only if no row in it can satisfy the predicate.
 
 Spec: Per-file Statistics.
 """
@@ -53,7 +53,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A part that bounds say nothing about; it may be true, false or null."""
+    """A part that bounds cannot decide; it may be true, false or null."""
 
     reason: str = ""
     """What the part is, for explanations."""
@@ -61,26 +61,27 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`column operator value`, both sides taken as `data_type`."""
+    """`column operator value`, both sides as `data_type`."""
 
     column: ColumnPath
     operator: Operator
     value: object
-    """Not null: int, float, Decimal, str, bytes, bool, date or datetime, as `data_type` wants."""
+    """Not null: int, float, Decimal, str, bytes, bool, date or datetime, as `data_type`
+    requires."""
     data_type: DataType
     """Type of the comparison; the column is widened to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """`column IN (values)`, both sides taken as `data_type`."""
+    """`column IN (values)`, both sides as `data_type`."""
 
     column: ColumnPath
     values: tuple[object, ...]
     """The values that are not null."""
     data_type: DataType
     has_null: bool = False
-    """Whether the list holds a null, which turns every false into null."""
+    """Whether the list contains a null, which turns every false into null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class IsTrue:
-    """Null taken for false, as `coalesce(child, FALSE)` does."""
+    """Null treated as false, like `coalesce(child, FALSE)`."""
 
     child: Predicate
 
@@ -133,10 +134,10 @@ Predicate: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Per file, the results a predicate may have in some row of it.
+    """Per file, the possible results of a predicate in its rows.
 
-    Each is a truth value of the logic, without nulls: a pyarrow BooleanArray where files are looked
-    at here. False means that it surely does not happen.
+    Each is a truth value of the logic, without nulls: a pyarrow BooleanArray in `ArrowLogic`. False
+    means that the result is impossible.
     """
 
     true: pa.BooleanArray
@@ -150,7 +151,7 @@ class Outcomes:
 
 
 class Logic(Protocol):
-    """How truth values of many files are combined, wherever they are."""
+    """How truth values of many files are combined."""
 
     yes: Any
     """True of every file."""
@@ -168,24 +169,24 @@ class Logic(Protocol):
 
 
 class Bounds(Protocol):
-    """What is known of one column, in truth values of the logic. What may be true, is."""
+    """Bounds on one column, as truth values of the logic. A value that may be true is true."""
 
     @property
     def may_hold_null(self) -> Any:
-        """False where no row is null."""
+        """False if no row is null."""
 
     @property
     def may_hold_value(self) -> Any:
-        """False where every row is null."""
+        """False if every row is null."""
 
     @property
     def data_type(self) -> DataType:
         """Type of the column."""
 
     def sides(self, value: object, data_type: DataType) -> Sides | None:
-        """Where values of the column may lie beside a value, both taken as `data_type`.
+        """How values of the column may compare with a value, both as `data_type`.
 
-        None where nothing is known.
+        None if nothing is known.
         """
 
     def membership(self, values: Sequence[object], data_type: DataType) -> tuple[Any, Any] | None:
@@ -207,7 +208,7 @@ def may_match(
         count: number of files.
 
     Raises:
-        Nothing: what cannot be compared is kept.
+        Nothing: files that cannot be compared are kept.
     """
     return possible_outcomes(predicate, bounds, count).true
 
@@ -225,7 +226,7 @@ def possible_outcomes(
 def outcomes_under(
     predicate: Predicate, bounds: Mapping[ColumnPath, Bounds], logic: Logic
 ) -> Outcomes:
-    """The same in truth values of a logic.
+    """The possible results in truth values of a logic.
 
     Args:
         predicate: the filter.
@@ -239,7 +240,7 @@ def outcomes_under(
 
 
 def referenced_columns(predicate: Predicate) -> frozenset[ColumnPath]:
-    """Paths of the columns whose bounds the predicate looks at. Raises nothing."""
+    """Paths of the columns whose bounds the predicate needs. Raises nothing."""
     return frozenset(_columns(predicate))
 
 

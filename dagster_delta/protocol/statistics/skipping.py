@@ -1,4 +1,4 @@
-"""Which files a filter has to read: partition values first, statistics of what is left after.
+"""Which files a filter has to read: partition values first, then statistics of the remaining files.
 
 Spec: Partition Value Serialization; Per-file Statistics.
 """
@@ -33,29 +33,29 @@ from dagster_delta.protocol.values.partition_values import parse_partition_colum
 __all__ = ["LoadStatistics", "SkippedFiles", "skip_files", "skipping_columns"]
 
 LoadStatistics: TypeAlias = Callable[[Sequence[StatisticsColumn]], pa.Table]
-"""Gives the statistics table of all files for some columns, row for row with the files."""
+"""Returns the statistics table of all files for some columns, one row per file in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedFiles:
-    """What a predicate says about many files."""
+    """The result of a predicate for many files."""
 
     may_match: pa.BooleanArray
-    """One value per file: true where a row may satisfy the predicate."""
+    """One value per file: true if a row may satisfy the predicate."""
     only_matches: pa.BooleanArray
-    """One value per file: true where every row surely satisfies the predicate."""
+    """One value per file: true if every row certainly satisfies the predicate."""
     is_decided: bool
     """Whether partition values alone satisfy the predicate in every file that may match, so that
     its rows need no filter."""
 
     def filter(self, kept: pa.BooleanArray) -> SkippedFiles:
-        """What it says about the files that are kept."""
+        """The result for the files that are kept."""
         may_match, only_matches = self.may_match.filter(kept), self.only_matches.filter(kept)
         return SkippedFiles(may_match, only_matches, self.is_decided)
 
     @classmethod
     def concatenated(cls, parts: Sequence[SkippedFiles]) -> SkippedFiles:
-        """What it says about the files of several parts, in their order."""
+        """The combined result for the files of several parts, in order."""
         return cls(
             pa.chunked_array([each.may_match for each in parts], pa.bool_()).combine_chunks(),
             pa.chunked_array([each.only_matches for each in parts], pa.bool_()).combine_chunks(),
@@ -76,10 +76,10 @@ def skip_files(
         configuration: of the version the files belong to.
         partition_values: pyarrow map<string, string> Array or ChunkedArray, one map per file, by
             physical names.
-        load_statistics: called once, and only if data columns can rule out more files.
+        load_statistics: called at most once, and only if data columns can rule out more files.
 
     Raises:
-        InvalidTable: a partition value is no value of its column's type.
+        InvalidTable: a partition value does not fit its column's type.
     """
     count = len(partition_values)
     paths = referenced_columns(predicate)
@@ -115,18 +115,18 @@ def _partition_bounds(
 
 
 def _map_values(maps: pa.ChunkedArray | pa.MapArray, key: str) -> pa.StringArray:
-    """The values of one key in many maps, null where a map lacks it: pyarrow string Array."""
+    """The values of one key in many maps, null if a map lacks it: pyarrow string Array."""
     if isinstance(maps, pa.ChunkedArray):
         chunks = [_map_values(chunk, key) for chunk in maps.chunks]
         return pa.concat_arrays(chunks) if chunks else pa.nulls(0, pa.string())
-    # Asking for the last one is ten times as fast as for the first; keys are unique.
+    # Searching the last occurrence is ten times as fast as the first; keys are unique.
     return pc.map_lookup(maps, string_column([key])[0], "last")
 
 
 def skipping_columns(
     predicate: Predicate, configuration: TableConfiguration
 ) -> dict[tuple[str, ...], StatisticsColumn]:
-    """The leaves that statistics may know something about, by logical path.
+    """The leaves that may have statistics, by logical path.
 
     Args:
         predicate: over logical paths.

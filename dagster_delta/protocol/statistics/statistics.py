@@ -36,27 +36,28 @@ __all__ = [
     "with_record_count",
 ]
 
-# Bounds the memory that decoded rows take, whatever the number of files.
+# Bounds the memory of decoded rows for any number of files.
 _ROWS_PER_CHUNK = 65_536
 
-# Types whose bounds no writer stores, or stores in a form that two writers agree on.
+# Types whose bounds writers do not store, or store in different forms.
 _WITHOUT_BOUNDS = frozenset({"binary", "variant", "void"})
 
 
 @dataclass(frozen=True, slots=True)
 class StatisticsColumn:
-    """A column whose statistics are asked for."""
+    """A column whose statistics are requested."""
 
     path: tuple[str, ...]
     """Physical names from the root to the leaf."""
     data_type: DataType
     """Current type of the column in the table."""
     is_padded: bool = False
-    """Whether texts are filled up when they are read, so that the bounds are those of others."""
+    """Whether texts are padded when they are read, so that the bounds differ from the padded
+    values."""
 
     @property
     def has_bounds(self) -> bool:
-        """Whether the column has a minimum and a maximum that values can be held against."""
+        """Whether the column has a minimum and a maximum to compare values with."""
         if self.is_padded:
             return False
         match self.data_type:
@@ -69,7 +70,7 @@ class StatisticsColumn:
 
     @property
     def bound_type(self) -> pa.DataType:
-        """Arrow type of its bounds; null where it has none."""
+        """Arrow type of its bounds; null if it has none."""
         return to_arrow_type(self.data_type) if self.has_bounds else pa.null()
 
 
@@ -86,11 +87,11 @@ def statistics_schema(columns: Sequence[StatisticsColumn]) -> pa.Schema:
 def parse_statistics_json(
     stats: pa.Array | pa.ChunkedArray, columns: Sequence[StatisticsColumn]
 ) -> pa.Table:
-    """A pyarrow.Table with one row per text: what it says about the columns.
+    """A pyarrow.Table with the statistics of the columns, one row per text.
 
     The table has `num_records` int64, `tight_bounds` bool, and for column `i` `min.i` and `max.i`
-    (of the column's type) and `null_count.i` int64. Null is unknown: a row whose text is damaged is
-    unknown as a whole, a value that does not fit its column's type is unknown alone.
+    (of the column's type) and `null_count.i` int64. Null means unknown: if a text is damaged, its
+    whole row is unknown; if a value does not fit its column's type, only that value is unknown.
 
     Args:
         stats: pyarrow Array or ChunkedArray of string, one per file.
@@ -114,11 +115,11 @@ def project_parsed_statistics(
     """The same table as `parse_statistics_json` makes, from `add.stats_parsed` of a checkpoint.
 
     Args:
-        stats_parsed: pa.StructArray or ChunkedArray of one, or None where the checkpoint has none.
+        stats_parsed: pa.StructArray or ChunkedArray of one, or None if the checkpoint has none.
         columns: what to extract.
 
     Raises:
-        ValueError: `stats_parsed` is None, so the number of rows is not known.
+        ValueError: `stats_parsed` is None, so the number of rows is unknown.
     """
     if stats_parsed is None:
         raise ValueError("without stats_parsed there is no number of rows to answer for")
@@ -143,14 +144,14 @@ def project_parsed_statistics(
 def with_record_count(
     stats: str | None, num_records: int, *, tight_bounds: bool | None = None
 ) -> str:
-    """The statistics of a file, JSON as before, with another number of rows.
+    """The statistics of a file as JSON, with another number of rows.
 
     Args:
-        stats: as they stood; None where there were none.
-        num_records: rows of the file, deleted ones counted.
-        tight_bounds: whether the bounds are those of live rows; None leaves what is said of it.
+        stats: previous statistics; None if there were none.
+        num_records: rows of the file, deleted rows included.
+        tight_bounds: whether the bounds are those of live rows; None keeps the previous value.
     """
-    # Values stay as they are spelled: a number could lose digits on its way through Python.
+    # Keep the text of values: a number could lose digits in Python.
     found = msgspec.json.decode(stats, type=dict[str, msgspec.Raw]) if stats else {}
     found["numRecords"] = msgspec.Raw(b"%d" % num_records)
     if tight_bounds is not None:
@@ -161,7 +162,7 @@ def with_record_count(
 class _NestedFields:
     """The nested fields of a struct array, found by path.
 
-    Every struct is taken apart once: to take one field of it takes time in proportion to all.
+    Every struct is flattened once: extracting one field costs time in proportion to all fields.
     """
 
     def __init__(self, values: pa.Array | pa.ChunkedArray) -> None:
@@ -169,7 +170,7 @@ class _NestedFields:
         self._children: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def at(self, path: tuple[str, ...]) -> pa.Array | pa.ChunkedArray | None:
-        """The field at a path, null where a struct above it is; None if absent."""
+        """The field at a path, null if a struct above it is; None if absent."""
         values = self._values
         for depth, name in enumerate(path):
             children = self._children.get(path[:depth])
@@ -197,18 +198,18 @@ def _converted(
         return pa.nulls(length, target) if values is None else values
     try:
         if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(target):
-            # A cast refuses to drop or to add the time zone; both count UTC microseconds.
+            # A cast cannot drop or add the time zone; both types count UTC microseconds.
             values = values.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
         elif pa.types.is_date(values.type) and pa.types.is_timestamp(target):
             values = values.cast(pa.timestamp("us")).cast(pa.int64())
         return values.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        # Statistics older than the column's type, or of another one: no bounds.
+        # Statistics that do not match the column's type: no bounds.
         return pa.nulls(length, target)
 
 
 class _Decoder:
-    """Decodes the fields asked for and nothing else, in C, one text at a time."""
+    """Decodes only the requested fields, in C, one text at a time."""
 
     def __init__(self, columns: Sequence[StatisticsColumn]) -> None:
         bounds: _Tree = {}
@@ -252,7 +253,7 @@ class _Decoder:
     def _decode_leniently(self, text: str) -> Any:
         """The row without the fields that are not of their type; unknown if it is not JSON."""
         try:
-            msgspec.json.decode(text)  # a damaged end must not leave the beginning standing
+            msgspec.json.decode(text)  # if the end is damaged, discard the beginning too
             return _fill(self._row_type, self._tree, msgspec.Raw(text.encode()))
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return self._unknown
@@ -295,12 +296,12 @@ _LONG = PrimitiveType("long")
 
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 
-# What is asked for, as a tree: names to JSON types or to sub-trees.
+# The requested columns as a tree: names to JSON types or to sub-trees.
 _Tree: TypeAlias = dict[str, Any]
 
 
 def _is_odd(name: str) -> bool:
-    """Whether JSON has to escape the name, which fields of a msgspec struct cannot bear."""
+    """Whether JSON must escape the name, which msgspec struct fields do not support."""
     return _ESCAPED.search(name) is not None
 
 
@@ -331,7 +332,9 @@ def _define_struct(tree: _Tree) -> type[msgspec.Struct]:
 
 
 def _fill(row_type: type[Any], tree: _Tree, text: msgspec.Raw) -> Any:
-    """The struct filled with what fits of a JSON object; numbers come from their own text."""
+    """The struct filled with the fitting values of a JSON object; numbers are parsed from their
+    text.
+    """
     values: dict[str, Any] = {}
     with contextlib.suppress(msgspec.ValidationError):
         found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])

@@ -1,4 +1,4 @@
-"""Minimum and maximum values as statistics spell them in JSON, turned into Arrow columns.
+"""Minimum and maximum values of JSON statistics as Arrow columns.
 
 Spec: Per-file Statistics.
 """
@@ -33,7 +33,7 @@ _SPECIAL_FLOATS = {"NaN", "Infinity", "-Infinity"}
 def json_type(data_type: DataType) -> Any:
     """The Python type to decode a JSON minimum or maximum of the type into. Raises nothing."""
     if isinstance(data_type, DecimalType):
-        return decimal.Decimal | None  # from the text of the number, never through a double
+        return decimal.Decimal | None  # from the text of the number, to avoid a double
     match data_type:
         case PrimitiveType("byte" | "short" | "integer" | "long"):
             return int | None
@@ -46,12 +46,12 @@ def json_type(data_type: DataType) -> Any:
 
 
 def parse_statistic_values(values: Sequence[Any], data_type: DataType) -> pa.Array:
-    """A pyarrow Array of the type; what does not fit it is null, that is, unknown.
+    """A pyarrow Array of the type; values that do not fit are null, that is, unknown.
 
     Args:
         values: as decoded into `json_type(data_type)`.
         data_type: current type of the column. Files written before it was widened hold values of
-            the narrower type, which read as values of this one.
+            the narrower type, which are read as values of this type.
 
     Raises:
         Nothing.
@@ -61,7 +61,7 @@ def parse_statistic_values(values: Sequence[Any], data_type: DataType) -> pa.Arr
             return string_column(values).cast(to_arrow_type(data_type))
         return array_of(values, data_type)
     except _UNFIT:
-        # One value in a thousand files is odd: look at each alone.
+        # A value of one file does not parse: parse each value separately.
         parse = _single_parser(data_type)
         return array_of([_or_unknown(parse, each, data_type) for each in values], data_type)
 

@@ -1,7 +1,7 @@
 """Arrow columns from Python lists, by their buffers.
 
-`pyarrow.array` imports pandas, where that is installed, the first time it sees a Python value, and
-that takes longer than opening most tables.
+`pyarrow.array` imports pandas, if installed, at its first Python value, which takes longer than
+opening most tables.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
 MIN_SLICE_ROWS = 4096
-"""Rows of a chunk per row that drops out of it, from which on slices serve better than a copy."""
+"""If a chunk has at least this many rows per dropped row, slices are faster than a copy."""
 
 
 def string_column(values: Sequence[str | None]) -> pa.Array:
-    """A `pa.StringArray` of the values, which hold less than 2 GiB of text together."""
+    """A `pa.StringArray` of the values, which have less than 2 GiB of text in total."""
     validity = _validity(values)
     texts = [value or "" for value in values] if validity is not None else values
     data = "".join(cast("Sequence[str]", texts)).encode()
@@ -123,7 +123,7 @@ def _empty_maps(length: int) -> pa.MapArray:
 
 
 def chunks_where(values: pa.Array, mask: pa.BooleanArray) -> list[pa.Array]:
-    """The rows of a `pa.Array` where the mask is true, copied only where many are not.
+    """The rows of a `pa.Array` where the mask is true, copied only if many are false.
 
     Copying 100,000 structs of statistics takes longer than decoding them.
     """

@@ -44,13 +44,13 @@ _VARIANT_MARK = {b"variant": b"true"}
 VARIANT_STORAGE = pa.struct(
     [
         pa.field("value", pa.binary()),
-        # Spark marks its variants the same way, and takes what is marked for one.
+        # Spark marks its variants in the same way, and reads marked columns as variants.
         pa.field("metadata", pa.binary(), metadata=_VARIANT_MARK),
     ]
 )
 """A variant as it is stored: its value and its dictionary of names, both encoded.
 
-A mark on `metadata` tells it from a struct of two binaries that happen to have these names.
+A mark on `metadata` distinguishes it from a struct of two binaries with these names.
 """
 
 _ARROW_TYPES = {
@@ -93,7 +93,7 @@ def to_arrow_type(data_type: DataType) -> pa.DataType:
 def to_arrow_field(field: StructField) -> pa.Field:
     """The pyarrow.Field of a Delta field, under its logical name and with its comment."""
     metadata = None if field.comment is None else {COMMENT_KEY: field.comment.encode()}
-    # Arrow has no column of nothing but nulls that must not be null.
+    # In Arrow, a column of type null must be nullable.
     nullable = field.nullable or field.data_type == PrimitiveType("void")
     return pa.field(field.name, to_arrow_type(field.data_type), nullable, metadata)
 
@@ -104,11 +104,11 @@ def to_arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def from_arrow_schema(schema: pa.Schema) -> StructType:
-    """The Delta schema that takes every value of a pyarrow.Schema.
+    """The Delta schema that holds every value of a pyarrow.Schema.
 
-    Types without a counterpart come back as the narrowest one that holds them: `uint32` as `long`,
-    `uint64` as `decimal(20,0)`. Structs that are marked as variants come back as such, and variants
-    whose mark was lost as structs.
+    Types without a counterpart become the narrowest type that holds them: `uint32` becomes `long`,
+    `uint64` becomes `decimal(20,0)`. Structs marked as variants become variants; a variant that
+    lost its mark becomes a struct.
 
     Raises:
         SchemaMismatch: a column has a type that no Delta type holds; the column is named.
@@ -143,7 +143,7 @@ def from_arrow_type(arrow_type: pa.DataType, path: tuple[str, ...] = ()) -> Data
         path: logical path of the column, for the message of an error.
 
     Raises:
-        SchemaMismatch: there is none.
+        SchemaMismatch: no Delta type holds its values.
     """
     if name := _PRIMITIVES.get(arrow_type):
         return PrimitiveType(name)

@@ -1,7 +1,7 @@
 """Arrow arrays and scalars from Python values of a Delta type, by their buffers.
 
-`pyarrow.array` and `pyarrow.scalar` import pandas, where that is installed, the first time they see
-a Python value, and that takes longer than planning most scans.
+`pyarrow.array` and `pyarrow.scalar` import pandas, if installed, at their first Python value, which
+takes longer than planning most scans.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 def every(value: bool, count: int) -> pa.BooleanArray:
-    """A pa.BooleanArray that says one thing `count` times."""
+    """A pa.BooleanArray that repeats one value `count` times."""
     return pa.repeat(TRUE if value else FALSE, count)
 
 
@@ -60,8 +60,8 @@ def array_of(values: Sequence[Any], data_type: DataType) -> pa.Array:
     """A pyarrow Array of `to_arrow_type(data_type)`.
 
     Args:
-        values: None, or bool, int, float, Decimal, str, bytes, date or datetime as the type wants;
-            timestamps with a time zone, those of timestamp_ntz without one.
+        values: None, or bool, int, float, Decimal, str, bytes, date or datetime as the type
+            requires; timestamps need a time zone, timestamp_ntz must not have one.
         data_type: a primitive type or a decimal.
 
     Raises:

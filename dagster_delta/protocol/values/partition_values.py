@@ -34,15 +34,15 @@ __all__ = [
 ]
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-"""Directory name that stands for a null partition value."""
+"""Directory name for a null partition value."""
 
 _TEXT_TYPES = (PrimitiveType("string"), PrimitiveType("binary"))
 _UNPARTITIONABLE = frozenset({"variant", "void"})
 
 _ESCAPED_IN_DIRECTORIES = frozenset("\"#%'*/:=?\\{[]^\x7f" + "".join(map(chr, range(0x20))))
-"""What Hive's layout escapes, as Spark does, and NUL, which no file system takes."""
+"""Characters that Hive's layout and Spark escape, and NUL, which file systems refuse."""
 
-# Python values would have the compute functions import pandas.
+# With Python values, the compute functions would import pandas.
 _MIDNIGHT, _SPACE, _UTC, _NOTHING = string_column(["00:00:00", " ", "Z", ""])
 _BOOLEANS = string_column(["true", "false", None])
 
@@ -52,8 +52,8 @@ _SAFE_IN_PATHS = "/!$&'()*+,;=@-._~"
 def is_null_text(text: str | None, data_type: DataType) -> bool:
     """Whether a serialised partition value is null.
 
-    CONVERT TO DELTA of a catalog table copies the name of Hive's null directory into the log. It
-    is no value of most types; text and binary columns have it as a value, as in delta-spark.
+    CONVERT TO DELTA of a catalog table copies the name of Hive's null directory into the log. For
+    most types it means null; in text and binary columns it is a value, as in delta-spark.
     """
     return not text or (text == HIVE_NULL and data_type not in _TEXT_TYPES)
 
@@ -61,7 +61,7 @@ def is_null_text(text: str | None, data_type: DataType) -> bool:
 def parse_partition_value(
     text: str | None, data_type: DataType, *, column: str | None = None
 ) -> object:
-    """The value of one serialised partition value: what Arrow's `as_py` gives for its type.
+    """The value of one serialised partition value, in the Python type of Arrow's `as_py`.
 
     Args:
         text: as in `partitionValues`; see `is_null_text` for what is null.
@@ -69,7 +69,7 @@ def parse_partition_value(
         column: logical name of the column, for the message of an error.
 
     Raises:
-        InvalidTable: the text is no value of the type.
+        InvalidTable: the text is not a value of the type.
     """
     values = string_column([text])
     return parse_partition_column(values, data_type, column=column)[0].as_py()
@@ -90,7 +90,7 @@ def parse_partition_column(
         pyarrow.Array of `to_arrow_type(data_type)`, row-aligned with `values`.
 
     Raises:
-        InvalidTable: a text is no value of the type.
+        InvalidTable: a text is not a value of the type.
     """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -123,14 +123,14 @@ def _parse_distinct(values: pa.Array, data_type: DataType) -> pa.Array:
 
 
 def check_partition_type(data_type: DataType, *, column: str | None = None) -> None:
-    """Refuse a column by which no table can be partitioned.
+    """Refuse a column type that cannot partition a table.
 
     Args:
         data_type: of the column.
         column: its logical name, for the message of the error.
 
     Raises:
-        InvalidTable: it is nested, a variant or without a type.
+        InvalidTable: the type is nested, a variant or void.
     """
     match data_type:
         case PrimitiveType(name) if name not in _UNPARTITIONABLE:
@@ -146,7 +146,7 @@ def check_partition_type(data_type: DataType, *, column: str | None = None) -> N
 
 def _parse_timestamps(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     # Spec: a timestamp without a zone is taken as UTC; shipped tables also hold ISO 8601 with `Z`.
-    # Digits beyond microseconds are cut, as Spark cuts them; a bare date comes from a column that
+    # Digits beyond microseconds are truncated, as in Spark; a bare date comes from a column that
     # was widened from `date`.
     values = pc.replace_substring_regex(values, r"(\.\d{6})\d+", r"\1")
     if arrow_type.tz is None:
@@ -191,7 +191,7 @@ def serialize_partition_value(
     An empty string or empty binary is null too, because its text would be read back as null.
 
     Args:
-        value: as Arrow's `as_py` gives it; a timestamp without a zone is taken as UTC.
+        value: as from Arrow's `as_py`; a timestamp without a zone is taken as UTC.
         data_type: type of the column.
         column: logical name of the column, for the message of an error.
 
@@ -226,13 +226,13 @@ def _serialize(value: Any, data_type: DataType) -> str:
         case PrimitiveType("date"):
             return str(value.isoformat())
         case PrimitiveType("timestamp"):
-            # With its zone, since Spark reads a text without one in the zone of its session.
+            # With the zone, since Spark reads text without a zone in its session time zone.
             utc = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
             return f"{utc.isoformat(timespec='microseconds')}Z"
         case PrimitiveType("timestamp_ntz"):
             return _serialize_local_timestamp(value)
         case PrimitiveType("binary"):
-            # Readers take the bytes of the text, so only bytes that are UTF-8 survive.
+            # Readers use the bytes of the text, so the value must be valid UTF-8.
             return bytes(value).decode()
         case _:
             raise TypeError("no table can be partitioned by this type")
@@ -287,7 +287,7 @@ def _serialize_local_timestamp(value: dt.datetime) -> str:
 def partition_directory(values: Mapping[str, str | None]) -> str:
     """The directory of a partition in Hive's layout, decoded: `day=2013-01-02/carrier=UA`.
 
-    Readers never take values from it; it is there for people and for listings.
+    Readers never parse values from it; it serves people and listings.
 
     Args:
         values: serialised values by physical column name, in directory order.
@@ -305,15 +305,15 @@ def _escape(text: str) -> str:
 
 
 def encode_path(path: str) -> str:
-    """The URI of a data file, as `add.path` spells it, from its path relative to the table root."""
-    # A colon is legal later in a path; in its first segment it would read as a scheme.
+    """The URI of a data file, as in `add.path`, from its path relative to the table root."""
+    # A colon in the first segment would be read as a scheme; later ones are legal.
     return quote(path, safe=_SAFE_IN_PATHS)
 
 
 def decode_path(uri: str) -> str:
-    """The path that an `add.path` stands for: percent-decoded exactly once.
+    """The path of an `add.path`: percent-decoded exactly once.
 
-    Relative to the table root, or absolute with its scheme where it has one.
+    Relative to the table root, or absolute with its scheme, if it has one.
 
     Raises:
         InvalidTable: the URI does not decode to text.

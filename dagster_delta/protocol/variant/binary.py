@@ -1,6 +1,6 @@
-"""The frame of an encoded variant: its dictionary of names, and where its values begin and end.
+"""The frame of an encoded variant: its dictionary of names and the positions of its values.
 
-Nothing here looks at what a value says: fields and elements are moved about as bytes.
+Values are not decoded here: fields and elements are moved as bytes.
 
 Spec: Parquet, Variant Binary Encoding (Metadata encoding; Value encoding).
 """
@@ -40,7 +40,7 @@ VARIANT_NULL = b"\x00"
 
 
 class BasicType:
-    """What the two lowest bits of a value's first byte say."""
+    """Meaning of the two lowest bits of a value's first byte."""
 
     PRIMITIVE = 0
     SHORT_STRING = 1
@@ -49,7 +49,7 @@ class BasicType:
 
 
 class PrimitiveId:
-    """What the six highest bits of a primitive's first byte say."""
+    """Meaning of the six highest bits of a primitive's first byte."""
 
     NULL = 0
     TRUE = 1
@@ -101,12 +101,12 @@ PRIMITIVE_SIZES = {
     PrimitiveId.TIMESTAMP_NTZ_NANOS: 8,
     PrimitiveId.UUID: 16,
 }
-"""Bytes after the first one; binary and string say their own length."""
+"""Bytes after the first one; binary and string contain their own length."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariantNames:
-    """The dictionary that the objects of a variant take their field names from."""
+    """The dictionary of the field names of a variant's objects."""
 
     names: tuple[str, ...]
     ids: Mapping[str, int]
@@ -129,7 +129,7 @@ def decode_names(metadata: bytes) -> VariantNames:
     """The names of an encoded dictionary.
 
     Raises:
-        InvalidTable: the bytes are no dictionary.
+        InvalidTable: the bytes are not a dictionary.
         UnsupportedFeature: they are of a later version of the encoding.
     """
     header = take(metadata, 0, 1)[0]
@@ -144,7 +144,7 @@ def decode_names(metadata: bytes) -> VariantNames:
     start = 1 + size * (count + 2)
     take(metadata, start, offsets[-1])
     try:
-        # Offsets that go backwards give empty names, which the next check finds.
+        # Descending offsets give empty names, which the next check finds.
         names = tuple(
             metadata[start + begin : start + end].decode() for begin, end in pairwise(offsets)
         )
@@ -152,12 +152,12 @@ def decode_names(metadata: bytes) -> VariantNames:
         raise damaged_variant("a name in its dictionary is not UTF-8") from error
     if offsets[0] or any(b > e for b, e in pairwise(offsets)):
         raise damaged_variant("the offsets of its dictionary are out of order")
-    # Names may stand twice in a dictionary that is not sorted: either id means the same.
+    # An unsorted dictionary may contain a name twice: both ids mean the same.
     return VariantNames(names, {name: index for index, name in enumerate(names)})
 
 
 def says_sorted(metadata: bytes) -> bool:
-    """Whether an encoded dictionary claims that its names are sorted and stand there once."""
+    """Whether an encoded dictionary declares its names sorted and unique."""
     return bool(take(metadata, 0, 1)[0] & _SORTED)
 
 
@@ -180,7 +180,7 @@ def locate_fields(data: bytes, position: int) -> list[tuple[int, int]]:
     """Field id and position of the value of each field of the object at a position.
 
     Raises:
-        InvalidTable: the object runs beyond the bytes.
+        InvalidTable: the object exceeds the bytes.
     """
     flags = take(data, position, 1)[0] >> 2
     count, start = _element_count(data, position + 1, is_large=bool(flags >> 4 & 1))
@@ -197,7 +197,7 @@ def locate_elements(data: bytes, position: int) -> list[int]:
     """Position of each element of the array at a position.
 
     Raises:
-        InvalidTable: the array runs beyond the bytes.
+        InvalidTable: the array exceeds the bytes.
     """
     flags = take(data, position, 1)[0] >> 2
     count, start = _element_count(data, position + 1, is_large=bool(flags >> 2 & 1))
@@ -209,16 +209,16 @@ def locate_elements(data: bytes, position: int) -> list[int]:
 
 
 def object_fields(value: bytes) -> list[tuple[int, bytes]] | None:
-    """Field id and encoded value of each field of an object, or None where the value is no object.
+    """Field id and encoded value of each field of an object, or None if the value is not an object.
 
     Raises:
-        InvalidTable: a field runs beyond the bytes.
-        UnsupportedFeature: a field is of a primitive type that is not known.
+        InvalidTable: a field exceeds the bytes.
+        UnsupportedFeature: a field has an unknown primitive type.
     """
     if take(value, 0, 1)[0] & 3 != BasicType.OBJECT:
         return None
-    # Spec: the values need not stand in the order of the fields, so the next offset tells nothing
-    # about where a value ends.
+    # Spec: values may be in another order than fields, so the next offset is not the end of a
+    # value.
     return [
         (field_id, take(value, position, _value_size(value, position)))
         for field_id, position in locate_fields(value, 0)
@@ -226,7 +226,7 @@ def object_fields(value: bytes) -> list[tuple[int, bytes]] | None:
 
 
 def encode_object(ids: Sequence[int], values: Sequence[bytes]) -> bytes:
-    """The object of these fields, which are in the order of their names by code point."""
+    """The object of these fields, sorted by name in code point order."""
     offsets = [0, *accumulate(map(len, values))]
     id_size = _byte_width(max(ids, default=0))
     offset_size = _byte_width(offsets[-1])
@@ -259,7 +259,7 @@ def encode_array(elements: Sequence[bytes]) -> bytes:
 
 
 def encode_text(text: bytes) -> bytes:
-    """The string of these bytes of UTF-8."""
+    """The string of these UTF-8 bytes."""
     if len(text) < _SHORT_STRING_BYTES:
         return header_byte(BasicType.SHORT_STRING, len(text)) + text
     header = header_byte(BasicType.PRIMITIVE, PrimitiveId.STRING)
@@ -275,7 +275,7 @@ def take(data: bytes, position: int, size: int) -> bytes:
     """The bytes at a position.
 
     Raises:
-        InvalidTable: there are not as many.
+        InvalidTable: there are fewer bytes.
     """
     stop = position + size
     if stop > len(data):
@@ -284,14 +284,14 @@ def take(data: bytes, position: int, size: int) -> bytes:
 
 
 def damaged_variant(what: str) -> InvalidTable:
-    """The error about bytes that are no variant."""
+    """The error for bytes that are not a variant."""
     return InvalidTable(
         f"a variant is damaged: {what}; restore an older version of the table or rewrite the file"
     )
 
 
 def unknown_primitive(primitive_id: int) -> UnsupportedFeature:
-    """The error about a type that a later version of the encoding has added."""
+    """The error for a type from a later version of the encoding."""
     return UnsupportedFeature(
         f"a variant holds a value of the primitive type {primitive_id}, which is not known: read "
         "it with a newer engine"
@@ -322,7 +322,7 @@ def _value_size(data: bytes, position: int) -> int:
 
 
 def _element_count(data: bytes, position: int, *, is_large: bool) -> tuple[int, int]:
-    """How many elements a container has, and where what follows the number stands."""
+    """The number of elements in a container, and the position after that number."""
     size = 4 if is_large else 1
     return _unsigned(data, position, size, 1)[0], position + size
 

@@ -1,4 +1,5 @@
-"""Variants from JSON text, and as JSON text: what Spark's `parse_json` and `to_json` make of them.
+"""Variants from JSON text, and as JSON text: the same results as Spark's `parse_json` and
+`to_json`.
 
 Spec: Variant Data Type.
 """
@@ -38,7 +39,7 @@ def variant_of_json(text: str) -> tuple[bytes, bytes]:
     `double`.
 
     Raises:
-        InvalidArgument: the text is no JSON, names a field of an object twice, or is nested too
+        InvalidArgument: the text is not JSON, repeats a field of an object, or is nested too
             deeply.
     """
     try:
@@ -56,7 +57,7 @@ def variant_of_json(text: str) -> tuple[bytes, bytes]:
 def json_of_variant(metadata: bytes, value: bytes) -> str:
     """A variant as JSON text, without spaces; fields in the order of their names.
 
-    Dates, times, UUIDs and binary (Base64) are strings; so are numbers that JSON does not have.
+    Dates, times, UUIDs and binary (Base64) are strings; so are numbers that JSON cannot represent.
 
     Raises:
         InvalidTable, UnsupportedFeature: as `decode_variant` does.
@@ -143,17 +144,17 @@ def _float_text(value: float) -> str:
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else f'"{"-" if value < 0 else ""}Infinity"'
     if isinstance(value, SingleFloat):
-        # The shortest text that is this float; as a double it has digits that nobody wrote.
+        # The shortest text of this float; as a double it would show extra digits.
         texts = (f"{value:.{digits}g}" for digits in range(1, 10))
         return _number_text(next(each for each in texts if SingleFloat.of(float(each)) == value))
     return _number_text(repr(value))
 
 
 def _number_text(shortest: str) -> str:
-    """A floating number as Java spells it, which Spark does: `1.0E10` from ten millions on."""
+    """A floating-point number in Java's format, as in Spark: `1.0E10`, from ten million on."""
     sign, digits, exponent = Decimal(shortest).as_tuple()
     text = "".join(map(str, digits))
-    # Of the first digit.
+    # Power of ten of the first digit.
     power = len(text) - 1 + int(exponent)
     text = text.rstrip("0") or "0"
     minus = "-" if sign else ""

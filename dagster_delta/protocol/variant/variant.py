@@ -1,4 +1,4 @@
-"""What an encoded variant says as Python values, and back.
+"""Encoded variants as Python values, and back.
 
 Spec: Variant Data Type; Parquet, Variant Binary Encoding (Encoding types).
 """
@@ -44,22 +44,22 @@ _MAX_DECIMAL_DIGITS = 38
 
 @dataclass(frozen=True, slots=True)
 class NanosecondTimestamp:
-    """A timestamp with nanoseconds, which Python's datetime has no room for."""
+    """A timestamp with nanoseconds, which Python's datetime cannot hold."""
 
     nanoseconds: int
     """Since 1970-01-01 00:00:00, in UTC or on the local clock."""
     is_utc: bool
-    """Whether it is an instant; else what a local clock shows."""
+    """Whether it is an instant; else it is a local time."""
 
 
 class SingleFloat(float):
-    """A number of type `float`, which a variant tells from a `double`."""
+    """A number of type `float`, as a variant distinguishes it from `double`."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, number: float) -> SingleFloat:
-        """The nearest number that a `float` holds; infinite where none is near."""
+        """The nearest number that a `float` holds; infinite if out of range."""
         try:
             (rounded,) = struct.unpack("<f", struct.pack("<f", number))
         except OverflowError:
@@ -71,16 +71,16 @@ def decode_variant(metadata: bytes, value: bytes) -> object:
     """The Python value of a variant.
 
     Objects are dicts, arrays lists, integers int, `double` is float and `float` its subclass
-    `SingleFloat`, decimals are `Decimal`; timestamps are aware datetimes in UTC, those without a
-    time zone naive ones, and those with nanoseconds `NanosecondTimestamp`.
+    `SingleFloat`, decimals are `Decimal`; timestamps are aware datetimes in UTC, timestamps without
+    a time zone are naive, and those with nanoseconds are `NanosecondTimestamp`.
 
     Args:
         metadata: the encoded dictionary of names.
         value: the encoded value.
 
     Raises:
-        InvalidTable: the bytes break the encoding.
-        UnsupportedFeature: they are of a later version of it, hold a date or timestamp outside the
+        InvalidTable: the bytes violate the encoding.
+        UnsupportedFeature: they use a later version of it, hold a date or timestamp outside the
             years 1 to 9999, or are nested deeper than Python's stack.
     """
     try:
@@ -94,12 +94,12 @@ def decode_variant(metadata: bytes, value: bytes) -> object:
 def encode_variant(value: object) -> tuple[bytes, bytes]:
     """The encoded dictionary of names and the encoded value of a Python value.
 
-    Integers take the narrowest type that holds them, those beyond 64 bits a decimal; float is
-    written as `double`.
+    Integers get the narrowest type that holds them, integers beyond 64 bits a decimal; float
+    becomes `double`.
 
     Args:
-        value: what `decode_variant` may give, with any mapping of strings for a dict and a tuple
-            for a list.
+        value: any value that `decode_variant` may return; any mapping with string keys works as a
+            dict, and a tuple as a list.
 
     Raises:
         InvalidArgument: the variant encoding has no type for a value.
@@ -167,7 +167,7 @@ def _decimal(content: bytes) -> Decimal:
     scale = content[0]
     if scale > _MAX_DECIMAL_DIGITS:
         raise damaged_variant(f"a decimal has the scale {scale}, and {_MAX_DECIMAL_DIGITS} is most")
-    # The constructor is exact, where arithmetic would round to the precision of the context.
+    # The constructor is exact; arithmetic would round to the precision of the context.
     return Decimal(f"{_integer(content[1:])}E-{scale}")
 
 
