@@ -1,3 +1,3 @@
-"""Schema change, planned."""
+"""Planning of schema changes."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Logical paths of columns: how they are spelled, what they lead to, and schemas changed at one.
+"""Logical paths of columns: spelling, lookup, and changes of a schema at a path.
 
-A path goes through structs by field names, into arrays by `element`, into maps by `key` and
-`value`. Names match as Delta matches them, case-insensitively.
+A path steps into structs by field names, into arrays by `element`, into maps by `key` and `value`.
+Names match as Delta matches them, case-insensitively.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a path leads to."""
+    """The result of resolving a path."""
 
     path: ColumnPath
-    """The path as the schema spells it."""
+    """The path in the schema's spelling."""
     data_type: DataType
-    """Type of what is there."""
+    """Type at the path."""
     field_path: ColumnPath
-    """Path of the nearest struct field, which is the place itself unless steps follow."""
+    """Path of the nearest struct field; equal to `path` unless steps follow."""
     field: StructField
-    """That field."""
+    """The struct field at `field_path`."""
     steps: ColumnPath
-    """What leads from the field to the place: `element`, `key` and `value`."""
+    """Steps from the field to the place: `element`, `key` and `value`."""
 
     @property
     def parent(self) -> ColumnPath:
@@ -61,10 +61,10 @@ class Place:
 
 
 def to_path(column: str | Sequence[str]) -> ColumnPath:
-    """The path that a caller means: `a.b` by dots, odd names in backticks, or a list of names.
+    """The path given by a caller: `a.b` with dots, special names in backticks, or a list of names.
 
     Raises:
-        InvalidArgument: the text is no path.
+        InvalidArgument: the text is not a path.
     """
     if not isinstance(column, str):
         path = tuple(column)
@@ -81,7 +81,7 @@ def to_path(column: str | Sequence[str]) -> ColumnPath:
 
 
 def dotted(path: ColumnPath) -> str:
-    """The path for people: joined by dots, odd names in backticks."""
+    """The path for people: joined by dots, special names in backticks."""
     return ".".join(_quote_if_odd(step) for step in path)
 
 
@@ -90,7 +90,7 @@ def _quote_if_odd(name: str) -> str:
 
 
 def quote_path(path: ColumnPath) -> str:
-    """The path as Spark SQL takes it whatever the names are."""
+    """The path in Spark SQL, with every name quoted."""
     return ".".join(_quote(name) for name in path)
 
 
@@ -99,17 +99,17 @@ def _quote(name: str) -> str:
 
 
 def not_null_sql(path: ColumnPath) -> str:
-    """Spark SQL that is true of rows in which a field reached through structs is not null."""
+    """Spark SQL that is true for rows in which a field reached through structs is not null."""
     required = f"{quote_path(path)} IS NOT NULL"
-    # A nested field binds only where the struct that holds it is there.
+    # A nested field is required only if its struct is not null.
     return f"{quote_path(path[:-1])} IS NULL OR {required}" if len(path) > 1 else required
 
 
 def find_place(schema: StructType, path: ColumnPath) -> Place:
-    """What a path leads to.
+    """The place at a path.
 
     Raises:
-        SchemaMismatch: it leads to nothing; the message says which names there are.
+        SchemaMismatch: nothing is at the path; the message lists the existing names.
     """
     node: DataType = schema
     found: list[str] = []
@@ -129,7 +129,7 @@ def find_place(schema: StructType, path: ColumnPath) -> Place:
 def _step(
     node: DataType, step: str, path: ColumnPath, found: Sequence[str]
 ) -> tuple[str, DataType, StructField | None]:
-    """Name, type and field (where it is one) of the next place."""
+    """Name, type and field (if it is one) of the next place."""
     match node, step.casefold():
         case StructType(), _:
             field = node.get(step)
@@ -155,7 +155,7 @@ def _step(
 
 
 def is_reached_through_structs(schema: StructType, path: ColumnPath) -> bool:
-    """Whether no array and no map lies on the way to a field, and the path ends at a field."""
+    """Whether the path ends at a field and passes no array and no map."""
     level: DataType = schema
     for step in path[:-1]:
         field = level.get(step) if isinstance(level, StructType) else None
@@ -168,12 +168,12 @@ def is_reached_through_structs(schema: StructType, path: ColumnPath) -> bool:
 def change_field(
     schema: StructType, path: ColumnPath, change: Callable[[StructField], StructField]
 ) -> StructType:
-    """The schema with the field at a path replaced by what `change` makes of it.
+    """The schema with `change` applied to the field at a path.
 
     Args:
         schema: the whole schema.
-        path: of a struct field, as the schema spells it.
-        change: gives the new field.
+        path: of a struct field, in the schema's spelling.
+        change: returns the new field.
     """
 
     def change_one(parent: StructType) -> StructType:
@@ -185,15 +185,15 @@ def change_field(
 def change_struct(
     schema: StructType, path: ColumnPath, change: Callable[[StructType], StructType]
 ) -> StructType:
-    """The schema with the struct at a path replaced by what `change` makes of it.
+    """The schema with `change` applied to the struct at a path.
 
     Args:
         schema: the whole schema.
-        path: of a struct, as the schema spells it; empty for the schema itself.
-        change: gives the new struct.
+        path: of a struct, in the schema's spelling; empty for the schema itself.
+        change: returns the new struct.
 
     Raises:
-        SchemaMismatch: no struct is there.
+        SchemaMismatch: no struct is at the path.
     """
     return cast("StructType", _changed(schema, path, change, path))
 

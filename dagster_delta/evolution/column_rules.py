@@ -1,4 +1,4 @@
-"""What a column of a table may be called, be of, and be partitioned by.
+"""Rules for names, types and partitioning of columns.
 
 Spec: Column Mapping; Schema Serialization Format.
 """
@@ -30,16 +30,17 @@ __all__ = [
     "resolve_partition_columns",
 ]
 
-# Files of unmapped tables carry the logical names, and Parquet readers of Spark refuse these.
+# Files of unmapped tables use the logical names, and Spark's Parquet readers refuse other
+# characters.
 _UNMAPPED_NAME = re.compile(r"[^ ,;{}()\n\t=]+")
 
 
 def check_column_types(schema: StructType, known: StructType | None = None) -> None:
-    """Refuse a schema without columns, or with a new one that has no type.
+    """Refuse a schema without columns, or with a new column of no type.
 
     Args:
-        schema: that a table is to have.
-        known: that the table has, perhaps by another writer; its columns may stay as they are.
+        schema: new schema of a table.
+        known: current schema, possibly by another writer; its columns are accepted.
 
     Raises:
         InvalidArgument: the message names the column.
@@ -62,14 +63,14 @@ def check_column_types(schema: StructType, known: StructType | None = None) -> N
 
 
 def check_file_columns(schema: StructType, partition_columns: Collection[str]) -> None:
-    """Refuse to write files without any column: they could not even count their rows.
+    """Refuse to write files without any column: they could not record their number of rows.
 
     Args:
         schema: logical schema.
         partition_columns: logical names.
 
     Raises:
-        InvalidArgument: all columns that files have are of type void, which is never written.
+        InvalidArgument: all columns of the files have type void, which is never written.
     """
     written = [field for field in schema if field.name not in partition_columns]
     if written and all(field.data_type == PrimitiveType("void") for field in written):
@@ -103,7 +104,7 @@ def check_nesting(schema: StructType, *, known: StructType | None = None) -> Non
 
     Args:
         schema: logical schema.
-        known: schema whose columns stand in the table already and pass.
+        known: schema whose columns are already in the table and are accepted.
 
     Raises:
         InvalidArgument: the message names the column.
@@ -144,11 +145,11 @@ def _holds_void(data_type: DataType) -> bool:
 
 
 def resolve_partition_columns(schema: StructType, names: Sequence[str]) -> tuple[str, ...]:
-    """The partition columns as the schema spells them.
+    """The partition columns in the schema's spelling.
 
     Raises:
-        InvalidArgument: one is not in the schema, is nested or is named twice, or no column is left
-            for the data files.
+        InvalidArgument: a column is not in the schema, is nested or is repeated, or no column
+            remains for the data files.
     """
     if isinstance(names, str):
         raise InvalidArgument(f"partition_by is a list of columns; write [{names!r}]")
@@ -181,15 +182,15 @@ def resolve_partition_columns(schema: StructType, names: Sequence[str]) -> tuple
 def check_column_names(
     schema: StructType, mode: ColumnMappingMode, *, known: StructType | None = None
 ) -> None:
-    """Refuse names that are taken twice, or that files of an unmapped table cannot carry.
+    """Refuse duplicate names, and names that files of an unmapped table cannot have.
 
     Args:
         schema: logical schema.
         mode: mapping mode of the table.
-        known: schema whose names stand in the table already and pass.
+        known: schema whose names are already in the table and are accepted.
 
     Raises:
-        InvalidArgument: the message names the column and what would allow it.
+        InvalidArgument: the message names the column and the setting that allows it.
     """
     old = frozenset(path for path, _ in walk_fields(known)) if known else frozenset()
     seen: set[tuple[str, ...]] = set()

@@ -1,4 +1,4 @@
-"""Whether the default of a column is a value of it, found before any row takes it.
+"""Checks that the default of a column is a value of its type, before any row uses it.
 
 Spec: Default Columns.
 """
@@ -28,15 +28,15 @@ __all__ = ["check_default_values", "compute_default"]
 
 
 def check_default_values(fields: Iterable[StructField]) -> None:
-    """Refuse defaults that no row could take.
+    """Refuse defaults that no row could use.
 
     Args:
         fields: top-level columns with a default.
 
     Raises:
-        InvalidArgument: a default does not fit the type of its column. One that only Spark can
-            compute passes, unless it is of a type that is never stored there: the write that takes
-            it will tell.
+        InvalidArgument: a default does not fit the type of its column. A default that only Spark
+            can compute is accepted, unless its type cannot be stored in the column: a write that
+            uses it checks the value.
     """
     for field in fields:
         sql = str(field.metadata[DEFAULT_KEY])
@@ -47,10 +47,10 @@ def check_default_values(fields: Iterable[StructField]) -> None:
 
 
 def compute_default(field: StructField, sql: str) -> object:
-    """The value of a default, as Arrow's `as_py` gives it.
+    """The value of a default, as from Arrow's `as_py`.
 
     Args:
-        field: that the value is for.
+        field: field of the value.
         sql: Spark SQL without columns.
 
     Raises:
@@ -73,7 +73,7 @@ def compute_default(field: StructField, sql: str) -> object:
 
 
 def _check_type(field: StructField, sql: str) -> None:
-    # Any moment will do: it is the type that is asked for.
+    # Any time works: only the type is needed.
     moment = at_moment(sql, dt.datetime(2000, 1, 1, tzinfo=dt.UTC))
     found = parse_expression(moment, StructType(())).data_type
     if found is not None and not can_store(to_arrow_type(found), field.data_type):

@@ -1,4 +1,5 @@
-"""What in a table depends on a column: partitioning, constraints, computed columns, clustering.
+"""Parts of a table that depend on a column: partitioning, constraints, computed columns,
+clustering.
 
 Spec: CHECK Constraints; Column Invariants; Generated Columns; Clustered Table.
 """
@@ -43,12 +44,12 @@ class _Clustering(TypedDict, total=False):
 def expression_dependants(
     configuration: TableConfiguration, path: ColumnPath, *, with_own: bool = True
 ) -> Iterator[str]:
-    """The expressions that look at a column, each as a clause for a message.
+    """The expressions that use a column, each as part of a message.
 
     Args:
         configuration: of the table.
-        path: logical path of the column as the schema spells it.
-        with_own: whether those count that the column carries itself, and takes with it.
+        path: logical path of the column in the schema's spelling.
+        with_own: whether to include expressions of the column itself, which are dropped with it.
     """
     schema = configuration.schema
     for name, sql in _checks(configuration).items():
@@ -66,7 +67,7 @@ def expression_dependants(
 
 
 def columns_of_expressions(configuration: TableConfiguration) -> frozenset[str]:
-    """Logical names of the top-level columns that an expression looks at, or that one computes."""
+    """Logical names of the top-level columns that an expression uses or computes."""
     return frozenset(
         field.name
         for field in configuration.schema
@@ -77,11 +78,11 @@ def columns_of_expressions(configuration: TableConfiguration) -> frozenset[str]:
 def placement_dependants(
     configuration: TableConfiguration, path: ColumnPath, domains: Mapping[str, str]
 ) -> Iterator[str]:
-    """What lays rows out by a column, each as a clause for a message.
+    """Partitioning and clustering that use a column, each as part of a message.
 
     Args:
         configuration: of the table.
-        path: logical path of the column as the schema spells it.
+        path: logical path of the column in the schema's spelling.
         domains: configuration of the metadata domains by name.
     """
     if path[0] in configuration.partition_columns:
@@ -95,7 +96,7 @@ def refuse_dependants(path: ColumnPath, change: str, dependants: Sequence[str]) 
     """Make sure that nothing depends on a column.
 
     Raises:
-        SchemaChangeRefused: something does; the message names all of it.
+        SchemaChangeRefused: something does; the message lists everything.
     """
     if dependants:
         raise SchemaChangeRefused(
@@ -106,11 +107,11 @@ def refuse_dependants(path: ColumnPath, change: str, dependants: Sequence[str]) 
 
 
 def is_mentioned(path: ColumnPath, sql: str, schema: StructType) -> bool:
-    """Whether an expression looks at a column, at something in it or at what it is part of."""
+    """Whether an expression uses a column, a part of it or a struct that contains it."""
     try:
         references = parse_expression(sql, schema).references
     except DeltaError:
-        # Another engine's expression: any word of it may be the column.
+        # An expression of another engine: any word may be the column.
         return _is_word_of(path[0], sql)
     return any(path[: len(each)] == each[: len(path)] for each in references)
 
@@ -125,10 +126,10 @@ def _is_word_of(name: str, sql: str) -> bool:
 
 
 def check_expressions(configuration: TableConfiguration) -> None:
-    """Make sure that every constraint and generated column finds its columns in the schema.
+    """Make sure that the schema has the columns of every constraint and generated column.
 
     Raises:
-        SchemaChangeRefused: one names a column that is not there.
+        SchemaChangeRefused: an expression names a column that does not exist.
     """
     schema = configuration.schema
     expressions = [
@@ -167,7 +168,7 @@ def _generated(configuration: TableConfiguration) -> Iterator[tuple[str, str]]:
 
 
 def is_identity(configuration: TableConfiguration, path: ColumnPath) -> bool:
-    """Whether a column is numbered by the writers."""
+    """Whether a column is an identity column."""
     field = configuration.schema.field(path[0])
     return any(key.startswith(IDENTITY_PREFIX) for key in field.metadata)
 
@@ -175,10 +176,10 @@ def is_identity(configuration: TableConfiguration, path: ColumnPath) -> bool:
 def clustering_columns(
     configuration: TableConfiguration, domains: Mapping[str, str]
 ) -> tuple[ColumnPath, ...]:
-    """Logical paths of the clustering columns; none where the table is not clustered.
+    """Logical paths of the clustering columns; none if the table is not clustered.
 
     Raises:
-        InvalidTable: the domain is damaged, or names a column that is not there.
+        InvalidTable: the domain is damaged, or names a column that does not exist.
     """
     text = domains.get(CLUSTERING_DOMAIN)
     if not text:

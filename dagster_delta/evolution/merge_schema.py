@@ -1,4 +1,4 @@
-"""What a write may do to the schema of its table: nothing, grow it, or replace it.
+"""Schema change by a write: none, new columns and wider types, or replacement.
 
 Spec: Column Metadata; Type Widening (writer requirements).
 """
@@ -34,15 +34,15 @@ _INTEGERS = frozenset({"byte", "short", "integer", "long"})
 def check_strict(
     table: StructType, data: StructType, *, option: str, filled: Collection[str] = ()
 ) -> None:
-    """Refuse data with columns that the table lacks, or without one that it needs.
+    """Refuse data with columns that the table lacks, or without a column that it requires.
 
-    Types are not compared here: values are cast under ANSI store assignment when they are written.
+    Types are not compared: writes cast values by ANSI store assignment.
 
     Args:
         table: schema of the table.
-        data: schema of what is to be written.
-        option: the argument that would allow the change, for the message.
-        filled: logical names of columns that are filled where the data lack them.
+        data: schema of the data to write.
+        option: the argument that allows the change, for the message.
+        filled: logical names of columns that are filled if the data lack them.
 
     Raises:
         SchemaMismatch: the message shows all differences and names the option.
@@ -98,7 +98,7 @@ def widenable_columns(table: StructType, data: StructType) -> tuple[ColumnDiffer
 
     Args:
         table: schema of the table.
-        data: schema of what is to be written.
+        data: schema of the data to write.
     """
     widening = _Widening(enabled=True, to_timestamp_ntz=True)
     return tuple(
@@ -112,7 +112,7 @@ def widenable_columns(table: StructType, data: StructType) -> tuple[ColumnDiffer
 
 @dataclass(frozen=True, slots=True)
 class _Widening:
-    """What the table allows to happen to the types of its columns."""
+    """The type changes that the table allows."""
 
     enabled: bool
     to_timestamp_ntz: bool
@@ -124,7 +124,7 @@ class _Widening:
         match table, data:
             case PrimitiveType(source), PrimitiveType(target):
                 if source in _INTEGERS:
-                    # An integer never turns into a double by itself: that takes an ALTER.
+                    # A write never changes an integer to a double: that requires an ALTER.
                     return target in _INTEGERS
                 return target != "timestamp_ntz" or self.to_timestamp_ntz
             case DecimalType(), DecimalType():
@@ -143,25 +143,24 @@ def merge_schemas(
     widen_dates: bool = False,
     table_version: int | None = None,
 ) -> StructType:
-    """The table's schema, grown by the columns of the data that it lacks.
+    """The table's schema plus the columns of the data that it lacks.
 
     New columns come last in their struct, nullable, with their comment as their only metadata; they
-    have no ids yet where the table maps its columns. Columns that the data lack stay.
+    have no ids yet if the table maps its columns. Columns that the data lack are kept.
 
     Args:
         table: schema of the table.
-        data: schema of what is to be written.
-        fixed_columns: logical names of columns whose types stay as they are: those that something
-            else is computed from.
-        filled: logical names of columns that are filled where the data lack them.
-        widen_types: whether `delta.enableTypeWidening` lets byte to long, float to double and
-            decimals grow to the type of the data; each change is recorded in the field.
-        widen_dates: whether dates may become timestamps without a zone as well.
-        table_version: version that makes the change, where the table records it.
+        data: schema of the data to write.
+        fixed_columns: logical names of columns whose types do not change, because something is
+            computed from them.
+        filled: logical names of columns that are filled if the data lack them.
+        widen_types: whether `delta.enableTypeWidening` allows byte to long, float to double and
+            decimals to widen to the type of the data; each change is recorded in the field.
+        widen_dates: whether dates may also become timestamps without a zone.
+        table_version: version that makes the change, if the table records it.
 
     Raises:
-        SchemaMismatch: a new column has no type of its own, or a column that may not be null is
-            not in the data.
+        SchemaMismatch: a new column has no type, or the data lack a column that is NOT NULL.
     """
     diff = diff_schemas(table, data)
     _check_required(table, diff.missing, filled)
@@ -200,7 +199,7 @@ def _merge_types(
     """The merged type; type changes below the nearest struct field are appended to `changes`."""
     match table, data:
         case PrimitiveType("void"), _:
-            # Of no values: whatever comes first decides, as in the reference implementation.
+            # It has no values: the first data decide the type, as in the reference implementation.
             return nullable_field(StructField("", data), ()).data_type
         case StructType(), StructType():
             fields = []

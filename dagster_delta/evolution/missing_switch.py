@@ -1,4 +1,4 @@
-"""What is off in a table or a deployment, without which a change is planned but refused."""
+"""Switches that are off in a table or deployment; without them a change is planned but refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 __all__ = ["ENABLE_FEATURES", "MissingSwitch"]
 
 ENABLE_FEATURES = "pass enable_features=True"
-"""The option that turns on the table features which a change needs, as Python spells it."""
+"""The Python option that turns on the table features for a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,4 +17,4 @@ class MissingSwitch:
     name: str
     """Table feature, table property or option: `columnMapping`."""
     remedy: str
-    """How to turn it on, as an imperative, with options as Python spells them."""
+    """How to turn it on, as an imperative, with Python options."""

@@ -1,4 +1,4 @@
-"""Which actions of an ALTER TABLE statement make one online change of a column."""
+"""Which actions of an ALTER TABLE statement form one online change of a column."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = ["is_online", "online_request"]
 
 
 def is_online(schema: StructType, action: SchemaAction) -> bool:
-    """Whether an action takes an online change: a type that is not wider, or an expression.
+    """Whether an action requires an online change: a type that is not wider, or an expression.
 
     Args:
         schema: logical schema that the action is applied to.
         action: any.
 
     Raises:
-        SchemaMismatch: the column of a change of type is not there.
+        SchemaMismatch: the column of a type change does not exist.
     """
     if not isinstance(action, ChangeType):
         return False
@@ -49,21 +49,21 @@ def is_online(schema: StructType, action: SchemaAction) -> bool:
 
 
 def online_request(actions: Sequence[SchemaAction]) -> tuple[ColumnChangeRequest, int]:
-    """The change that the first action asks for, and how many actions it covers.
+    """The change that the first action requests, and how many actions it covers.
 
-    What follows it about the same column (NOT NULL, its default, comment, place and name) is part
-    of the change, and takes effect in the same commit.
+    Following actions on the same column (NOT NULL, default, comment, position and name) are part of
+    the change, and take effect in the same commit.
 
     Args:
         actions: the first is a `ChangeType`.
     """
     change = actions[0]
-    assert isinstance(change, ChangeType)  # noqa: S101  the caller has asked is_online
+    assert isinstance(change, ChangeType)  # noqa: S101  the caller has checked is_online
     request = ColumnChangeRequest(change.path, change.data_type, cast=change.using)
     count = 1
     for action in actions[1:]:
         folded = _with(request, change.path, action)
-        # After a rename, the column goes by another name.
+        # After a rename, the column has another name.
         if folded is None or request.new_name is not None:
             break
         request, count = folded, count + 1
@@ -73,7 +73,7 @@ def online_request(actions: Sequence[SchemaAction]) -> tuple[ColumnChangeRequest
 def _with(
     request: ColumnChangeRequest, path: ColumnPath, action: SchemaAction
 ) -> ColumnChangeRequest | None:
-    """The request with what another action asks of its column; None if it asks something else."""
+    """The request extended by another action on its column; None if the action does not fit."""
     if not isinstance(
         action,
         SetNotNull
@@ -98,7 +98,7 @@ def _with(
         case SetComment(_, comment):
             return _with_metadata(request, "comment", comment or None)
         case MoveColumn(_, position):
-            # A field of a struct is moved by a commit of its own.
+            # A field of a struct is moved by a separate commit.
             return replace(request, position=Position(position.after)) if len(path) == 1 else None
         case RenameColumn(_, new_name):
             return replace(request, new_name=new_name)

@@ -1,4 +1,4 @@
-"""What a change does to protocol and properties as Markdown, for people who decide about it."""
+"""Changes of protocol and properties as Markdown, for people who decide about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["code_span", "configuration_lines", "missing_switch_lines", "table_ce
 
 
 def configuration_lines(before: TableConfiguration, after: TableConfiguration) -> Iterator[str]:
-    """What becomes of the protocol and the properties, as items of a list. Raises nothing."""
+    """Changes of the protocol and the properties, as list items. Raises nothing."""
     yield from _protocol(before.protocol, after.protocol)
     if names := new_features(before, after):
         yield (
@@ -50,7 +50,7 @@ def _feature(name: str) -> str:
 
 
 def missing_switch_lines(switches: Iterable[MissingSwitch]) -> Iterator[str]:
-    """What keeps a planned change from being made, as items of a list. Raises nothing."""
+    """The switches that block a planned change, as list items. Raises nothing."""
     for each in switches:
         yield f"- **off now**: {code_span(each.name)}, without which this is refused; {each.remedy}"
 
@@ -71,5 +71,5 @@ def code_span(text: str) -> str:
 
 
 def table_cell(text: str) -> str:
-    """Text that may stand in a cell of a table. Raises nothing."""
+    """Text escaped for a table cell. Raises nothing."""
     return text.replace("|", "\\|").replace("\n", " ")

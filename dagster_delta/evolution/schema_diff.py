@@ -1,4 +1,4 @@
-"""How the columns of some data differ from the columns of a table."""
+"""Differences between the columns of data and of a table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["ColumnDifference", "SchemaDiff", "diff_schemas"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnDifference:
-    """One column that table and data do not agree about, at any depth."""
+    """One column that differs between table and data, at any depth."""
 
     path: tuple[str, ...]
     """Logical path; steps into arrays and maps are `element`, `key` and `value`."""
     table_type: DataType | None
-    """Type in the table, None where the table lacks the column."""
+    """Type in the table, None if the table lacks the column."""
     data_type: DataType | None
-    """Type in the data, None where the data lack the column."""
+    """Type in the data, None if the data lack the column."""
 
     @property
     def column(self) -> str:
@@ -42,7 +42,9 @@ class SchemaDiff:
 
     @property
     def added(self) -> tuple[ColumnDifference, ...]:
-        """Columns that only the data have; the fields of an added struct are not listed apart."""
+        """Columns that only the data have; the fields of an added struct are not listed
+        separately.
+        """
         return tuple(each for each in self.differences if each.table_type is None)
 
     @property
@@ -52,7 +54,7 @@ class SchemaDiff:
 
     @property
     def retyped(self) -> tuple[ColumnDifference, ...]:
-        """Columns that both have under different types."""
+        """Columns that both have with different types."""
         return tuple(
             each
             for each in self.differences
@@ -67,10 +69,10 @@ class SchemaDiff:
 
 
 def diff_schemas(table: StructType, data: StructType) -> SchemaDiff:
-    """The differences between the schema of a table and that of data to be written to it.
+    """The differences between the schema of a table and the schema of data to write.
 
-    Names match as Delta matches them, case-insensitively. Nullability and metadata do not count:
-    the rows decide about the first, and the second is the table's own affair.
+    Names match as Delta matches them, case-insensitively. Nullability and metadata are ignored:
+    nulls are checked per row, and metadata belongs to the table.
     """
     return SchemaDiff(tuple(_differences(table, data, ())))
 

@@ -1,6 +1,6 @@
-"""How the schema of a table differs between two of its versions.
+"""Differences between the schemas of two versions of a table.
 
-Columns with ids keep their identity whatever they are called; others are found by name.
+Columns with ids are matched by id; others by name.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["SchemaChanges", "compare_schemas"]
 
 @dataclass(frozen=True, slots=True)
 class SchemaChanges:
-    """The differences, one line each: `+` what is new, `-` what is gone, `~` what is other."""
+    """The differences, one line each: `+` added, `-` dropped, `~` changed."""
 
     added: tuple[ColumnPath, ...]
-    """Paths of new columns, by the later schema."""
+    """Paths of added columns, in the later schema."""
     dropped: tuple[ColumnPath, ...]
-    """Paths of columns that are gone, by the earlier schema."""
+    """Paths of dropped columns, in the earlier schema."""
     changed: tuple[ColumnPath, ...]
-    """Paths of columns that are called, typed or described otherwise, by the earlier schema."""
+    """Paths of columns with another name, type or comment, in the earlier schema."""
     lines: tuple[str, ...]
 
     def __bool__(self) -> bool:
@@ -43,9 +43,9 @@ class _Line:
 
 
 def compare_schemas(before: StructType, after: StructType) -> SchemaChanges:
-    """What an earlier schema lacks, has beyond or says otherwise. Raises nothing."""
+    """The differences from an earlier schema to a later one. Raises nothing."""
     found = list(_fields(before, after, ()))
-    # Several things may be said about one column.
+    # One column may have several changes.
     paths = {
         sign: tuple(dict.fromkeys(each.path for each in found if each.sign == sign))
         for sign in "+-~"
@@ -76,7 +76,7 @@ def _counterpart(old: StructField, candidates: list[StructField]) -> StructField
     number = field_id(old)
     if number is not None:
         return next((each for each in candidates if field_id(each) == number), None)
-    # Where mapping is turned on in between, the old name lives on as the physical one.
+    # If mapping was turned on in between, the old name is now the physical name.
     name = old.name.casefold()
     return next((each for each in candidates if _unmapped_name(each).casefold() == name), None)
 

@@ -1,4 +1,4 @@
-"""The list of columns with statistics, which names columns by their logical paths."""
+"""Updates of the list of columns with statistics, which names columns by logical paths."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _STATS_COLUMNS_KEY = "delta.dataSkippingStatsColumns"
 def follow_column(
     configuration: TableConfiguration, path: ColumnPath, new_path: ColumnPath | None
 ) -> Mapping[str, str]:
-    """The table properties in which the list of columns with statistics follows a column.
+    """The table properties, with the list of columns with statistics updated for a column.
 
     Args:
         configuration: protocol and metadata before the change.
         path: logical path of the column.
-        new_path: its path after the change; None where it is dropped.
+        new_path: its path after the change; None if it is dropped.
     """
     properties = configuration.metadata.configuration
     named = configuration.properties.data_skipping_stats_columns

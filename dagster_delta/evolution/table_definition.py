@@ -1,4 +1,4 @@
-"""Protocol and metadata of a table that is created, replaced or evolved by a write.
+"""Protocol and metadata of a table that a write creates, replaces or evolves.
 
 Spec: Change Metadata; Column Mapping (writer requirements); Table Features for New and Existing
 Tables.
@@ -75,7 +75,7 @@ _TABLE_LOCAL_METADATA = (
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """What a user says about a table."""
+    """A table as defined by a user."""
 
     schema: StructType
     """Logical schema, partition columns included."""
@@ -99,18 +99,18 @@ def define_table(
 ) -> TableConfiguration:
     """The configuration of a new table, under the lowest protocol that it needs.
 
-    A table that is replaced keeps its id, its creation time and at least its protocol: older
-    versions stay readable by time travel.
+    A replaced table keeps its id, its creation time and at least its protocol: older versions stay
+    readable by time travel.
 
     Args:
-        definition: what the user says.
-        table_id: UUID of the table; ignored where one is replaced.
-        created_time_ms: milliseconds since the epoch; ignored where a table is replaced.
-        new_name: makes physical column names that no other column ever had.
-        replaces: configuration of the table that stands there already.
+        definition: from the user.
+        table_id: UUID of the table; ignored if a table is replaced.
+        created_time_ms: milliseconds since the epoch; ignored if a table is replaced.
+        new_name: makes physical column names that were never used before.
+        replaces: configuration of the existing table.
 
     Raises:
-        InvalidArgument: a column name, a partition column or a property makes no sense.
+        InvalidArgument: a column name, a partition column or a property is invalid.
     """
     properties = _with_implied(normalize_properties(definition.properties or {}))
     comment = properties.pop(COMMENT_KEY, None)
@@ -119,7 +119,7 @@ def define_table(
     schema = _clean(definition.schema)
     check_column_types(schema)
     if required_features(schema, {}) & COLUMN_VALUE_FEATURES:
-        # It takes the SQL parser, which other tables need not wait for.
+        # Import late: it loads the SQL parser, which other tables do not need.
         from dagster_delta.evolution.column_definition import check_column_values
 
         check_column_values(schema)
@@ -171,17 +171,17 @@ def with_schema(
 ) -> TableConfiguration:
     """The configuration of a table under another logical schema.
 
-    New fields of a mapped table get ids and physical names; the protocol grows by what new types
-    need. Returns the configuration itself where nothing changes.
+    New fields of a mapped table get ids and physical names; the protocol gains the features that
+    new types need. Returns the configuration itself if nothing changes.
 
     Args:
         configuration: protocol and metadata in force.
         schema: new logical schema.
-        partition_columns: logical names, where the partitioning changes too.
-        new_name: makes physical column names that no other column ever had.
+        partition_columns: logical names, if the partitioning changes too.
+        new_name: makes physical column names that were never used before.
 
     Raises:
-        InvalidArgument: a new column name or partition column makes no sense.
+        InvalidArgument: a new column name or partition column is invalid.
     """
     mode = configuration.column_mapping_mode
     metadata = configuration.metadata
@@ -218,7 +218,7 @@ def with_schema(
 
 
 def _with_implied(properties: dict[str, str]) -> dict[str, str]:
-    """The properties of a new table, and those that they cannot do without."""
+    """The properties of a new table, plus the properties that they require."""
     asked = TableProperties.parse(properties)
     if asked.enable_column_change:
         return {
@@ -236,7 +236,7 @@ def _check_iceberg_compat(new: TableConfiguration, old: TableConfiguration | Non
     if old is None or iceberg_compat_version(new) is None:
         return
     if old.metadata.partition_columns != new.metadata.partition_columns:
-        # Spec: writers MUST block replacing a partitioned table by one partitioned otherwise.
+        # Spec: writers MUST block replacing a partitioned table by one with other partitioning.
         raise InvalidArgument(
             "a table that stays readable as Iceberg keeps its partition columns "
             f"({', '.join(old.metadata.partition_columns) or 'none'}); create another table"
@@ -246,7 +246,7 @@ def _check_iceberg_compat(new: TableConfiguration, old: TableConfiguration | Non
 def _in_commit_timestamp_start(
     configuration: Mapping[str, str], replaces: TableConfiguration | None
 ) -> dict[str, str]:
-    """Where in-commit timestamps began, which a table that is replaced has to go on saying."""
+    """The start of in-commit timestamps, which a replaced table must keep."""
     wanted = TableProperties.parse(configuration).enable_in_commit_timestamps
     if replaces is None or not wanted:
         return {}
@@ -260,7 +260,7 @@ def _in_commit_timestamp_start(
 
 
 def _kept_row_tracking_columns(replaces: TableConfiguration | None) -> dict[str, str]:
-    """The names a replaced table has already: its older versions have files with them."""
+    """The names of a replaced table, because its older versions have files with them."""
     old = replaces.metadata.configuration if replaces else {}
     return {
         key: old[key] for key in (ROW_ID_COLUMN_KEY, ROW_COMMIT_VERSION_COLUMN_KEY) if key in old
@@ -268,7 +268,7 @@ def _kept_row_tracking_columns(replaces: TableConfiguration | None) -> dict[str,
 
 
 def _clean(schema: StructType) -> StructType:
-    """The schema without what belongs to the table it was taken from: ids, history of types."""
+    """The schema without metadata of its source table: ids, type history."""
     cleaned = _clean_type(schema)
     return cleaned if isinstance(cleaned, StructType) else schema
 

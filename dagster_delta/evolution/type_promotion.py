@@ -1,4 +1,4 @@
-"""A column under a wider type, at any depth, with the change on record.
+"""Widening of a column's type, at any depth, with the change recorded.
 
 Spec: Type Widening (writer requirements); Type Change Metadata.
 """
@@ -30,16 +30,14 @@ _PREVIEW_FEATURE = "typeWidening-preview"
 
 
 def records_versions(configuration: TableConfiguration) -> bool:
-    """Whether a change of type says which version made it: tables of the preview feature go on in
-    their dialect.
-    """
+    """Whether type changes record their version, as tables of the preview feature do."""
     listed = configuration.protocol.writer_features or ()
     return _PREVIEW_FEATURE in listed and "typeWidening" not in listed
 
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """How types are changed in one table."""
+    """Widens types in one table."""
 
     table_version: int | None = None
     """Version that makes the change, which tables of the preview feature record."""
@@ -47,12 +45,12 @@ class Promotion:
     def promote(self, place: Place, new_type: DataType) -> StructField:
         """The nearest struct field with the type at the place widened.
 
-        A struct, array or map may be given whole: the types in it widen one by one. Nullability
-        stays as it is.
+        A struct, array or map may be given as a whole: the types in it widen one by one.
+        Nullability does not change.
 
         Raises:
-            SchemaChangeRefused: a type does not widen to the new one; the message says to which it
-                does.
+            SchemaChangeRefused: a type does not widen to the new one; the message lists the types
+                it widens to.
         """
         return self._promote_field(place.field, place.field_path, place.steps, new_type)
 
@@ -72,7 +70,7 @@ class Promotion:
         done: ColumnPath,
         changes: list[TypeChange],
     ) -> DataType:
-        """The type with what the steps lead to promoted."""
+        """The type, promoted at the end of the steps."""
         if not steps:
             return self._promote_type(old, new, path, done, changes)
         step = steps[0]

@@ -1,1 +1,1 @@
-"""ALTER TABLE as text: what it says, before anything is planned."""
+"""ALTER TABLE statements, parsed but not planned."""

@@ -1,4 +1,4 @@
-"""What can be done to the schema of a table, one value per kind of change."""
+"""Schema actions, one class per kind of change."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where in its struct a field stands."""
+    """Position of a field in its struct."""
 
     after: str | None = None
-    """Name of the field before it; None puts it first."""
+    """Name of the previous field; None puts it first."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """A new column, or a new field of a struct."""
+    """Add a column, or a field of a struct."""
 
     path: ColumnPath
     """Path of the struct, then the new name."""
@@ -58,7 +58,7 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class DropColumn:
-    """A column or field less. Data files keep it, and no reader sees it any more."""
+    """Drop a column or field. Data files keep it, and readers ignore it."""
 
     path: ColumnPath
     if_exists: bool = False
@@ -66,7 +66,7 @@ class DropColumn:
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn:
-    """Another name for a column or field, in the same place."""
+    """Rename a column or field, in the same position."""
 
     path: ColumnPath
     new_name: str
@@ -74,31 +74,31 @@ class RenameColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChangeType:
-    """Another type for a column, field, array element, map key or map value."""
+    """Change the type of a column, field, array element, map key or map value."""
 
     path: ColumnPath
     data_type: DataType
     using: str | None = None
-    """Spark SQL over the row for the new value; None: the value itself, converted."""
+    """Spark SQL over the row for the new value; None: CAST of the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetNotNull:
-    """A column may no longer be null; existing rows are looked at."""
+    """Make a column NOT NULL; existing rows are checked."""
 
     path: ColumnPath
 
 
 @dataclass(frozen=True, slots=True)
 class DropNotNull:
-    """A column, array element or map value may be null."""
+    """Make a column, array element or map value nullable."""
 
     path: ColumnPath
 
 
 @dataclass(frozen=True, slots=True)
 class SetDefault:
-    """A default for rows written from now on."""
+    """Set the default for rows written from now on."""
 
     path: ColumnPath
     expression: str
@@ -107,14 +107,14 @@ class SetDefault:
 
 @dataclass(frozen=True, slots=True)
 class DropDefault:
-    """No default for rows written from now on."""
+    """Drop the default for rows written from now on."""
 
     path: ColumnPath
 
 
 @dataclass(frozen=True, slots=True)
 class SetComment:
-    """Another comment on a column; None removes it."""
+    """Set the comment of a column; None removes it."""
 
     path: ColumnPath
     comment: str | None
@@ -122,7 +122,7 @@ class SetComment:
 
 @dataclass(frozen=True, slots=True)
 class MoveColumn:
-    """Another place for a field within its struct."""
+    """Move a field within its struct."""
 
     path: ColumnPath
     position: Position
@@ -130,16 +130,16 @@ class MoveColumn:
 
 @dataclass(frozen=True, slots=True)
 class AddConstraint:
-    """A named CHECK; existing rows are looked at."""
+    """Add a named CHECK constraint; existing rows are checked."""
 
     name: str
     expression: str
-    """Spark SQL that has to be true of every row."""
+    """Spark SQL that must be true for every row."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropConstraint:
-    """A CHECK less."""
+    """Drop a CHECK constraint."""
 
     name: str
     if_exists: bool = False
@@ -147,14 +147,14 @@ class DropConstraint:
 
 @dataclass(frozen=True, slots=True)
 class SetProperties:
-    """Table properties, new or changed."""
+    """Set table properties."""
 
     properties: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class UnsetProperties:
-    """Table properties less."""
+    """Unset table properties."""
 
     keys: tuple[str, ...]
     if_exists: bool = False
@@ -162,21 +162,21 @@ class UnsetProperties:
 
 @dataclass(frozen=True, slots=True)
 class SetTableComment:
-    """Another description of the table; None removes it."""
+    """Set the description of the table; None removes it."""
 
     comment: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterBy:
-    """Other clustering columns; none at all turn clustering off."""
+    """Set the clustering columns; an empty list turns clustering off."""
 
     columns: tuple[ColumnPath, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DropFeature:
-    """A table feature less; it stands alone in its statement."""
+    """Drop a table feature; the only action of its statement."""
 
     name: str
     truncate_history: bool = False
@@ -184,7 +184,7 @@ class DropFeature:
 
 @dataclass(frozen=True, slots=True)
 class MaterializeDefaults:
-    """Every file gets the columns whose default its rows take when they are read."""
+    """Write the columns into every file whose rows get their default when they are read."""
 
 
 SchemaAction: TypeAlias = (

@@ -1,4 +1,4 @@
-"""A cursor over the lexemes of a statement, and the error for what does not parse."""
+"""A cursor over the lexemes of a statement, and its syntax error."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _MAX_SHOWN = 100
 
 
 class StatementCursor:
-    """Reads the lexemes of one text, one after the other.
+    """Reads the lexemes of one text in order.
 
     Args:
         sql: the text.
         what: what the text should be, for errors: `an ALTER TABLE statement`.
 
     Raises:
-        InvalidArgument: a character starts no lexeme.
+        InvalidArgument: a character does not start a lexeme.
     """
 
     def __init__(self, sql: str, what: str) -> None:
         self._sql = sql
         self._what = what
         try:
-            # Expressions have no end of a statement, so that no lexeme spells it.
+            # Expressions have no statement end, so it has no lexeme.
             tokens = tokenize(sql.rstrip().removesuffix(";"))
         except InvalidArgument as error:
             problem = error.message.partition(": ")[2]
@@ -44,12 +44,12 @@ class StatementCursor:
         return self._tokens[self._index]
 
     def peek(self, distance: int = 1) -> Token:
-        """The lexeme that many places after the next one; the end where there is none."""
+        """The lexeme at a distance from the next one; the end if there is none."""
         return self._tokens[min(self._index + distance, len(self._tokens) - 1)]
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left."""
+        """Whether the end is reached."""
         return self.token.kind == "end"
 
     def next(self) -> Token:
@@ -61,10 +61,10 @@ class StatementCursor:
 
     @contextmanager
     def one_level_deeper(self, deepest: int) -> Iterator[None]:
-        """Read what stands inside of something else of its kind.
+        """Enter a nested construct and read it.
 
         Raises:
-            InvalidArgument: there are more levels than `deepest`.
+            InvalidArgument: the nesting is deeper than `deepest`.
         """
         if self._nesting == deepest:
             self.fail("nested too deeply")
@@ -83,7 +83,7 @@ class StatementCursor:
         return taken
 
     def take_words(self, *words: str) -> bool:
-        """Take the next lexemes if they are these words, all of them and in this order."""
+        """Take the next lexemes if they are all of these words, in this order."""
         taken = all(self.peek(n).is_word(word) for n, word in enumerate(words))
         if taken:
             self._index += len(words)
@@ -96,10 +96,10 @@ class StatementCursor:
         return taken
 
     def expect(self, *texts: str) -> None:
-        """Take words and operators that have to come next.
+        """Take words and operators that must come next.
 
         Raises:
-            InvalidArgument: something else comes.
+            InvalidArgument: another lexeme comes next.
         """
         for text in texts:
             if not (self.take_operator(text) or self.take_word(text)):
@@ -109,7 +109,7 @@ class StatementCursor:
         """Take a name: a word, or anything in backticks or double quotes.
 
         Raises:
-            InvalidArgument: something else comes.
+            InvalidArgument: another lexeme comes next.
         """
         token = self.token
         is_name = token.kind in ("word", "quoted") or self._is_double_quoted(token)
@@ -124,7 +124,7 @@ class StatementCursor:
         """Take names joined by dots.
 
         Raises:
-            InvalidArgument: something else comes.
+            InvalidArgument: another lexeme comes next.
         """
         path = [self.name(what)]
         while self.take_operator("."):
@@ -135,7 +135,7 @@ class StatementCursor:
         """Take a string literal.
 
         Raises:
-            InvalidArgument: something else comes.
+            InvalidArgument: another lexeme comes next.
         """
         if self.token.kind != "string":
             self.fail(f"expected {what} in quotes")
@@ -145,18 +145,18 @@ class StatementCursor:
         """Take a whole number.
 
         Raises:
-            InvalidArgument: something else comes.
+            InvalidArgument: another lexeme comes next.
         """
         if self.token.kind != "number" or not self.token.text.isdecimal():
             self.fail(f"expected {what}")
         return int(self.next().text)
 
     def span(self, *stops: str) -> str:
-        """Take everything, as it is written, up to a comma, a closing parenthesis or one of the
-        words, outside of all parentheses.
+        """Take the text, unchanged, up to a comma, a closing parenthesis or one of the words,
+        outside of all parentheses.
 
         Raises:
-            InvalidArgument: nothing is there, or a parenthesis is not closed.
+            InvalidArgument: the text is empty, or a parenthesis is not closed.
         """
         start, depth, last = self.token.position, 0, self._index
         while not (depth == 0 and (self.token.is_operator(",", ")") or self.is_word(*stops))):
@@ -171,10 +171,10 @@ class StatementCursor:
         return self._sql[start : self.token.position].strip()
 
     def parenthesised(self) -> str:
-        """Take what stands between parentheses, as it is written.
+        """Take the text between parentheses, unchanged.
 
         Raises:
-            InvalidArgument: there are none, nothing is in them, or they are not closed.
+            InvalidArgument: the parentheses are missing, empty or not closed.
         """
         self.expect("(")
         start, depth = self.token.position, 1
@@ -191,7 +191,7 @@ class StatementCursor:
         return text
 
     def fail(self, problem: str, *, at: Token | None = None) -> NoReturn:
-        """Raise for a text that does not parse, with a caret under the place.
+        """Raise a syntax error, with a caret under the position.
 
         Raises:
             InvalidArgument: always.
@@ -204,7 +204,7 @@ class StatementCursor:
         line = before.count("\n") + 1
         column = token.position - (before.rfind("\n") + 1)
         text = self._sql.split("\n")[line - 1]
-        # A long line is shown around the place.
+        # Of a long line, show the part around the position.
         start = max(0, column - _MAX_SHOWN // 2)
         shown = text[start : start + _MAX_SHOWN].replace("\t", " ")
         raise InvalidArgument(
@@ -214,7 +214,7 @@ class StatementCursor:
 
 
 def _without_shifts(token: Token) -> list[Token]:
-    """The brackets that close nested types, one by one: `ARRAY<ARRAY<INT>>` shifts no bits."""
+    """Split `>>` into closing brackets: in `ARRAY<ARRAY<INT>>` it is not a shift."""
     if not token.is_operator(">>", ">>>"):
         return [token]
     return [

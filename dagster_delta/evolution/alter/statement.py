@@ -17,9 +17,9 @@
     CLUSTER BY (path, …) | CLUSTER BY NONE
     COMMENT [=] text
 
-A definition is `path type [property …]`, and a property one of `NOT NULL`, `NULL`, `DEFAULT
-expression`, `COMMENT text`, `FIRST` and `AFTER name`. What MODIFY and CHANGE leave out stays as it
-is. After a comma, what does not start an action goes on with the one before.
+A definition is `path type [property …]`, and a property is one of `NOT NULL`, `NULL`, `DEFAULT
+expression`, `COMMENT text`, `FIRST` and `AFTER name`. MODIFY and CHANGE keep what they do not
+mention. After a comma, text that does not start an action continues the previous action.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def parse_alter(sql: str) -> tuple[SchemaAction, ...]:
     """The actions of a statement, in their order.
 
     Args:
-        sql: the statement; `ALTER TABLE name` may be left out, and the name is not looked at.
+        sql: the statement; `ALTER TABLE name` may be omitted, and the name is ignored.
 
     Raises:
-        InvalidArgument: the text is no such statement; the message marks the place.
+        InvalidArgument: the text is not such a statement; the message marks the position.
     """
     cursor = StatementCursor(sql, "an ALTER TABLE statement")
     if cursor.take_words("ALTER", "TABLE"):
@@ -87,7 +87,7 @@ def parse_alter(sql: str) -> tuple[SchemaAction, ...]:
     actions: list[SchemaAction] = []
     read: _Read | None = None
     while True:
-        # In `ADD COLUMNS a INT, b INT` the second one starts no action.
+        # In `ADD COLUMNS a INT, b INT` the second definition does not start an action.
         if read is None or _starts_action(cursor):
             read = _verb(cursor)
         actions.extend(read(cursor))
@@ -106,7 +106,7 @@ def _starts_action(cursor: StatementCursor) -> bool:
 
 
 def _verb(cursor: StatementCursor) -> _Read:
-    """Take the words that say what is done; returns what reads its object."""
+    """Take the words of an action; returns the parser of its object."""
     token = cursor.token
     readers: dict[str, Callable[[StatementCursor], _Read]] = {
         "ADD": _after_add,
@@ -174,7 +174,7 @@ def _definition(cursor: StatementCursor, if_not_exists: bool) -> Iterator[Schema
 
 @dataclass(slots=True)
 class _Properties:
-    """What a definition says about a column beside its type; None where it says nothing."""
+    """The properties in a column definition; None if not given."""
 
     nullable: bool | None = None
     default: str | None = None
@@ -204,7 +204,7 @@ def _properties(cursor: StatementCursor) -> _Properties:
 
 
 def _refuse_other_properties(cursor: StatementCursor) -> None:
-    """Refuse by name what MySQL and TiDB let a definition say and Delta tables do not have."""
+    """Refuse by name the properties that MySQL and TiDB allow and Delta tables do not have."""
     reason = _REFUSED_PROPERTIES.get(cursor.token.text.upper())
     if cursor.token.kind == "word" and reason is not None:
         cursor.fail(f"{cursor.token.text.upper()} cannot be set: {reason}")
@@ -288,7 +288,8 @@ def _dropped_feature(cursor: StatementCursor) -> Iterator[SchemaAction]:
     if cursor.token.kind == "string":
         name = cursor.string("the name of the feature")
     else:
-        # Names of preview features hold a hyphen, and one of our own a dot.
+        # Names of preview features contain a hyphen, and the name of one feature of this library a
+        # dot.
         name = cursor.name("the name of the feature")
         while cursor.token.is_operator("-", "."):
             joint = cursor.token.text
@@ -311,7 +312,7 @@ def _renamed(cursor: StatementCursor) -> Iterator[SchemaAction]:
 
 
 def _name_beside(cursor: StatementCursor, path: ColumnPath, what: str) -> str:
-    """Take another name in the struct of a column, spelled alone or as a path."""
+    """Take a new name in the struct of a column, given alone or as a path."""
     token = cursor.token
     target = cursor.path(what)
     if len(target) > 1 and [each.casefold() for each in target[:-1]] != [
@@ -379,7 +380,7 @@ def _refuse_if_exists(cursor: StatementCursor) -> None:
 
 
 def _redefined(cursor: StatementCursor, path: ColumnPath) -> Iterator[SchemaAction]:
-    """A column with its type and properties spelled out anew."""
+    """Redefine a column with its type and properties."""
     yield ChangeType(path, read_type(cursor))
     given = _properties(cursor)
     if given.nullable is not None:

@@ -1,4 +1,4 @@
-"""Column types as Spark, DuckDB and MySQL spell them in SQL."""
+"""Column types in the SQL of Spark, DuckDB and MySQL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NAMES = {
 }
 _PRIMITIVES = {name: PrimitiveType(kind) for kind, names in _NAMES.items() for name in names}
 
-# Unsigned types land in the next wider signed one.
+# Unsigned types become the next wider signed type.
 _UNSIGNED: dict[str, DataType] = {
     "byte": PrimitiveType("short"),
     "short": PrimitiveType("integer"),
@@ -55,17 +55,17 @@ _UNSIGNED_NAMES = {
 
 _TEXT_WITH_LENGTH = frozenset({"VARCHAR", "CHAR", "CHARACTER", "NVARCHAR", "NCHAR"})
 
-# With these the number in parentheses is a display width, and no part of the type.
+# For these types the number in parentheses is a display width, not part of the type.
 _WITH_DISPLAY_WIDTH = frozenset({"byte", "short", "integer", "long"})
 
 _MAX_PRECISION = 38
 
 
 def parse_type(sql: str) -> DataType:
-    """The type that a text spells: `BIGINT`, `DECIMAL(10,2)`, `STRUCT<a: INT, b: STRING[]>`, …
+    """The type in a text: `BIGINT`, `DECIMAL(10,2)`, `STRUCT<a: INT, b: STRING[]>`, …
 
     Raises:
-        InvalidArgument: the text is no type, or one that Delta tables do not have.
+        InvalidArgument: the text is not a type, or a type that Delta tables do not have.
     """
     cursor = StatementCursor(sql, "a column type")
     data_type = read_type(cursor)
@@ -78,7 +78,7 @@ def read_type(cursor: StatementCursor) -> DataType:
     """Take the type that comes next.
 
     Raises:
-        InvalidArgument: none does, or one that Delta tables do not have, or that is nested too
+        InvalidArgument: no type comes next, Delta tables do not have it, or it is nested too
             deeply.
     """
     with cursor.one_level_deeper(MAX_NESTING + 1):
@@ -118,7 +118,7 @@ def _element(cursor: StatementCursor) -> DataType:
 
 def _unknown(word: str) -> str:
     if word == "INT8":
-        # Eight bytes to DuckDB, eight bits to DuckLake and Arrow.
+        # Eight bytes in DuckDB, eight bits in DuckLake and Arrow.
         return "INT8 is ambiguous (8 bits or 8 bytes); write TINYINT or BIGINT"
     if word in ("HUGEINT", "UHUGEINT", "INT128", "UINT128"):
         return "Delta tables have no integers of 128 bits; write DECIMAL(38,0)"

@@ -1,4 +1,4 @@
-"""An online change of a column: what is asked for, and what it would do and cost."""
+"""An online change of a column: the request, its effect and its cost."""
 
 from __future__ import annotations
 
@@ -25,45 +25,45 @@ __all__ = ["BackfillCost", "ColumnChangePlan", "ColumnChangeRequest"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnChangeRequest:
-    """What a caller asks for."""
+    """The request of a caller."""
 
     column: str | Sequence[str]
     """Path of the column, or of a field, `element` or `value` in it."""
     new_type: str | DataType
-    """Any atomic type, as SQL spells it or as a type of the schema."""
+    """Any atomic type, as SQL or as a type of the schema."""
     cast: str | None = None
     """Spark SQL over the row for the new value of a top-level column; None: CAST."""
     on_error: OnError = "abort"
     nullable: bool | None = None
-    """Whether the changed column takes nulls; None: as it does now."""
+    """Whether the changed column is nullable; None: unchanged."""
     position: str | Position | None = None
-    """`FIRST`, the name of the column to stand behind, or a `Position`; None: where it is."""
+    """`FIRST`, the name of the previous column, or a `Position`; None: unchanged."""
     enable_features: bool = False
-    """Whether the table may be given what it lacks for this."""
+    """Whether missing features and properties may be turned on for the change."""
     is_allowed: bool = True
-    """Whether whoever opened the table lets columns be changed online."""
+    """Whether the table handle allows online column changes."""
     new_name: str | None = None
-    """Name of the column, or struct field, once it is changed; None: as now."""
+    """Name of the column, or struct field, after the change; None: unchanged."""
     field_metadata: tuple[tuple[str, str | None], ...] = ()
-    """Field metadata that it gets with the change; None removes a key."""
+    """Field metadata to set with the change; None removes a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillCost:
-    """What is rewritten to convert the rows that are there."""
+    """The rewrite of existing rows."""
 
     num_files: int
     size_bytes: int
     """Size of those files."""
     num_rows: int | None
-    """None if the statistics of a file do not tell."""
+    """None if a file has no row count."""
     num_batches: int
     """Commits in which the files are rewritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnChangePlan:
-    """What a change would do, before it is begun."""
+    """A planned online change."""
 
     change: ColumnChange
     from_type: DataType
@@ -71,13 +71,13 @@ class ColumnChangePlan:
     before: TableConfiguration
     """Protocol and metadata in force."""
     prepared: TableConfiguration
-    """Protocol and metadata that begin it."""
+    """Protocol and metadata at its beginning."""
     published: TableConfiguration
-    """Protocol and metadata that end it."""
+    """Protocol and metadata at its end."""
     missing_switches: tuple[MissingSwitch, ...] = ()
-    """What has to be turned on before the change begins."""
+    """What must be turned on before the change begins."""
     cost: BackfillCost | None = None
-    """None as long as the files are not known."""
+    """None until the files are known."""
 
     @property
     def new_features(self) -> tuple[str, ...]:
@@ -89,15 +89,15 @@ class ColumnChangePlan:
 
     @property
     def summary(self) -> str:
-        """The change as a clause: `change column v from string to int online`."""
+        """The change as text: `change column v from string to int online`."""
         change = self.change
         old, new = sql_type_name(self.from_type), sql_type_name(self.to_type)
         renamed = f", renamed to {dotted((change.new_name,))}" if change.new_name else ""
         return f"change column {dotted(change.path)} from {old} to {new} online{renamed}"
 
     def to_markdown(self) -> str:
-        """The plan for people: what is done, what has to hold, what the table is given for it, the
-        commits and their cost, the schema diff. Raises nothing.
+        """The plan for people: the change, the conditions on rows, the features and properties it
+        sets, the commits and their cost, the schema diff. Raises nothing.
         """
         change = self.change
         old, new = sql_type_name(self.from_type), sql_type_name(self.to_type)

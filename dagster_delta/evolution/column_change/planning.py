@@ -1,4 +1,4 @@
-"""Changing a column to any type while the table is in use: the request is checked and planned.
+"""Online change of a column to any type: checks and plans a request.
 
 Spec: none of the protocol's own; the states are in `column_change_states`.
 """
@@ -89,19 +89,19 @@ def plan_column_change(
     new_name: Callable[[], str],
     dry_run: bool = False,
 ) -> ColumnChangePlan:
-    """The change, checked against everything that depends on the column.
+    """The plan of a change, checked against everything that depends on the column.
 
     Args:
         configuration: protocol and metadata in force.
         request: what to change.
         change_id: unique among all changes.
-        new_name: makes physical column names that no other column ever had.
-        dry_run: whether a switch that is off is told by the plan instead of refused.
+        new_name: makes physical column names that were never used before.
+        dry_run: whether the plan lists a switch that is off, instead of refusing.
 
     Raises:
-        SchemaChangeRefused: something depends on the column in a way that cannot be carried along,
-            or the table lacks what the change needs.
-        SchemaMismatch, InvalidArgument: the request makes no sense on this schema.
+        SchemaChangeRefused: something that cannot follow the change depends on the column, or the
+            table lacks a requirement of the change.
+        SchemaMismatch, InvalidArgument: the request is invalid for this schema.
         UnsupportedExpression: values cannot be converted exactly as Spark converts them.
     """
     _refuse_second_change(configuration)
@@ -133,7 +133,8 @@ def plan_column_change(
     )
     change = msgspec.structs.replace(change, checks=tuple(_checks(enabled, change)))
     prepared = _with_mark(enabled, change, highest)
-    # Making it parses the cast and every check, so that what no writer could fill is found now.
+    # This parses the cast and every check, so that errors are found before any writer fills the
+    # shadow.
     ShadowColumn(change, enabled.schema, source)
     return ColumnChangePlan(
         change,
@@ -211,7 +212,7 @@ def _check_request(request: ColumnChangeRequest, place: Place, schema: StructTyp
 def _check_redefinition(
     configuration: TableConfiguration, request: ColumnChangeRequest, place: Place
 ) -> None:
-    """Make sure that the column can get the name, the comment and the default asked for."""
+    """Make sure that the column can get the requested name, comment and default."""
     column = dotted(place.path)
     given = dict(request.field_metadata)
     if place.steps and (request.new_name is not None or given):
@@ -240,7 +241,7 @@ def _check_redefinition(
 
 
 def _refuse_bound_column(configuration: TableConfiguration, path: ColumnPath) -> None:
-    """Refuse what a shadow cannot be made of."""
+    """Refuse columns that cannot have a shadow."""
     column = dotted(path)
     reason = None
     if path[0] in configuration.partition_columns:
@@ -261,7 +262,7 @@ def _refuse_bound_column(configuration: TableConfiguration, path: ColumnPath) ->
 def _missing_switches(
     configuration: TableConfiguration, request: ColumnChangeRequest
 ) -> Iterator[MissingSwitch]:
-    """What is off, and may not be turned on together with the change."""
+    """Switches that are off, and may not be turned on with the change."""
     if not request.is_allowed:
         yield MissingSwitch(_DEPLOYMENT_SWITCH, _DEPLOYMENT_REMEDY)
     lacking = _lacking(configuration)
@@ -280,8 +281,8 @@ def _missing_switches(
 
 
 def _lacking(configuration: TableConfiguration) -> dict[str, str]:
-    """The settings that an online change builds on and the table lacks, by the name of what each
-    turns on.
+    """The settings that an online change needs and the table lacks, by the name of what they turn
+    on.
     """
     lacking = {}
     if not configuration.properties.enable_column_change:
@@ -315,7 +316,7 @@ def _enabled(
     request: ColumnChangeRequest,
     new_name: Callable[[], str],
 ) -> TableConfiguration:
-    """The configuration with all that an online change builds on."""
+    """The configuration with everything that an online change needs."""
     wanted: dict[str, object] = {}
     lacking = _lacking(configuration)
     if lacking:
@@ -336,7 +337,9 @@ def _shadow(
     nullable: bool | None,
     new_name: Callable[[], str],
 ) -> tuple[StructField, int]:
-    """The top-level column as it will be, physically new at every depth, and the highest id."""
+    """The top-level column after the change, with new physical names at every depth, and the
+    highest id.
+    """
     source = configuration.schema.field(path[0])
     if any(NESTED_IDS_KEY in each.metadata for _, each in walk_fields(StructType((source,)))):
         raise SchemaChangeRefused(
@@ -357,7 +360,7 @@ def _shadow(
 
 
 def _retyped(node: DataType, path: ColumnPath, target: DataType, nullable: bool | None) -> DataType:
-    """The type with the one at a path replaced."""
+    """The type with the type at a path replaced."""
     if not path:
         return target
     step, rest = path[0], path[1:]
@@ -424,10 +427,10 @@ def _position(position: str | Position | None) -> Position | None:
 
 
 def _checks(configuration: TableConfiguration, change: ColumnChange) -> Iterator[tuple[str, str]]:
-    """What changed rows have to satisfy, by the expressions that look at the column.
+    """Conditions that changed rows must satisfy, from the expressions that use the column.
 
     Raises:
-        SchemaChangeRefused: one does not fit the new type.
+        SchemaChangeRefused: an expression does not fit the new type.
     """
     old = configuration.schema
     new = published_schema(old, change, moves=False)
@@ -455,7 +458,7 @@ def _check_fits(name: str, sql: str, schema: StructType) -> DataType | None:
         expression = parse_expression(sql, schema)
         expression.check_embeddable()
     except DeltaError as error:
-        # Every writer checks it meanwhile, whatever its engine.
+        # Every writer checks it during the change, in both engines.
         why = error.message.removesuffix(": use the Spark engine")
         raise _does_not_fit(name, sql, why) from error
     return expression.data_type

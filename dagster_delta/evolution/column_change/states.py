@@ -1,11 +1,11 @@
 """The states of an online column change, each left by one commit of metadata.
 
-    none -> prepared            the mark is set: from here on our writers fill the shadow too
-    prepared -> reorganising    the files from before are written again with the shadow
-    reorganising -> public      the shadow takes the column's place, and the mark goes
-    any -> none                 cancelled: the mark goes, the column never changed for any reader
+    none -> prepared            the mark is set: from now on writers of this library fill the shadow
+    prepared -> reorganising    older files are rewritten with the shadow
+    reorganising -> public      the shadow replaces the column, and the mark is removed
+    any -> none                 cancelled: the mark is removed, the column never changed for readers
 
-Old versions stay readable: the column they know stands in their files.
+Old versions stay readable: their files still have the old column.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ OWN_KEYS = (
     "delta.typeChanges",
     EXISTING_DEFAULT_KEY,
 )
-"""Field metadata that belongs to the physical column and does not go over to its successor."""
+"""Field metadata that belongs to the physical column and is not copied to its successor."""
 
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 
@@ -67,7 +67,7 @@ _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 def dependent_conditions(
     configuration: TableConfiguration, path: ColumnPath
 ) -> Iterator[tuple[str, str]]:
-    """Names and SQL of the CHECK constraints and invariants that look at a column."""
+    """Names and SQL of the CHECK constraints and invariants that use a column."""
     conditions = [(f"invariant {column}", sql) for column, sql in configuration.invariants]
     if configuration.supports("checkConstraints"):
         named = configuration.properties.constraints
@@ -80,16 +80,16 @@ def dependent_conditions(
 def published_configuration(
     configuration: TableConfiguration, change: ColumnChange
 ) -> TableConfiguration:
-    """Protocol and metadata with the shadow in the column's place, and without the mark.
+    """Protocol and metadata in which the shadow replaces the column, without the mark.
 
-    What was said of the column meanwhile (comments, defaults) goes over to it.
+    Comments and defaults that the column got during the change are copied to it.
 
     Raises:
-        InvalidTable: the column is not there any more.
+        InvalidTable: the column no longer exists.
     """
     schema = published_schema(configuration.schema, change)
     source = change.source(configuration.schema)
-    assert source is not None  # noqa: S101  else there were no such schema
+    assert source is not None  # noqa: S101  the schema exists only with it
     said = {key: each for key, each in source.metadata.items() if key not in OWN_KEYS}
     own = {key: each for key, each in change.shadow.metadata.items() if key in OWN_KEYS}
     final = replace(change.shadow, name=source.name, metadata={**said, **own})
@@ -131,10 +131,10 @@ def cancelled_configuration(configuration: TableConfiguration) -> TableConfigura
 
 
 def check_unaltered(configuration: TableConfiguration, change: ColumnChange) -> None:
-    """Make sure that the column is still what the shadow was made for.
+    """Make sure that the column still matches the shadow.
 
     Raises:
-        SchemaChangeRefused: somebody altered or dropped it, or put a new constraint on it.
+        SchemaChangeRefused: it was altered or dropped, or got a new constraint.
     """
     found = _alteration(configuration, change) or _unfit_default(configuration, change)
     if found is not None:
@@ -148,14 +148,14 @@ def check_unaltered(configuration: TableConfiguration, change: ColumnChange) -> 
 def refuse_altering_changing_column(
     current: TableConfiguration, planned: TableConfiguration
 ) -> None:
-    """Make sure that a schema change leaves the column alone whose type is being changed.
+    """Make sure that a schema change does not touch a column in an online change.
 
     Args:
         current: protocol and metadata in force.
-        planned: as they would be.
+        planned: protocol and metadata after the schema change.
 
     Raises:
-        SchemaChangeRefused: it does not.
+        SchemaChangeRefused: it touches the column.
     """
     change = ColumnChange.of(planned)
     if change is None:
@@ -171,7 +171,7 @@ def refuse_altering_changing_column(
 
 
 def _facets(source: StructField | None) -> tuple[object, ...]:
-    """What a column is, but for its comment."""
+    """A column without its comment."""
     if source is None:
         return ()
     said = {key: each for key, each in source.metadata.items() if key != "comment"}
@@ -179,7 +179,7 @@ def _facets(source: StructField | None) -> tuple[object, ...]:
 
 
 def _unfit_default(configuration: TableConfiguration, change: ColumnChange) -> str | None:
-    """Whether others gave the column a default meanwhile that is no value of the new type."""
+    """Whether the column got a default during the change that does not fit the new type."""
     try:
         check_changed_default(configuration.schema, change)
     except SchemaChangeRefused as error:
@@ -188,7 +188,7 @@ def _unfit_default(configuration: TableConfiguration, change: ColumnChange) -> s
 
 
 def check_changed_default(schema: StructType, change: ColumnChange) -> None:
-    """Make sure that the column's default, if it has one, is a value of the new type.
+    """Make sure that the column's default, if any, is a value of the new type.
 
     Raises:
         SchemaChangeRefused: it is not.
@@ -211,7 +211,7 @@ def check_changed_default(schema: StructType, change: ColumnChange) -> None:
 
 
 def _alteration(configuration: TableConfiguration, change: ColumnChange) -> str | None:
-    """What was done to the column since the change began; None where nothing was."""
+    """How the column was altered since the change began; None if it was not."""
     source = change.source(configuration.schema)
     if source is None:
         return "was dropped or replaced"
@@ -234,7 +234,7 @@ def _alteration(configuration: TableConfiguration, change: ColumnChange) -> str 
 
 
 def _name_is_taken(schema: StructType, change: ColumnChange) -> bool:
-    """Whether a sibling has the name that the column gets; the column itself may have it."""
+    """Whether a sibling has the new name of the column; the column itself may have it."""
     if change.new_name is None or change.new_name.casefold() == change.path[-1].casefold():
         return False
     parent = find_place(schema, change.path[:-1]).data_type if change.path[1:] else schema
@@ -242,7 +242,7 @@ def _name_is_taken(schema: StructType, change: ColumnChange) -> bool:
 
 
 def _same_but_for(source: DataType, shadow: DataType, path: ColumnPath | None) -> bool:
-    """Whether two types have the same fields, but for the type at a path (None: for none)."""
+    """Whether two types have the same fields, except the type at a path (None: no exception)."""
     below = path[1:] if path else None
     match source, shadow:
         case StructType(old), StructType(new):
@@ -263,7 +263,7 @@ def _same_but_for(source: DataType, shadow: DataType, path: ColumnPath | None) -
 def published_clustering(
     configuration: TableConfiguration, change: ColumnChange, domains: Mapping[str, str]
 ) -> str | None:
-    """The clustering domain with the shadow's physical names; None where it stays as it is."""
+    """The clustering domain with the shadow's physical names; None if it does not change."""
     text = domains.get(CLUSTERING_DOMAIN)
     source = change.source(configuration.schema)
     if not text or source is None:
@@ -289,15 +289,15 @@ def _moved(physical: list[str], source: StructField, shadow: StructField) -> lis
 
 
 def survives_column_change(mine: Metadata, winner: Metadata, adds: Iterable[AddFile]) -> bool:
-    """Whether a write planned under one metadata may land under another, between which lies
-    nothing but a step of a column change that the write is ready for.
+    """Whether a write planned under one metadata may commit under another that differs only by a
+    step of a column change for which the write is prepared.
 
-    Before the beginning and after a cancellation any file will do. At the end every file has to
-    hold the shadow, which is what readers go by from then on.
+    Before the beginning and after a cancellation, any file is allowed. At the end every file must
+    hold the shadow, which readers use from then on.
 
     Args:
         mine: metadata that the write was planned under.
-        winner: metadata that another commit has put in force meanwhile.
+        winner: metadata set by a concurrent commit.
         adds: files of the write.
     """
     running = mine.configuration.get(COLUMN_CHANGE_KEY)
@@ -317,7 +317,7 @@ def survives_column_change(mine: Metadata, winner: Metadata, adds: Iterable[AddF
 def _published_metadata(metadata: Metadata, change: ColumnChange) -> Metadata | None:
     from dagster_delta.protocol.actions import Protocol
 
-    # The protocol has no say in what the metadata becomes.
+    # The protocol does not affect the new metadata.
     configuration = TableConfiguration(
         Protocol(min_reader_version=1, min_writer_version=2), metadata
     )

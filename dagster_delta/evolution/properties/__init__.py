@@ -1,1 +1,1 @@
-"""Table properties and protocol: set, unset, and what they need of each other."""
+"""Table properties and protocol: how they are set, unset, and depend on each other."""

@@ -1,7 +1,7 @@
-"""Properties set and unset, features enabled and versions raised on a table that exists: planned.
+"""Plans for an existing table: set and unset properties, enable features and raise versions.
 
-The plan is a configuration. What its commit needs besides (row ids for the files that are there,
-the version in-commit timestamps begin at) follows from comparing it with the one in force.
+The plan is a configuration. Other contents of the commit (row ids for existing files, the first
+version with in-commit timestamps) follow from comparing it with the configuration in force.
 
 Spec: Table Features for New and Existing Tables; Change Metadata; Column Mapping; Row Tracking;
 In-Commit Timestamps.
@@ -64,18 +64,18 @@ def set_properties(
 ) -> TableConfiguration:
     """The configuration with these properties, under the protocol that they need.
 
-    Returns the configuration itself where it says all that already.
+    Returns the configuration itself if nothing changes.
 
     Args:
         configuration: protocol and metadata in force.
         properties: values by name; `delta.feature.<name> = supported`, `delta.minReaderVersion` and
-            `delta.minWriterVersion` go to the protocol and are not kept as properties, and
+            `delta.minWriterVersion` change the protocol and are not stored as properties, and
             `comment` becomes the description of the table.
-        new_name: makes physical column names that no other column ever had.
+        new_name: makes physical column names that were never used before.
 
     Raises:
-        InvalidArgument: a name is unknown or not for users, a value has no meaning, or the table
-            cannot go from its present state to that one.
+        InvalidArgument: a name is unknown or not for users, a value is invalid, or the table cannot
+            change from its current state to that one.
     """
     given = normalize_properties(properties)
     _refuse_constraints(given)
@@ -94,15 +94,15 @@ def set_properties(
 def unset_properties(
     configuration: TableConfiguration, names: Iterable[str], *, if_exists: bool = False
 ) -> TableConfiguration:
-    """The configuration without these properties; the protocol stays as it is.
+    """The configuration without these properties; the protocol does not change.
 
     Args:
         configuration: protocol and metadata in force.
         names: of the properties.
-        if_exists: whether a property that the table does not have is no error.
+        if_exists: whether a property that the table does not have is ignored.
 
     Raises:
-        InvalidArgument: a property is not there or not for users, or the table cannot do without.
+        InvalidArgument: a property does not exist or is not for users, or the table requires it.
     """
     if isinstance(names, str):
         raise InvalidArgument(f"properties are unset by a list of names; write [{names!r}]")
@@ -139,15 +139,15 @@ def _described(configuration: TableConfiguration, description: str | None) -> Ta
 def enable_feature(
     configuration: TableConfiguration, name: str, *, new_name: Callable[[], str]
 ) -> TableConfiguration:
-    """The configuration of a table whose protocol also lists a feature, and those it builds on.
+    """The configuration with a feature, and those it depends on, added to the protocol.
 
-    Legacy versions give way to lists, with all they implied. A feature that a property turns on is
-    supported then and not yet in use.
+    Legacy versions are replaced by lists of all features they implied. A feature that needs a
+    property to turn it on is then supported but not in use.
 
     Args:
         configuration: protocol and metadata in force.
         name: of the feature, or one of its other names.
-        new_name: makes physical column names that no other column ever had.
+        new_name: makes physical column names that were never used before.
 
     Raises:
         InvalidArgument: there is no such feature.
@@ -171,10 +171,10 @@ def upgrade_versions(
         configuration: protocol and metadata in force.
         reader: least minReaderVersion.
         writer: least minWriterVersion; 7 lists the features that the old version implied.
-        new_name: makes physical column names that no other column ever had.
+        new_name: makes physical column names that were never used before.
 
     Raises:
-        InvalidArgument: there is no such pair of versions.
+        InvalidArgument: the pair of versions is invalid.
     """
     versions = dict(zip(_VERSION_KEYS, (reader, writer), strict=True))
     return set_properties(configuration, versions, new_name=new_name)
@@ -186,7 +186,7 @@ def _finish(
     properties: Mapping[str, str],
     new_name: Callable[[], str] | None,
 ) -> TableConfiguration:
-    """The new configuration with what follows from its properties, once it was found legal."""
+    """The new configuration, validated, with everything that its properties imply."""
     wanted = dict(properties)
     schema_string = old.metadata.schema_string
     planned = TableConfiguration(
@@ -203,7 +203,7 @@ def _finish(
             planned.column_mapping_mode,
             max_column_id=planned.properties.column_mapping_max_column_id,
             new_name=new_name,
-            # The data files that are there have their columns under these names.
+            # Existing data files have their columns under these names.
             keep_logical_names=True,
             nested_ids=is_iceberg_v2,
         )
@@ -212,7 +212,7 @@ def _finish(
     if planned.supports("rowTracking") and new_name is not None:
         wanted = with_materialized_columns(wanted, new_name)
     if not planned.in_commit_timestamps_enabled:
-        # They would name a start that the next enabling makes untrue.
+        # Otherwise they would name a start that is wrong after the next enabling.
         wanted.pop(IN_COMMIT_TIMESTAMP_START_VERSION_KEY, None)
         wanted.pop(IN_COMMIT_TIMESTAMP_START_TIME_KEY, None)
     if protocol == old.protocol and wanted == old.metadata.configuration:
@@ -290,15 +290,15 @@ def _refuse_constraints(keys: Iterable[str]) -> None:
 
 
 def is_protocol_property(key: str) -> bool:
-    """Whether a property is about the protocol, and not kept among the properties."""
+    """Whether a property is about the protocol, and not stored as a property."""
     return key.startswith(FEATURE_PREFIX) or key in _VERSION_KEYS
 
 
 def with_asked_versions(protocol: Protocol, given: Mapping[str, str]) -> Protocol:
-    """The protocol under at least the versions that properties ask for.
+    """The protocol under at least the versions that properties request.
 
     Raises:
-        InvalidArgument: there is no such pair of versions.
+        InvalidArgument: the pair of versions is invalid.
     """
     reader, writer = (_version(given, key) for key in _VERSION_KEYS)
     if reader <= protocol.min_reader_version and writer <= protocol.min_writer_version:
@@ -306,7 +306,7 @@ def with_asked_versions(protocol: Protocol, given: Mapping[str, str]) -> Protoco
     reader = max(reader, protocol.min_reader_version)
     writer = max(writer, protocol.min_writer_version)
     if reader == 2 and writer == 7:
-        # Writers with lists of features that map columns ask it of readers by a list as well.
+        # If writers with feature lists map columns, readers need a feature list too.
         reader = 3
     if (reader, writer) not in _VERSION_PAIRS:
         pairs = ", ".join(f"{r} with {w}" for r, w in _VERSION_PAIRS)
@@ -320,8 +320,8 @@ def with_asked_versions(protocol: Protocol, given: Mapping[str, str]) -> Protoco
 
 
 def _as_lists(protocol: Protocol, reader: int) -> Protocol:
-    """The protocol with lists of what it supports."""
-    # Any feature that needs a list brings all of them with it; taken out again, they stay.
+    """The protocol with lists of its features."""
+    # Adding any feature that needs a list creates the lists; they stay after its removal.
     listed = upgrade_protocol(protocol, ["domainMetadata"])
     writer_features = tuple(
         each

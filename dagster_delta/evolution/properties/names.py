@@ -1,4 +1,4 @@
-"""Which properties a caller may give a table, and in which spelling.
+"""Which properties a caller may set on a table, and their spelling.
 
 Spec: Change Metadata (configuration); Column Mapping (maxColumnId is internal).
 """
@@ -28,19 +28,19 @@ _RESERVED = {
     "is_managed_location": "tables are opened by their location here",
     "owner": "tables have no owner here",
 }
-"""Properties that Spark SQL reserves, as they are no properties of a table."""
+"""Properties that Spark SQL reserves; they are not table properties."""
 
 _SPELLINGS = {each.lower(): each for each in _SETTABLE}
 
 
 def normalize_properties(properties: Mapping[str, object]) -> dict[str, str]:
-    """The properties as text, known keys in their proper spelling.
+    """The properties as text, known keys in their canonical spelling.
 
-    Names outside `delta.` that this library does not know are the user's own and pass as they are;
-    booleans and numbers are spelled as other engines spell them.
+    Names outside `delta.` that this library does not know are user properties and stay unchanged;
+    booleans and numbers are spelled as in other engines.
 
     Raises:
-        InvalidArgument: a `delta.` name is unknown or internal, or a value has no meaning.
+        InvalidArgument: a `delta.` name is unknown or internal, or a value is invalid.
     """
     if any(key.lower() == COLUMN_CHANGE_KEY.lower() for key in properties):
         raise InvalidArgument(
@@ -53,15 +53,15 @@ def normalize_properties(properties: Mapping[str, object]) -> dict[str, str]:
 
 
 def spell_property(key: str, *, is_known: bool = False) -> str:
-    """The name of a property in its proper spelling.
+    """The name of a property in its canonical spelling.
 
     Args:
-        key: the name as a caller gives it.
-        is_known: whether a `delta.` name that this library does not know passes, as one does that
-            stands in a table already.
+        key: the name as given by a caller.
+        is_known: whether an unknown `delta.` name is accepted, for example because the table
+            already has it.
 
     Raises:
-        InvalidArgument: a `delta.` name is unknown, or kept by the writers themselves.
+        InvalidArgument: a `delta.` name is unknown, or maintained by writers.
     """
     lowered = key.lower()
     if lowered == COLUMN_CHANGE_SWITCH.lower():

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 FEATURE_PREFIX = "delta.feature."
-"""`delta.feature.<name> = supported` lists a feature by hand."""
+"""`delta.feature.<name> = supported` lists a feature explicitly."""
 
 _BY_TYPE = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
 
@@ -69,7 +69,7 @@ def required_features(schema: StructType, properties: Mapping[str, str]) -> froz
         properties: table properties, `delta.feature.<name>` among them.
 
     Raises:
-        InvalidArgument: a property has no meaning, or names a feature that is unknown.
+        InvalidArgument: a property is invalid, or names an unknown feature.
     """
     names = {*_by_schema(schema), *_by_properties(properties), *_by_hand(properties)}
     names |= {_NEEDED_BY[name] for name in names if name in _NEEDED_BY}
@@ -78,8 +78,8 @@ def required_features(schema: StructType, properties: Mapping[str, str]) -> froz
 
 def _by_schema(schema: StructType) -> Iterable[str]:
     if _has_required_field(schema):
-        # NOT NULL is an invariant to the reference implementation, which refuses to open a table
-        # that has one without the feature.
+        # The reference implementation treats NOT NULL as an invariant, and refuses to open a table
+        # that has it without the feature.
         yield "invariants"
     for _, field in walk_fields(schema):
         for name in _primitive_names(field.data_type):
@@ -147,24 +147,24 @@ def _by_hand(configuration: Mapping[str, str]) -> Iterable[str]:
 def minimal_protocol(features: Iterable[str]) -> Protocol:
     """The lowest protocol under which a table may use these features.
 
-    Legacy versions where they suffice, since the oldest clients know them; else feature lists that
-    hold these features and no other.
+    Legacy versions if they suffice, since the oldest clients support them; else feature lists with
+    exactly these features.
     """
     rows = _rows(features)
     if all(row.legacy_writer_version is not None for row in rows):
         return Protocol(
             min_reader_version=max((row.legacy_reader_version or 1 for row in rows), default=1),
-            # Version 2 is what every writer of today starts from.
+            # Every current writer starts from version 2.
             min_writer_version=max((row.legacy_writer_version or 2 for row in rows), default=2),
         )
     return _listed_protocol(rows)
 
 
 def upgrade_protocol(protocol: Protocol, features: Iterable[str]) -> Protocol:
-    """The protocol that also supports these features: the same one where it does already.
+    """The protocol that also supports these features; itself if it already does.
 
-    What a legacy version implied is listed after the upgrade. Spec: the client must assume that a
-    feature has been used.
+    Features that a legacy version implied are listed after the upgrade. Spec: the client must
+    assume that a feature has been used.
     """
     supported = effective_features(protocol)
     missing = frozenset(features) - supported
@@ -181,17 +181,17 @@ def upgrade_protocol(protocol: Protocol, features: Iterable[str]) -> Protocol:
     return Protocol(
         min_reader_version=max(protocol.min_reader_version, upgraded.min_reader_version),
         min_writer_version=TABLE_FEATURES_WRITER_VERSION,
-        # The table's own spelling of a feature stays; aliases would otherwise be listed twice.
+        # Keep the table's spelling of a feature; otherwise an alias would be listed twice.
         reader_features=_extend(protocol.reader_features, upgraded.reader_features),
         writer_features=_extend(protocol.writer_features, upgraded.writer_features),
     )
 
 
 def downgrade_protocol(protocol: Protocol, feature: str) -> Protocol:
-    """The protocol that supports all it did but one feature.
+    """The protocol without one feature.
 
-    A legacy version where one implies exactly what is left, since the oldest clients know it; else
-    feature lists.
+    A legacy version if it implies exactly the remaining features, since the oldest clients support
+    it; else feature lists.
 
     Args:
         protocol: in force.
@@ -207,7 +207,7 @@ def downgrade_protocol(protocol: Protocol, feature: str) -> Protocol:
     return Protocol(
         min_reader_version=listed.min_reader_version,
         min_writer_version=TABLE_FEATURES_WRITER_VERSION,
-        # The table's own spelling of a feature stays.
+        # Keep the table's spelling of a feature.
         reader_features=_kept(protocol.reader_features, listed.reader_features, names),
         writer_features=_kept(protocol.writer_features, listed.writer_features, names) or (),
     )
@@ -223,14 +223,14 @@ def _kept(
 
 
 def dependent_features(feature: str) -> frozenset[str]:
-    """Names of the features that build on a feature."""
+    """Names of the features that depend on a feature."""
     return frozenset(name for name, needed in _NEEDED_BY.items() if needed == feature)
 
 
 def new_features(before: TableConfiguration, after: TableConfiguration) -> tuple[str, ...]:
     """Names of the features that one configuration needs and an earlier one does not have, sorted.
 
-    Legacy versions of the protocol imply features that no one asked for; these do not count.
+    Features that only a legacy version implies do not count.
     """
     added = _rows(effective_features(after.protocol) - effective_features(before.protocol))
     used = required_features(after.schema, after.metadata.configuration)

@@ -1,1 +1,1 @@
-"""Changes of a schema as plans: what each action does to a draft of the table."""
+"""Schema changes as plans: the effect of each action on a draft of the table."""

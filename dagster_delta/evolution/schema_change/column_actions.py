@@ -1,4 +1,4 @@
-"""What each change of a column does to the configuration of its table.
+"""The effect of each column change on the configuration of its table.
 
 Spec: Column Mapping; Type Widening; Default Columns; Schema Serialization Format.
 """
@@ -68,11 +68,11 @@ _FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp
 
 
 def add_column(draft: SchemaDraft, action: AddColumn) -> None:
-    """A new field, null in existing rows unless they are to get its default.
+    """Add a field, null in existing rows unless they get its default.
 
     Raises:
-        InvalidArgument: the name is taken, or the definition makes no sense.
-        SchemaMismatch: the struct is not there.
+        InvalidArgument: the name is taken, or the definition is invalid.
+        SchemaMismatch: the struct does not exist.
     """
     parent = find_place(draft.schema, action.path[:-1]).path if action.path[1:] else ()
     path = (*parent, action.path[-1])
@@ -174,10 +174,10 @@ def _index_of(parent: StructType, position: Position, column: str) -> int:
 
 
 def drop_column(draft: SchemaDraft, action: DropColumn) -> None:
-    """A field less; its id and its physical name are never given to another.
+    """Drop a field; its id and its physical name are never reused.
 
     Raises:
-        SchemaMismatch: it is not there.
+        SchemaMismatch: it does not exist.
         SchemaChangeRefused: something depends on it, it is the last of its struct, or the table
             does not map columns.
     """
@@ -214,11 +214,11 @@ def drop_column(draft: SchemaDraft, action: DropColumn) -> None:
 
 
 def rename_column(draft: SchemaDraft, action: RenameColumn) -> None:
-    """Another logical name; the physical one stays.
+    """Change the logical name; the physical name stays.
 
     Raises:
         InvalidArgument: the new name is taken.
-        SchemaMismatch: the column is not there.
+        SchemaMismatch: the column does not exist.
         SchemaChangeRefused: an expression names it, or the table does not map columns.
     """
     path = draft.column(action.path, "renamed").path
@@ -246,10 +246,10 @@ def rename_column(draft: SchemaDraft, action: RenameColumn) -> None:
 
 
 def change_type(draft: SchemaDraft, action: ChangeType) -> None:
-    """A wider type, recorded beside the column; files keep the type they were written with.
+    """Widen the type and record the change in the field; files keep their type.
 
     Raises:
-        SchemaMismatch: the column is not there.
+        SchemaMismatch: the column does not exist.
         SchemaChangeRefused: the type is not wider, something depends on the old one, or the table
             does not allow it.
     """
@@ -280,11 +280,11 @@ def _refuse_type_dependants(draft: SchemaDraft, place: Place) -> None:
 
 
 def set_not_null(draft: SchemaDraft, action: SetNotNull) -> None:
-    """A field that may no longer be null, once no existing row has it null.
+    """Make a field NOT NULL, if it is null in no existing row.
 
     Raises:
-        SchemaMismatch: it is not there.
-        SchemaChangeRefused: it lies in an array or a map.
+        SchemaMismatch: it does not exist.
+        SchemaChangeRefused: it is in an array or a map.
     """
     place = draft.column(action.path, "made NOT NULL")
     if not place.field.nullable:
@@ -303,10 +303,10 @@ def set_not_null(draft: SchemaDraft, action: SetNotNull) -> None:
 
 
 def drop_not_null(draft: SchemaDraft, action: DropNotNull) -> None:
-    """A field, array element or map value that may be null.
+    """Make a field, array element or map value nullable.
 
     Raises:
-        SchemaMismatch: it is not there.
+        SchemaMismatch: it does not exist.
         SchemaChangeRefused: it is a map key.
     """
     place = draft.place(action.path)
@@ -347,10 +347,10 @@ def _with_nulls(data_type: DataType, steps: ColumnPath) -> DataType:
 
 
 def set_default(draft: SchemaDraft, action: SetDefault) -> None:
-    """A default for rows written from now on; existing rows keep what they have.
+    """Set the default for rows written from now on; existing rows keep their values.
 
     Raises:
-        SchemaMismatch: the column is not there.
+        SchemaMismatch: the column does not exist.
         SchemaChangeRefused: it is a field inside another column, or its values are computed.
     """
     if _is_null(action.expression):
@@ -376,10 +376,10 @@ def set_default(draft: SchemaDraft, action: SetDefault) -> None:
 
 
 def drop_default(draft: SchemaDraft, action: DropDefault) -> None:
-    """No default any more; existing rows keep what they have.
+    """Drop the default; existing rows keep their values.
 
     Raises:
-        SchemaMismatch: the column is not there.
+        SchemaMismatch: the column does not exist.
     """
     place = draft.column(action.path, "without a default")
     column = dotted(place.path)
@@ -395,10 +395,10 @@ def drop_default(draft: SchemaDraft, action: DropDefault) -> None:
 
 
 def set_comment(draft: SchemaDraft, action: SetComment) -> None:
-    """Another comment, or none.
+    """Change or remove the comment.
 
     Raises:
-        SchemaMismatch: the column is not there.
+        SchemaMismatch: the column does not exist.
     """
     place = draft.column(action.path, "commented on")
     metadata = {k: v for k, v in place.field.metadata.items() if k != "comment"}
@@ -412,10 +412,10 @@ def set_comment(draft: SchemaDraft, action: SetComment) -> None:
 
 
 def move_column(draft: SchemaDraft, action: MoveColumn) -> None:
-    """Another place among its siblings.
+    """Move the field among its siblings.
 
     Raises:
-        SchemaMismatch: the column, or the one it shall follow, is not there.
+        SchemaMismatch: the column, or the column that it follows, does not exist.
     """
     place = draft.column(action.path, "moved")
     column = dotted(place.path)

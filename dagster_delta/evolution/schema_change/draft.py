@@ -1,4 +1,4 @@
-"""A table configuration on its way from one version to the next, action by action."""
+"""A table configuration that changes action by action."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from dagster_delta.protocol.schema import StructType
 __all__ = ["PlannedStep", "SchemaDraft", "StepEffect"]
 
 StepEffect = Literal["nothing", "metadata", "validates", "rewrites", "converts"]
-"""What a step asks of the data: nothing changes at all; the log alone changes; existing rows are
-read to see whether they fit; existing files are written again, in the commit of the change; or they
-are written again in batches, by the online change of a column."""
+"""The work that a step requires: no change; only the log changes; existing rows are read and
+checked; existing files are rewritten in the commit of the change; or they are rewritten in batches,
+by the online change of a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One thing that a change does."""
+    """One step of a change."""
 
     what: str
-    """As a clause: `add column c (integer)`."""
+    """Text of the step: `add column c (integer)`."""
     effect: StepEffect = "metadata"
 
 
 @dataclass(slots=True)
 class SchemaDraft:
-    """What the actions so far make of a table.
+    """The table after the actions so far.
 
     Args:
-        configuration: protocol and metadata, as they are and as they become.
-        new_name: makes physical column names that no other column ever had.
+        configuration: protocol and metadata, initially those in force.
+        new_name: makes physical column names that were never used before.
         domains: configuration of the metadata domains in force, by name.
-        enable_features: whether features that change how other clients see the table may be
-            enabled as needed.
+        enable_features: whether features that affect other clients of the table may be enabled as
+            needed.
         table_version: the version that makes the change.
         keeps_files: whether existing rows get the defaults of new columns when they are read.
     """
@@ -61,42 +61,43 @@ class SchemaDraft:
     table_version: int | None = None
     keeps_files: bool = False
     is_dry_run: bool = False
-    """Whether a feature that may not be enabled is noted in `missing_switches`, not refused."""
+    """Whether a feature that may not be enabled is listed in `missing_switches` instead of
+    refused."""
     missing_switches: list[MissingSwitch] = field(default_factory=list)
     steps: list[PlannedStep] = field(default_factory=list)
     changed_domains: dict[str, str] = field(default_factory=dict)
     fills: dict[str, str] = field(default_factory=dict)
-    """Default by logical name of the new column whose default existing rows are to get."""
+    """Default by logical name of the new columns whose default existing rows get."""
     existing_defaults: dict[ColumnPath, str] = field(default_factory=dict)
-    """The same by path where existing rows get it when they are read."""
+    """The same by path, if existing rows get it when they are read."""
     materializes_defaults: bool = False
-    """Whether files get the columns whose default their rows take when they are read."""
+    """Whether to write into files the columns whose default their rows get when they are read."""
     defaults: list[str] = field(default_factory=list)
-    """Logical names of the columns that get another default."""
+    """Logical names of the columns whose default changes."""
     required: list[ColumnPath] = field(default_factory=list)
-    """Fields that existing rows must not have null."""
+    """Fields that must not be null in existing rows."""
     constraints: dict[str, str] = field(default_factory=dict)
-    """Spark SQL by name of the new CHECK constraint that existing rows have to satisfy."""
+    """Spark SQL by name of the new CHECK constraints that existing rows must satisfy."""
 
     @property
     def schema(self) -> StructType:
-        """Logical schema as it is now."""
+        """Current logical schema."""
         return self.configuration.schema
 
     def place(self, path: ColumnPath) -> Place:
-        """What a path leads to. Raises SchemaMismatch where that is nothing."""
+        """What is at a path. Raises SchemaMismatch if nothing is there."""
         return find_place(self.schema, path)
 
     def column(self, path: ColumnPath, change: str) -> Place:
-        """The struct field that a path leads to.
+        """The struct field at a path.
 
         Args:
-            path: as the caller spells it.
+            path: as given by the caller.
             change: participle for the message: `dropped`.
 
         Raises:
-            SchemaMismatch: the path leads to nothing.
-            SchemaChangeRefused: it leads into an array or a map, to no field.
+            SchemaMismatch: nothing is at the path.
+            SchemaChangeRefused: it ends in an array or a map, not at a field.
         """
         place = self.place(path)
         if place.steps:
@@ -114,7 +115,7 @@ class SchemaDraft:
     def set_schema(
         self, schema: StructType, *, partition_columns: tuple[str, ...] | None = None
     ) -> None:
-        """Go on under another logical schema. Raises InvalidArgument where it makes no sense."""
+        """Set another logical schema. Raises InvalidArgument if it is invalid."""
         self.configuration = with_schema(
             self.configuration,
             schema,
@@ -123,18 +124,18 @@ class SchemaDraft:
         )
 
     def set_properties(self, properties: Mapping[str, object]) -> None:
-        """Go on with these properties, under the protocol they need. Raises InvalidArgument."""
+        """Set these properties, and the protocol that they need. Raises InvalidArgument."""
         self.configuration = set_properties(self.configuration, properties, new_name=self.new_name)
 
     def set_raw_properties(self, properties: Mapping[str, str]) -> None:
-        """Go on with exactly these properties, which the caller knows to make sense."""
+        """Set exactly these properties, which the caller has validated."""
         metadata = msgspec.structs.replace(
             self.configuration.metadata, configuration=dict(properties)
         )
         self.configuration = TableConfiguration(self.configuration.protocol, metadata)
 
     def require_column_mapping(self, change: str) -> None:
-        """Make sure that columns have names in files apart from their logical ones.
+        """Make sure that columns have physical names separate from their logical names.
 
         Raises:
             SchemaChangeRefused: they do not, and features may not be enabled.
@@ -180,7 +181,7 @@ class SchemaDraft:
         self.missing_switches.append(switch)
 
     def checks(self) -> tuple[Constraint, ...]:
-        """What existing rows have to satisfy, over the columns as they are now."""
+        """Conditions that existing rows must satisfy, over the current columns."""
         required = (
             Constraint(f"NOT NULL {dotted(each)}", not_null_sql(each)) for each in self.required
         )
@@ -188,7 +189,7 @@ class SchemaDraft:
         return (*required, *named)
 
     def follow_rename(self, old: ColumnPath, new: ColumnPath) -> None:
-        """Let what was planned for a column go on under its new name."""
+        """Rename a column in everything planned so far."""
         if len(old) == 1 and old[0] in self.fills:
             self.fills[new[0]] = self.fills.pop(old[0])
         self.defaults = [new[0] if (each,) == old else each for each in self.defaults]
@@ -201,7 +202,7 @@ class SchemaDraft:
         ]
 
     def forget(self, path: ColumnPath) -> None:
-        """Drop what was planned for a column that goes."""
+        """Discard everything planned for a dropped column."""
         if len(path) == 1:
             self.fills.pop(path[0], None)
             self.defaults = [each for each in self.defaults if each != path[0]]

@@ -1,8 +1,8 @@
-"""Taking a table feature out of the protocol: what has to happen to the table first, as a plan.
+"""Plans for dropping a table feature from the protocol, and for the work that must come first.
 
-Features that only writers know leave at once. Where readers know it too, old versions of the table
-go on using it: a client that knows the feature no more must not read the log past the drop, so
-checkpoints are put between, which no clean-up may take away by halves (`checkpointProtection`).
+Writer features are dropped immediately. For reader/writer features, old versions of the table still
+use the feature: a client without support must not read the log from before the drop, so checkpoints
+are written in between, which clean-up may delete only completely (`checkpointProtection`).
 
 Spec: Table Features; Checkpoint Protection; Column Mapping; Deletion Vectors; Type Widening; Row
 Tracking; In-Commit Timestamps.
@@ -48,48 +48,48 @@ from dagster_delta.protocol.table_properties import CONSTRAINT_PREFIX
 __all__ = ["FeatureDrop", "FilesToRewrite", "plan_feature_drop"]
 
 FilesToRewrite = Literal["none", "with_vectors", "of_old_types", "without_defaults", "all"]
-"""Which data files have to be written anew before a feature can go."""
+"""Which data files must be rewritten before a feature can be dropped."""
 
 _CHECKPOINT_PROTECTION = "checkpointProtection"
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureDrop:
-    """How a feature leaves a table."""
+    """The plan to drop a feature from a table."""
 
     feature: TableFeature
     prepared: TableConfiguration
-    """The table without a use of the feature, under the old protocol."""
+    """The table without use of the feature, under the old protocol."""
     final: TableConfiguration
     """The table without the feature."""
     files: FilesToRewrite = "none"
-    """Files that are written anew by `prepared`."""
+    """Files that `prepared` rewrites."""
     forgets_row_ids: bool = False
-    """Whether files lose the row ids that the log has for them."""
+    """Whether the row ids in the log are removed from files."""
     removed_domains: frozenset[str] | None = frozenset()
-    """Metadata domains that leave with it; None for all."""
+    """Metadata domains that are removed with it; None for all."""
 
     @property
     def needs_protected_history(self) -> bool:
-        """Whether old versions stay out of reach of clients that do not know the feature."""
+        """Whether clients without the feature cannot read old versions."""
         return self.feature.is_reader_feature
 
     def with_protected_checkpoints(self) -> TableConfiguration:
-        """`final`, with the feature that keeps the checkpoints before the drop."""
+        """`final`, plus the feature that protects the checkpoints before the drop."""
         protocol = upgrade_protocol(self.final.protocol, [_CHECKPOINT_PROTECTION])
         return TableConfiguration(protocol, self.final.metadata)
 
 
 def plan_feature_drop(configuration: TableConfiguration, name: str) -> FeatureDrop:
-    """How a feature leaves a table.
+    """The plan to drop a feature from a table.
 
     Args:
         configuration: protocol and metadata in force.
         name: of the feature, or one of its other names.
 
     Raises:
-        InvalidArgument: the table does not have the feature, another one builds on it, or something
-            in the table has to be taken away first; the message says what.
+        InvalidArgument: the table does not have the feature, another feature depends on it, or
+            something in the table must be removed first; the message says what.
     """
     feature = find_feature(name)
     if feature is None or feature.name not in configuration.features:
@@ -162,7 +162,7 @@ def _without_mapping(configuration: TableConfiguration) -> TableConfiguration:
 
 
 def _if_unused(feature: str, advice: str) -> _Prepare:
-    """Refuse as long as the schema or a constraint needs the feature."""
+    """Refuse if the schema or a constraint needs the feature."""
 
     def prepare(configuration: TableConfiguration) -> TableConfiguration:
         constraints = {

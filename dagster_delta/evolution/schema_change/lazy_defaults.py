@@ -1,6 +1,6 @@
-"""Defaults of new columns that existing rows take when they are read: no file is written again.
+"""Defaults of new columns that existing rows get when they are read, without rewriting files.
 
-Spec: none of the protocol's own; see `protocol.existing_defaults`.
+Spec: not part of the protocol; see `protocol.existing_defaults`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["keep_defaults_in_log", "materialize_defaults"]
 
 
 def keep_defaults_in_log(draft: SchemaDraft, moment: dt.datetime) -> None:
-    """Let the log say what existing rows have in the new columns, as of now.
+    """Record in the log the current default values of new columns for existing rows.
 
     Args:
         draft: with the columns that were added.
-        moment: what time it is to the defaults, with a time zone.
+        moment: current time for the defaults, with a time zone.
 
     Raises:
-        InvalidArgument: the log cannot hold a default, or it is no value of its column.
+        InvalidArgument: the log cannot hold a default, or it does not fit its column.
         UnsupportedExpression: only Spark could compute a default.
     """
     for path, sql in draft.existing_defaults.items():
@@ -50,7 +50,7 @@ def keep_defaults_in_log(draft: SchemaDraft, moment: dt.datetime) -> None:
 
 
 def materialize_defaults(draft: SchemaDraft, _action: MaterializeDefaults) -> None:
-    """Files hold what their rows took from the log so far. Raises nothing."""
+    """Write into files the values that their rows got from the log so far. Raises nothing."""
     columns = [dotted(path) for path, _ in fields_with_existing_default(draft.schema)]
     if not columns:
         draft.note("no row has a lazy default", "nothing")

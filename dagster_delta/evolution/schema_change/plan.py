@@ -1,4 +1,4 @@
-"""The plan of a schema change: what is to be done, and how people are told.
+"""The plan of a schema change: its steps, and its description for people.
 
 Spec: Change Metadata.
 """
@@ -37,41 +37,42 @@ _EFFECTS = {
 }
 
 ExistingRows = Literal["rewrite", "lazy", "null"]
-"""What existing rows hold in a new column with a default: the default, as their files are written
-again; the default, as readers put it there; or null."""
+"""What existing rows hold in a new column with a default: the default, by rewriting their files;
+the default, filled in by readers; or null."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaChangePlan:
-    """What a change of the schema does, before it is done."""
+    """A planned schema change."""
 
     before: TableConfiguration
     """Protocol and metadata in force."""
     after: TableConfiguration
-    """Protocol and metadata once it is done."""
+    """Protocol and metadata after the change."""
     steps: tuple[PlannedStep, ...]
-    """What is done, in the order it was asked for."""
+    """The steps, in the requested order."""
     fills: Mapping[str, str] = field(default_factory=dict)
-    """Spark SQL by logical name of a new column that existing files are written again for."""
+    """Spark SQL by logical name of the new columns for which existing files are rewritten."""
     existing_defaults: Mapping[ColumnPath, str] = field(default_factory=dict)
-    """Spark SQL by path of a new column whose default existing rows get when they are read."""
+    """Spark SQL by path of the new columns whose default existing rows get when they are read."""
     materializes_defaults: bool = False
-    """Whether files are written again that lack columns whose default they are read with."""
+    """Whether files are rewritten that lack columns whose default they are read with."""
     checks: tuple[Constraint, ...] = ()
-    """What every existing row has to satisfy, over the columns of `after`."""
+    """Conditions that every existing row must satisfy, over the columns of `after`."""
     domains: Mapping[str, str] = field(default_factory=dict)
     """New configuration by name of the metadata domains that change."""
     frees_files_of_feature: bool = False
-    """Whether data files that use a feature are written again without it, before it goes."""
+    """Whether data files that use a feature are rewritten without it before the drop."""
     affected_files: int = 0
-    """Data files that are written again, where that is known."""
+    """Data files to rewrite, if known."""
     affected_bytes: int = 0
     """Size of those files in bytes."""
     missing_switches: tuple[MissingSwitch, ...] = ()
-    """What has to be turned on before the change is made; a dry run alone plans without it."""
+    """What must be turned on before the change; only a dry run plans without it."""
     stages: tuple[SchemaChangePlan | ColumnChangePlan, ...] = ()
-    """The parts of a statement that changes a column online, in their order: each online change by
-    itself, and what stands between two of them as one commit. Empty if all is one commit."""
+    """The parts of a statement that changes a column online, in their order: each online change
+    separately, and the actions between two of them as one commit. Empty if everything is one
+    commit."""
 
     @property
     def new_features(self) -> tuple[str, ...]:
@@ -85,14 +86,14 @@ class SchemaChangePlan:
 
     @property
     def rewrites_data(self) -> bool:
-        """Whether existing data files have to be written again."""
+        """Whether existing data files must be rewritten."""
         if self.stages:
             return any(step.effect in ("rewrites", "converts") for step in self.steps)
         return bool(self.fills) or self.materializes_defaults or self.frees_files_of_feature
 
     @property
     def validates_rows(self) -> bool:
-        """Whether existing rows have to be looked at."""
+        """Whether existing rows must be checked."""
         return bool(self.checks)
 
     @property
@@ -104,7 +105,7 @@ class SchemaChangePlan:
         return self.to_markdown()
 
     def to_markdown(self) -> str:
-        """The plan for people: steps, what they cost, the protocol and the schema diff."""
+        """The plan for people: steps, their cost, the protocol and the schema diff."""
         return "\n".join(_lines(self)) + "\n"
 
 

@@ -1,6 +1,6 @@
-"""Changes of a table's schema, planned: what the table will say, and what its rows go through.
+"""Planning of schema changes: the new configuration, and the work on existing rows.
 
-Nothing here reads or writes anything; `SchemaChangePlan` says what is to be done.
+No I/O here; `SchemaChangePlan` describes the work.
 
 Spec: Change Metadata; Column Mapping; Type Widening; CHECK Constraints; Default Columns.
 """
@@ -64,30 +64,29 @@ def plan_schema_changes(
     has_rows: bool = True,
     moment: dt.datetime | None = None,
 ) -> SchemaChangePlan:
-    """What the actions do to a table, each on what those before it made.
+    """The plan of the actions, each applied to the result of the previous ones.
 
     Args:
         configuration: protocol and metadata in force.
         actions: at least one.
-        new_name: makes physical column names that no other column ever had.
+        new_name: makes physical column names that were never used before.
         existing_rows: what existing rows hold in a new column with a default.
-        enable_features: whether column mapping and type widening may be turned on where a change
-            needs them.
-        dry_run: whether a feature that may not be turned on is told by the plan, as a missing
-            switch, instead of refused.
+        enable_features: whether column mapping and type widening may be turned on if a change needs
+            them.
+        dry_run: whether the plan lists a feature that may not be turned on as a missing switch,
+            instead of refusing.
         domains: configuration of the metadata domains in force, by name.
         table_version: the version that will make the change; tables of the preview of type widening
             record it.
         has_rows: whether there may be existing rows.
-        moment: what time it is to defaults that existing rows read, with a time zone; by default
-            now.
+        moment: current time for defaults that existing rows read, with a time zone; by default now.
 
     Raises:
         SchemaChangeRefused: something depends on a column, a type is not wider, or a feature would
-            have to be enabled.
-        SchemaMismatch: a column is not there.
-        InvalidArgument: an action makes no sense.
-        UnsupportedExpression: a default that existing rows are to read cannot be computed here.
+            need to be enabled.
+        SchemaMismatch: a column does not exist.
+        InvalidArgument: an action is invalid.
+        UnsupportedExpression: a default that existing rows read cannot be computed here.
     """
     if not actions:
         raise InvalidArgument("a schema change has at least one action")
@@ -127,11 +126,11 @@ def plan_schema_changes(
 def plan_dropped_feature(
     configuration: TableConfiguration, action: DropFeature
 ) -> SchemaChangePlan:
-    """What dropping a feature does to a table, in as many commits as it takes.
+    """The plan to drop a feature, in one or more commits.
 
     Args:
         configuration: protocol and metadata in force.
-        action: what is asked for.
+        action: the requested drop.
 
     Raises:
         InvalidArgument: the table does not have the feature, or something else needs it.

@@ -1,4 +1,4 @@
-"""What changes of constraints, properties and clustering do to the configuration of a table.
+"""The effect of changes of constraints, properties and clustering on the configuration of a table.
 
 Spec: CHECK Constraints; Change Metadata (configuration); Clustered Table.
 """
@@ -45,12 +45,12 @@ _MAX_CLUSTERING_COLUMNS = 4
 
 
 def add_constraint(draft: SchemaDraft, action: AddConstraint) -> None:
-    """A CHECK on every row, once every existing row satisfies it.
+    """Add a CHECK on every row, if every existing row satisfies it.
 
     Raises:
-        InvalidArgument: the name is taken or odd, or the expression is no condition.
-        SchemaMismatch: it names a column that is not there.
-        UnsupportedExpression: it holds what no writer would evaluate.
+        InvalidArgument: the name is taken or invalid, or the expression is not a condition.
+        SchemaMismatch: it names a column that does not exist.
+        UnsupportedExpression: it contains something that writers do not evaluate.
     """
     name = action.name.lower()
     properties = dict(draft.configuration.metadata.configuration)
@@ -77,16 +77,16 @@ def add_constraint(draft: SchemaDraft, action: AddConstraint) -> None:
 
 
 def _find_constraint(properties: dict[str, str], name: str) -> str | None:
-    """The key of a constraint, whatever the case of its name."""
+    """The key of a constraint, by case-insensitive name."""
     key = f"{CONSTRAINT_PREFIX}{name}".casefold()
     return next((each for each in properties if each.casefold() == key), None)
 
 
 def drop_constraint(draft: SchemaDraft, action: DropConstraint) -> None:
-    """A CHECK less.
+    """Drop a CHECK constraint.
 
     Raises:
-        InvalidArgument: there is none of that name.
+        InvalidArgument: there is no constraint with that name.
     """
     properties = dict(draft.configuration.metadata.configuration)
     key = _find_constraint(properties, action.name)
@@ -106,10 +106,10 @@ def drop_constraint(draft: SchemaDraft, action: DropConstraint) -> None:
 
 
 def change_properties(draft: SchemaDraft, action: SetProperties) -> None:
-    """Other values of table properties.
+    """Set table properties.
 
     Raises:
-        InvalidArgument: a property or a value makes no sense.
+        InvalidArgument: a property or a value is invalid.
     """
     before = draft.configuration
     draft.set_properties(action.properties)
@@ -121,10 +121,10 @@ def change_properties(draft: SchemaDraft, action: SetProperties) -> None:
 
 
 def drop_properties(draft: SchemaDraft, action: UnsetProperties) -> None:
-    """Table properties less.
+    """Unset table properties.
 
     Raises:
-        InvalidArgument: a property is not there, or cannot be done without.
+        InvalidArgument: a property does not exist, or the table requires it.
     """
     before = draft.configuration
     draft.configuration = unset_properties(before, action.keys, if_exists=action.if_exists)
@@ -136,18 +136,18 @@ def drop_properties(draft: SchemaDraft, action: UnsetProperties) -> None:
 
 
 def set_table_comment(draft: SchemaDraft, action: SetTableComment) -> None:
-    """Another description of the table. Raises nothing."""
+    """Set the description of the table. Raises nothing."""
     metadata = msgspec.structs.replace(draft.configuration.metadata, description=action.comment)
     draft.configuration = TableConfiguration(draft.configuration.protocol, metadata)
     draft.note("set the description of the table" if action.comment else "drop the description")
 
 
 def cluster_by(draft: SchemaDraft, action: ClusterBy) -> None:
-    """Other clustering columns, for files written or optimised from now on.
+    """Set the clustering columns, for files written or optimised from now on.
 
     Raises:
-        InvalidArgument: there are too many, or one twice.
-        SchemaMismatch: one is not there.
+        InvalidArgument: there are too many columns, or a duplicate.
+        SchemaMismatch: a column does not exist.
         SchemaChangeRefused: the table is partitioned, or a column has no statistics.
     """
     configuration = draft.configuration
@@ -176,7 +176,7 @@ def cluster_by(draft: SchemaDraft, action: ClusterBy) -> None:
 
 
 def _current_clustering(draft: SchemaDraft) -> tuple[ColumnPath, ...] | None:
-    """None where a column is gone that the table is clustered by, which other columns mend."""
+    """None if a clustering column was dropped; setting other clustering columns repairs this."""
     try:
         return clustering_columns(draft.configuration, draft.domains)
     except InvalidTable:
