@@ -1,4 +1,4 @@
-"""Which rows a stream takes from a commit, and which commits it may not pass.
+"""Which rows a stream takes from a commit, and which commits stop it.
 
 Spec: Add File and Remove File; Change Data Files; Schema Evolution.
 """
@@ -29,8 +29,8 @@ class CommitRules:
 
     Args:
         store: rooted at the table.
-        options: of the query.
-        latest: the version with whose schema rows are read.
+        options: options of the query.
+        latest: the version whose schema rows are read with.
     """
 
     def __init__(self, store: ObjectStore, options: SourceOptions, latest: Snapshot) -> None:
@@ -40,15 +40,15 @@ class CommitRules:
         self._known = {latest.version: latest.configuration}
 
     def changes_of(self, actions: CommitActions) -> tuple[FileChange, ...]:
-        """The files whose rows the stream takes from a commit, in an order that stays.
+        """The files whose rows the stream takes from a commit, in a stable order.
 
         Raises:
-            SchemaMismatch: the schema has changed so that the query has to be started again.
-            UnsupportedFeature: the commit takes rows away or changes them, and no option says what
-                to do about it; or the table needs what this library does not do.
+            SchemaMismatch: the schema has changed so that the query has to be restarted.
+            UnsupportedFeature: the commit deletes or changes rows, and no option allows that; or
+                the table needs a feature that this library does not support.
             ChangeDataNotRecorded: the change data feed was off.
-            InvalidArgument: the commit makes another table of it.
-            InvalidTable: the commit does not say enough of a file.
+            InvalidArgument: the commit replaces the table by another.
+            InvalidTable: the commit lacks required facts about a file.
         """
         self._check_configuration(actions)
         if self._options.read_change_feed:
@@ -71,11 +71,11 @@ class CommitRules:
         )
 
     def configuration_at(self, actions: CommitActions) -> TableConfiguration:
-        """The configuration of the version that a commit makes, which `changes_of` has seen."""
+        """The configuration of the version of a commit that `changes_of` has processed."""
         return self._in_force(actions)
 
     def check_snapshot(self, snapshot: Snapshot) -> None:
-        """Raises SchemaMismatch where the rows of a version cannot be read as the query reads."""
+        """Raises SchemaMismatch if the rows of a version cannot be read with the query's schema."""
         self._check_schema(snapshot.configuration, snapshot.version)
 
     def _check_allowed(self, actions: CommitActions, *, has_new_rows: bool) -> None:
@@ -114,7 +114,7 @@ class CommitRules:
             )
 
     def _in_force(self, actions: CommitActions) -> TableConfiguration:
-        """The configuration of the version that a commit makes."""
+        """The configuration of the version of a commit."""
         version = actions.version
         if version in self._known:
             return self._known[version]
@@ -144,7 +144,7 @@ class CommitRules:
                 version=version,
             ) from error
         latest = self._latest.configuration
-        # One object for one configuration: that there is nothing to compare is seen at once.
+        # Each configuration is one object, so an identity check shows that nothing changed.
         is_same = found.metadata == latest.metadata and found.protocol == latest.protocol
         return latest if is_same else found
 
@@ -159,7 +159,7 @@ class CommitRules:
             )
         problem = find_incompatibility(configuration, latest.configuration)
         if version > latest.version:
-            # A new column would be lost, so rows must fit the other way round too.
+            # A new column would be lost, so the schemas must fit in both directions.
             problem = problem or find_incompatibility(latest.configuration, configuration)
             if problem is not None:
                 raise SchemaMismatch(

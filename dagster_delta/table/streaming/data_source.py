@@ -1,9 +1,9 @@
 """Tables as a source of Spark by name: `spark.read`, `spark.readStream` and SQL with `delta_log`.
 
 Rows are read by the Arrow engine in Python workers. A batch query is several times slower this way
-than `Scan.to_spark`, which has Spark read Parquet itself; a stream has no other way in.
+than `Scan.to_spark`, with which Spark reads Parquet itself; for a stream it is the only way.
 
-This module needs PySpark, and is imported where there is a session.
+This module needs PySpark, and is imported only if there is a session.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ try:
         SupportsTriggerAvailableNow,
     )
 except ImportError:
-    # Before Spark 4.2 a source cannot be told where a batch begins, nor to take a part.
+    # Before Spark 4.2 a source does not get the start of a batch, and cannot limit it.
     ReadAllAvailable = None  # type: ignore[assignment,misc]
     SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
@@ -61,7 +61,7 @@ SOURCE_NAME = "delta_log"
 
 
 class DeltaLogSource(DataSource):
-    """A table by its location. Spark makes one for each query, and calls it in its own processes.
+    """A table by its location. Spark creates one per query, and calls it in its own processes.
 
     Args:
         options: see `parse_source_options`.
@@ -69,7 +69,7 @@ class DeltaLogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format(…)` is told."""
+        """The name for `format(…)`."""
         return SOURCE_NAME
 
     @cached_property
@@ -78,7 +78,7 @@ class DeltaLogSource(DataSource):
 
     @property
     def _location(self) -> str | None:
-        # The options of a stream that is written hold some of Spark's own.
+        # The options of a stream that is written include some of Spark's own.
         options = {name.casefold(): each for name, each in dict(self.options).items()}
         return options.get("path")
 
@@ -94,16 +94,16 @@ class DeltaLogSource(DataSource):
         return options
 
     def schema(self) -> SparkSchema:
-        """The logical schema of the table, with the columns of the feed where that is read.
+        """The logical schema of the table, with the columns of the feed if the feed is read.
 
         Raises:
             TableNotFound, VersionNotFound, InvalidTable, UnsupportedFeature, StorageFailure.
-            InvalidArgument: an option makes no sense.
+            InvalidArgument: an option is invalid.
         """
         return to_spark_schema(_logical_schema(_open(self._parsed), self._parsed))
 
     def writer(self, schema: SparkSchema, overwrite: bool) -> DataSourceWriter:
-        """What a batch query writes with. Raises as `TableWriter` says."""
+        """The writer of a batch query. Raises as `TableWriter` says."""
         from dagster_delta.table.streaming.table_writer import TableWriter
 
         return TableWriter(self._parsed, schema, overwrite=overwrite)
@@ -113,8 +113,8 @@ class DeltaLogSource(DataSource):
         schema: SparkSchema,  # noqa: ARG002
         overwrite: bool,  # noqa: ARG002
     ) -> NoReturn:
-        """Nothing: Spark tells a sink by name no id of its query, without which a batch that runs
-        again is not known again.
+        """Refused: Spark gives a sink by name no id of its query, and without the id a repeated
+        batch cannot be recognized.
 
         Raises:
             InvalidArgument: always.
@@ -126,10 +126,10 @@ class DeltaLogSource(DataSource):
         )
 
     def reader(self, schema: SparkSchema) -> DataSourceReader:
-        """What a batch query reads with.
+        """The reader of a batch query.
 
         Raises:
-            InvalidArgument: an option is one for streams.
+            InvalidArgument: an option is only for streams.
         """
         options = self._reading
         if options.read_change_feed or options.max_files or options.max_bytes:
@@ -141,10 +141,10 @@ class DeltaLogSource(DataSource):
         return _TableReader(options, schema)
 
     def streamReader(self, schema: SparkSchema) -> DataSourceStreamReader:  # noqa: N802
-        """What a streaming query reads with.
+        """The reader of a streaming query.
 
         Raises:
-            InvalidArgument: an option is one for batch queries, or needs a newer Spark.
+            InvalidArgument: an option is only for batch queries, or needs a newer Spark.
         """
         options = self._reading
         if options.version_as_of is not None or options.timestamp_as_of is not None:
@@ -184,7 +184,7 @@ class _Partition(InputPartition):
 
 
 class _TaskReader:
-    """Reads partitions on the executors, for batch queries and streams alike."""
+    """Reads partitions on the executors, for batch queries and streams."""
 
     def __init__(self, options: SourceOptions, schema: SparkSchema) -> None:
         self._options = options
@@ -200,7 +200,7 @@ class _TaskReader:
         return [_Partition(each) for each in split_into_tasks(location, sets, columns)]
 
     def _checked(self, snapshot: Snapshot) -> Snapshot:
-        # Spark asked for the schema before, in another process.
+        # Spark has already read the schema, in another process.
         schema = to_spark_schema(_logical_schema(snapshot, self._options))
         if schema.simpleString() != self._schema.simpleString():
             raise SchemaMismatch(
@@ -216,12 +216,12 @@ class _TaskReader:
 class _TableReader(_TaskReader, DataSourceReader):
     """Reads one version of the table.
 
-    It has no `pushFilters`: Spark keeps one reader for all uses of a frame or view, so that the
-    files skipped by the filter of one of them would be lacking in the others.
+    It has no `pushFilters`: Spark keeps one reader for all uses of a frame or view, so the files
+    that the filter of one use skips would be missing in the others.
     """
 
     def partitions(self) -> list[InputPartition]:
-        """The live files, shared out to tasks."""
+        """The live files, divided into tasks."""
         snapshot = self._checked(_open(self._options))
         files = files_of_snapshot(snapshot)
         return self._tasks(snapshot, [files] if files.files.num_rows else [])
@@ -235,7 +235,7 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
         self._until: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The executors read what a partition names, and need no log.
+        # The executors read the files of a partition, and need no log.
         return {"_options": self._options, "_schema": self._schema, "_until": None}
 
     @cached_property
@@ -247,15 +247,15 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return LogStream(self._latest.store, self._options, self._latest)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query begins that has no checkpoint."""
+        """The start of a query without a checkpoint."""
         return self._stream.initial_offset().to_json_value()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Leave out whatever is committed from now on."""
+        """Exclude everything that is committed from now on."""
         self._until = self._stream.latest_version()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The limit of the query; where both kinds are set, `latestOffset` sees to both."""
+        """The limit of the query; if both kinds are set, `latestOffset` applies both."""
         if self._options.max_files is None and self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
         return ReadMaxFiles(self._options.max_files or DEFAULT_MAX_FILES)
@@ -263,7 +263,7 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Where the batch ends that begins at `start`; a Spark before 4.2 tells neither."""
+        """The end of the batch that begins at `start`; a Spark before 4.2 passes no arguments."""
         if start is None:
             return self._end_of_log().to_json_value()
         admission = Admission()
@@ -282,7 +282,7 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
         return StreamOffset(table_id=self._latest.metadata.id, version=version + 1)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The files between two offsets, shared out to tasks."""
+        """The files between two offsets, divided into tasks."""
         sets = self._stream.files_between(
             StreamOffset.from_json_value(start), StreamOffset.from_json_value(end)
         )
@@ -290,7 +290,7 @@ class _StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailabl
 
 
 def _arrow_schema(schema: SparkSchema) -> pa.Schema:
-    """The Arrow schema that Spark wants to be handed rows in."""
+    """The Arrow schema in which Spark expects rows."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if "timezone" in inspect.signature(to_arrow_schema).parameters:

@@ -1,7 +1,7 @@
-"""A log read as a stream of files: where it begins, how far a batch goes, what it holds.
+"""A log read as a stream of files: where it begins, where a batch ends, which files it holds.
 
 Rows are read with the schema that the table had when the query started. The files of a batch depend
-on its two offsets alone, so that a batch which is run again holds the same rows.
+only on its two offsets, so a repeated batch holds the same rows.
 
 Spec: Delta Log Entries; Add File and Remove File; Change Data Files.
 """
@@ -35,8 +35,8 @@ __all__ = ["LogStream", "files_of_snapshot"]
 
 _ROWS_AT_ONCE = 10_000
 
-# A batch without rows costs a job, and keeps the offset near the end of a log that gets cleaned up:
-# worth it once in so many commits.
+# A batch without rows costs a job, and keeps the offset near the end of a log that is cleaned up:
+# so one is run every this many commits.
 _COMMITS_PER_EMPTY_BATCH = 20
 _KEPT_COMMITS = 8
 _NO_CONSTANTS: Mapping[str, str] = {}
@@ -47,8 +47,8 @@ class LogStream:
 
     Args:
         store: rooted at the table.
-        options: of the query.
-        latest: the table when the query starts, with whose schema rows are read.
+        options: options of the query.
+        latest: the table when the query starts; rows are read with its schema.
     """
 
     def __init__(self, store: ObjectStore, options: SourceOptions, latest: Snapshot) -> None:
@@ -63,11 +63,11 @@ class LogStream:
         self._idle: tuple[StreamOffset, StreamOffset] | None = None
 
     def initial_offset(self) -> StreamOffset:
-        """Where a query begins that has no checkpoint yet.
+        """The start of a query without a checkpoint.
 
         Raises:
-            VersionNotFound: nothing was committed since the start that was asked for, or the table
-                has not come so far.
+            VersionNotFound: nothing was committed since the requested start, or the table has not
+                reached it yet.
         """
         table_id, version = self._latest.metadata.id, self._latest.version
         start = self._options.starting_version
@@ -87,27 +87,27 @@ class LogStream:
         return StreamOffset(table_id=table_id, version=int(start))
 
     def latest_version(self) -> int:
-        """The newest version of the table now."""
+        """The newest version of the table at the moment."""
         return self._latest.update().version
 
     def advance(
         self, start: StreamOffset, admission: Admission, *, until: int | None = None
     ) -> StreamOffset:
-        """Where a batch ends that begins at `start`; `start` itself where there is nothing to read.
+        """The end of a batch that begins at `start`; `start` itself if there is nothing to read.
 
-        A commit that the stream may not pass ends the batch before it; it is an error once nothing
-        comes before it.
+        A commit that stops the stream ends the batch before it; it is an error if it is the first
+        of the batch.
 
         Args:
             start: where the batch begins.
-            admission: what the batch may take.
-            until: the last version that is looked at; the newest one by default.
+            admission: limits of the batch.
+            until: the last version to read; the newest one by default.
 
         Raises:
-            VersionNotFound: the log does not go on from `start` any more.
+            VersionNotFound: the log no longer continues from `start`.
             SchemaMismatch, UnsupportedFeature, ChangeDataNotRecorded: see `CommitRules.check`.
             InvalidArgument: `start` belongs to another table.
-            InvalidTable, StorageFailure: of the log.
+            InvalidTable, StorageFailure: for the log.
         """
         self._check_offset(start)
         offset = start
@@ -147,14 +147,14 @@ class LogStream:
     ) -> StreamOffset:
         sizes = [each.size_bytes for each in changes[offset.index :]]
         if self._options.read_change_feed:
-            # The row before an update and the row after it may stand in different files.
+            # The row before an update and the row after it may be in different files.
             admission.take_whole(sizes)
             return offset.next_version()
         taken = admission.take(sizes)
         return offset.past(taken) if taken < len(sizes) else offset.next_version()
 
     def files_between(self, start: StreamOffset, end: StreamOffset) -> tuple[ChangeFileSet, ...]:
-        """The files of a batch, each kind with what it takes to read it.
+        """The files of a batch, in sets by how they are read.
 
         Raises:
             As `advance` does.
@@ -214,7 +214,7 @@ class LogStream:
             ) from error
 
     def _find_commit(self, version: int) -> CommitActions | None:
-        """A commit; None where the table has not come so far."""
+        """A commit, or None if the table has not reached that version yet."""
         try:
             actions = self._load_commit(version)
         except VersionNotFound:
@@ -222,7 +222,7 @@ class LogStream:
             newest = max(self._seen_version, -1 if hint is None else hint.version)
             if newest < version:
                 return None
-            # It may have come between the two looks.
+            # It may have been committed between the two requests.
             actions = self._load_present_commit(version)
         self._seen_version = max(self._seen_version, version)
         return actions
@@ -247,8 +247,8 @@ class LogStream:
             return decode_commit(data, version=version)
 
     def _check_same_log(self, version: int) -> None:
-        """Make sure that the log still holds the newest commit that was read, as it was then: a
-        table that is made anew under a running query has the versions of the one before.
+        """Check that the log still holds the newest commit that was read, unchanged: a table that
+        is recreated under a running query has the same version numbers.
         """
         before, seen = self._newest_commit
         found = self._store.head(commit_path(before))
@@ -291,7 +291,7 @@ def files_of_snapshot(snapshot: Snapshot) -> ChangeFileSet:
 
 
 class _BatchFiles:
-    """The files of one batch, sorted by how they are read."""
+    """The files of one batch, grouped by how they are read."""
 
     def __init__(self, options: SourceOptions, latest: Snapshot) -> None:
         self._is_feed = options.read_change_feed
@@ -300,7 +300,9 @@ class _BatchFiles:
         self._derived = ChangeFileRows()
 
     def carry_defaults_of(self, configuration: TableConfiguration) -> None:
-        """Read files of a version as rows were read then, see `with_existing_defaults_of`."""
+        """Read files of a version with the defaults of that version, see
+        `with_existing_defaults_of`.
+        """
         self._configuration = self._configuration.with_existing_defaults_of(configuration)
 
     def add(self, version: int, timestamp_ms: int, changes: Sequence[FileChange]) -> None:
@@ -316,7 +318,7 @@ class _BatchFiles:
                 self._derived.add(version, change, typed)
 
     def to_sets(self) -> tuple[ChangeFileSet, ...]:
-        """The kinds of which there are files."""
+        """The groups that have files."""
         if not self._is_feed:
             sets = [ChangeFileSet(self._configuration, self._derived.to_table(), None)]
         else:

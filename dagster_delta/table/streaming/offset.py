@@ -14,7 +14,7 @@ __all__ = ["Admission", "StreamOffset"]
 
 
 class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A place between two files of the log: all that comes before it was read, nothing after it.
+    """A position between two files of the log: everything before it was read, nothing after it.
 
     It is kept in the checkpoint of a streaming query, and so has a wire form.
     """
@@ -22,18 +22,19 @@ class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     table_id: str
     """UUID of the table."""
     version: int
-    """The version that is read next."""
+    """The version to read next."""
     index: int = 0
-    """How many files of that version were read already."""
+    """Number of files of that version already read."""
     is_snapshot: bool = False
-    """Whether the files are those that were live at the version, rather than those it added."""
+    """Whether the files are those that were live at the version, or else those that it added."""
 
     @classmethod
     def from_json_value(cls, value: object) -> StreamOffset:
         """The offset that `to_json_value` gave.
 
         Raises:
-            InvalidArgument: it is none, so the checkpoint belongs to another source.
+            InvalidArgument: the value is not an offset, so the checkpoint belongs to another
+                source.
         """
         try:
             return msgspec.convert(value, cls)
@@ -49,22 +50,22 @@ class StreamOffset(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return value
 
     def next_version(self) -> StreamOffset:
-        """The place before the first file that the following version added."""
+        """The position before the first file that the next version added."""
         return StreamOffset(table_id=self.table_id, version=self.version + 1)
 
     def past(self, files: int) -> StreamOffset:
-        """The place so many files further in the same version."""
+        """The position this many files further in the same version."""
         return msgspec.structs.replace(self, index=self.index + files)
 
 
 @dataclass(slots=True)
 class Admission:
-    """What one batch may take, and how much it took."""
+    """Limits of one batch, and what it has taken so far."""
 
     max_files: int | None = None
-    """How many files; None for any number."""
+    """Maximum number of files; None for any number."""
     max_bytes: int | None = None
-    """How many bytes, about: the file that reaches the limit is taken."""
+    """Approximate maximum size in bytes: the file that reaches the limit is taken."""
     files: int = 0
     """Files taken so far."""
     size_bytes: int = 0
@@ -72,13 +73,13 @@ class Admission:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more may be taken."""
+        """Whether the batch is full."""
         return (self.max_files is not None and self.files >= self.max_files) or (
             self.max_bytes is not None and self.size_bytes >= self.max_bytes
         )
 
     def take(self, sizes_bytes: Sequence[int]) -> int:
-        """How many of some files, in order, are taken now."""
+        """How many of some files, in order, the batch takes."""
         for taken, size in enumerate(sizes_bytes):
             if self.is_full:
                 return taken
@@ -87,6 +88,6 @@ class Admission:
         return len(sizes_bytes)
 
     def take_whole(self, sizes_bytes: Sequence[int]) -> None:
-        """Take some files together, whatever is left for them."""
+        """Take all of some files together, regardless of the limits."""
         self.files += len(sizes_bytes)
         self.size_bytes += sum(sizes_bytes)

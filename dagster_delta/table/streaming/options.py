@@ -1,4 +1,4 @@
-"""The options of a table as a source, by the names that users of Delta Lake know."""
+"""The options of a table as a source, with the names of Delta Lake."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dagster_delta.errors import InvalidArgument
 __all__ = ["STORAGE_PREFIX", "SourceOptions", "parse_source_options"]
 
 STORAGE_PREFIX = "storage."
-"""What the storage options of a table begin with among the options of a source."""
+"""The prefix of a table's storage options among the options of a source."""
 
 DEFAULT_MAX_FILES = 1000
-"""Files of a batch where neither files nor bytes are limited by the query."""
+"""Number of files of a batch if the query limits neither files nor bytes."""
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
@@ -23,60 +23,60 @@ _SIZE = re.compile(r"(\d+)\s*([kmgt]?)b?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query says about the table it reads."""
+    """The options of a query for the table that it reads."""
 
     uri: str
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     version_as_of: int | None = None
     """Version that a batch query reads; the latest by default."""
     timestamp_as_of: str | None = None
-    """Instead: the newest version that is not younger."""
+    """Instead: the newest version committed at or before this time."""
     starting_version: int | str | None = None
-    """First version whose commits a stream reads, or `latest` for those to come. By default it
-    begins with all rows that are there."""
+    """First version whose commits a stream reads, or `latest` for future commits only. By default
+    it begins with all existing rows."""
     starting_timestamp: str | None = None
-    """Instead: the oldest version that is not older."""
+    """Instead: the oldest version committed at or after this time."""
     max_files: int | None = None
-    """Files of one batch of a stream."""
+    """Maximum number of files of one batch of a stream."""
     max_bytes: int | None = None
-    """Bytes of one batch of a stream, about."""
+    """Approximate maximum size of one batch of a stream, in bytes."""
     ignore_deletes: bool = False
-    """Whether commits that only take rows away are passed over."""
+    """Whether commits that only delete rows are ignored."""
     ignore_changes: bool = False
-    """Whether rows are read anew that stand in rewritten files, and commits that only take rows
-    away are passed over."""
+    """Whether all rows of rewritten files are read again, and commits that only delete rows are
+    ignored."""
     skip_change_commits: bool = False
-    """Whether commits that take away or change rows are passed over, new rows in them included."""
+    """Whether commits that delete or change rows are ignored, including their new rows."""
     read_change_feed: bool = False
-    """Whether the stream is one of row changes."""
+    """Whether the stream reads row changes."""
     merge_schema: bool = False
-    """Whether a write adds columns, and widens types where the table allows it."""
+    """Whether a write adds columns, and widens types if the table allows it."""
     overwrite_schema: bool = False
     """Whether an overwrite gives the table the columns of the rows."""
     replace_where: str | None = None
-    """Spark SQL: an overwrite replaces the rows it is true of. By default it replaces all."""
+    """Spark SQL: an overwrite replaces the rows that satisfy it. By default it replaces all."""
     partition_overwrite: str | None = None
     """`dynamic`: an overwrite replaces the partitions that it has rows for; `static`: all."""
     partition_by: tuple[str, ...] | None = None
     """Partition columns of a table that a write creates."""
     user_metadata: str | None = None
-    """Put into the commitInfo of a write."""
+    """User metadata for the commitInfo of a write."""
 
     @property
     def replaced_rows(self) -> str | None:
-        """What an overwrite replaces, as `DeltaTable.overwrite` has it in `where`."""
+        """What an overwrite replaces, as the argument `where` of `DeltaTable.overwrite`."""
         return "dynamic" if self.partition_overwrite == "dynamic" else self.replace_where
 
     @property
     def reads_old_rows(self) -> bool:
-        """Whether an option says which rows to read."""
+        """Whether an option selects which rows to read."""
         return any(each is not None for each in map(self.__getattribute__, _READ_ATTRIBUTES)) or (
             self.allows_deletes or self.read_change_feed
         )
 
     @property
     def writes(self) -> bool:
-        """Whether an option says how to write."""
+        """Whether an option is for writes."""
         return any(map(self.__getattribute__, _WRITE_ATTRIBUTES))
 
     @property
@@ -86,15 +86,15 @@ class SourceOptions:
 
     @property
     def allows_deletes(self) -> bool:
-        """Whether commits that only take rows away do not stop the stream."""
+        """Whether commits that only delete rows do not stop the stream."""
         return self.ignore_deletes or self.allows_changes
 
 
 def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
-    """The options that a query gives by name; case does not matter.
+    """The options of a query, by name; case does not matter.
 
     Raises:
-        InvalidArgument: an option is unknown, or its value makes no sense.
+        InvalidArgument: an option is unknown, or its value is invalid.
     """
     values: dict[str, Any] = {}
     storage: dict[str, str] = {}
@@ -116,7 +116,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         except ValueError as error:
             raise InvalidArgument(f"the option {_SPELLING[folded]} is {text!r}: {error}") from error
     if "uri" not in values:
-        # Spark 4.2 keeps the options of a table in its catalog to itself.
+        # Spark 4.2 does not pass on the options of a table in its catalog.
         raise InvalidArgument(
             "the location of the table is lacking: pass it to load(…) or save(…), or in SQL use "
             "CREATE TEMPORARY VIEW … USING delta_log OPTIONS (path '…'); Spark does not hand over "
@@ -188,7 +188,7 @@ def _overwrite_mode(text: str) -> str:
 _CATALOG_OPTIONS = frozenset(
     {"comment", "external", "is_managed_location", "location", "owner", "provider"}
 )
-"""What the catalog of Spark adds to the options when it makes a table known."""
+"""Options that the catalog of Spark adds when it registers a table."""
 
 _READ_ATTRIBUTES = (
     *("version_as_of", "timestamp_as_of", "starting_version", "starting_timestamp"),

@@ -1,4 +1,4 @@
-"""What one task of a Spark job reads: some files of a batch.
+"""The work of one task of a Spark job: it reads some files of a batch.
 
 Spec: Data Files; Deletion Vectors.
 """
@@ -36,17 +36,17 @@ class ReadFiles:
     """Logical columns, in order."""
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The live rows of the files, under an Arrow schema with the same columns.
+        """The live rows of the files, with an Arrow schema of the same columns.
 
         Raises:
             DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure.
         """
         store = open_store(self.location.uri, self.location.options)
-        # Those who write the rows elsewhere would take the error for one of their own table.
+        # A query that writes the rows to another table would take it for an error of that table.
         with located(store):
             for batch in embedded_engine().read_changes(store, [self.changes], self.columns):
                 columns = [
-                    # Spark's variants have required parts, which no cast makes of those of a null.
+                    # Spark's variants have required parts, and no cast creates them for a null.
                     each if each.type == field.type else rename_nested(each, field.type)
                     for each, field in zip(batch.columns, schema, strict=True)
                 ]
@@ -56,7 +56,7 @@ class ReadFiles:
 def split_into_tasks(
     location: StoreLocation, sets: Sequence[ChangeFileSet], columns: tuple[str, ...]
 ) -> list[ReadFiles]:
-    """The files of a batch shared out to tasks of about the same size, neighbours together."""
+    """The files of a batch divided into tasks of about equal size, with neighbours together."""
     return [
         ReadFiles(location, replace(changes, files=files), columns)
         for changes in sets

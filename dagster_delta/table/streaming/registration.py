@@ -17,22 +17,22 @@ _STORAGE_OPTIONS = r"storage\."
 def register_delta_log(spark: SparkSession) -> None:
     """Register `format("delta_log")` with a session, for reading and writing in Python and SQL.
 
-    Streams know the options `startingVersion` (a number or `latest`), `startingTimestamp`,
+    Streams accept the options `startingVersion` (a number or `latest`), `startingTimestamp`,
     `maxFilesPerTrigger` (1000 by default) and `maxBytesPerTrigger` (both from Spark 4.2 on),
     `ignoreDeletes`, `ignoreChanges`, `skipChangeCommits` and `readChangeFeed`, with the meanings
-    they have in Delta Lake; batch queries know `versionAsOf` and `timestampAsOf`, writes
+    they have in Delta Lake; batch queries accept `versionAsOf` and `timestampAsOf`, writes
     `mergeSchema`, `overwriteSchema`, `replaceWhere`, `partitionOverwriteMode`, `userMetadata`, and
-    `partitionBy` (names with commas between them) for a new table. Storage options stand behind
-    `storage.`. In SQL, a temporary view is selected from and inserted into; it stays at the version
-    of its first query. `CREATE TABLE … USING delta_log` is of no use: Spark does not hand over the
+    `partitionBy` (names with commas between them) for a new table. Storage options have the prefix
+    `storage.`. In SQL, use a temporary view for SELECT and INSERT; it stays at the version of its
+    first query. `CREATE TABLE … USING delta_log` does not work: Spark does not pass on the
     location.
 
-    It is the convenient way, not the fast one: `Scan.to_spark` has Spark read Parquet natively, and
-    `DeltaTable.append` and `overwrite` have it arrange the rows of partitions before they are
-    written. A stream is written by `delta_sink`.
+    This way is convenient but slow. With `Scan.to_spark`, Spark reads Parquet natively, and with
+    `DeltaTable.append` and `overwrite`, it groups the rows by partition before they are written. To
+    write a stream, use `delta_sink`.
 
-    A query reads every file of its version, whatever its filters: Spark keeps one reader for all
-    uses of a frame or view, and those with other filters would lack rows. `Scan` skips files.
+    A query reads every file of its version, with any filter: Spark keeps one reader for all uses of
+    a frame or view, and uses with other filters would miss rows. `Scan` skips files.
 
     Examples:
         register_delta_log(spark)
@@ -51,9 +51,9 @@ def register_delta_log(spark: SparkSession) -> None:
 
 
 def _hide_storage_options(spark: SparkSession) -> None:
-    """Have Spark hide the storage options of views in its plans, its UI and its event logs.
+    """Make Spark hide the storage options of views in its plans, its UI and its event logs.
 
-    By itself it hides `secret` and `token`, but not `account_key` or `connection_string`.
+    By default it hides `secret` and `token`, but not `account_key` or `connection_string`.
     """
     known = spark.conf.get(_REDACTED_OPTIONS, _SPARK_DEFAULT) or _SPARK_DEFAULT
     if _STORAGE_OPTIONS not in known:

@@ -1,4 +1,4 @@
-"""A table as the sink of a streaming query: every batch is one commit, and lands once.
+"""A table as the sink of a streaming query: every batch is one commit, exactly once.
 
 Spec: Transaction Identifiers.
 """
@@ -38,7 +38,7 @@ class DeltaSink:
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Commit the rows of a batch, unless the table has a commit of this batch already.
+        """Commit the rows of a batch, unless the table already has a commit of this batch.
 
         Raises:
             InvalidArgument: the query cannot be identified.
@@ -55,8 +55,8 @@ class DeltaSink:
             properties=self.properties,
         )
         if is_connect(frame) and result.skipped:
-            # The batch is there already. A Connect server hangs at the end of a batch whose rows
-            # nobody has asked for.
+            # The batch is already committed. A Connect server hangs at the end of a batch whose
+            # rows were not requested.
             frame.limit(1).collect()
 
 
@@ -74,8 +74,8 @@ def delta_sink(
     once.
 
     Each batch is one commit, which records the id of the query and the number of the batch. A batch
-    that is run again, after a crash between the commit and Spark's own bookkeeping, is found to be
-    there. The table is created by the first batch where there is none.
+    that is repeated after a crash between the commit and Spark's own bookkeeping is recognized and
+    skipped. If the table does not exist, the first batch creates it.
 
     Examples:
         query = (
@@ -87,17 +87,17 @@ def delta_sink(
     Args:
         uri: location of the table.
         query_id: name under which batches are recorded. By default it is Spark's own id of the
-            query, which lives in the checkpoint. One of your own must change whenever the
-            checkpoint location does: batch numbers begin anew with it, and batches under numbers
-            that are recorded already are left out. Spark Connect does not tell the id.
-        mode: `append`, or `overwrite` for queries that put out their complete result.
+            query, from the checkpoint. Your own id must change whenever the checkpoint location
+            changes: batch numbers then start again, and batches with recorded numbers are skipped.
+            Spark Connect does not provide the id.
+        mode: `append`, or `overwrite` for queries that output their complete result.
         schema_mode: as for `DeltaTable.append`.
         partition_by: partition columns of a new table.
         properties: table properties of a new table.
         storage_options: credentials and settings of the storage.
 
     Raises:
-        InvalidArgument: the mode is neither, or the id is empty.
+        InvalidArgument: the mode is invalid, or the id is empty.
     """
     if mode not in ("append", "overwrite"):
         raise InvalidArgument(f"mode is 'append' or 'overwrite', not {mode!r}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["SNAPSHOT_COLUMNS", "SnapshotFiles"]
 
 SNAPSHOT_COLUMNS = ("path", "partition_values", "size_bytes", "deletion_vector")
-"""Columns of LIVE_FILE_SCHEMA that a stream reads files by."""
+"""Columns of LIVE_FILE_SCHEMA that a stream needs to read files."""
 
 _KEY = ("modification_time_ms", "path")
 _STRETCH_FILES = 250_000
@@ -31,15 +31,15 @@ _MAX_SAMPLES = 100_000
 
 
 class SnapshotFiles:
-    """The live files of a version by modification time and path, an order that every run of a query
-    finds. Of a large table no more than a stretch of about 250,000 files is held at a time; for
-    each one the log is gone through once.
+    """The live files of a version by modification time and path, an order that is the same in every
+    run of a query. Of a large table at most about 250,000 files are in memory at a time; for each
+    such range the log is read once.
 
     Args:
         snapshot: the version.
 
     Raises:
-        InvalidTable, StorageFailure: of the log.
+        InvalidTable, StorageFailure: for the log.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -52,7 +52,7 @@ class SnapshotFiles:
         self._held: tuple[int, pa.Table] | None = None
 
     def sizes_from(self, index: int) -> Iterator[list[int]]:
-        """Sizes in bytes of the files from a position on, stretch by stretch."""
+        """Sizes in bytes of the files from a position on, range by range."""
         for stretch in range(bisect_right(self._starts, index) - 1, len(self._starts)):
             files = self._files_of(stretch)
             yield files["size_bytes"].slice(max(0, index - self._starts[stretch])).to_pylist()
@@ -93,21 +93,21 @@ class SnapshotFiles:
 
 
 class _Bound:
-    """A place between two stretches: the file that begins the later one."""
+    """A boundary between two ranges: the file that begins the later one."""
 
     def __init__(self, time_ms: int, path: str) -> None:
         self._time = integer_scalar(time_ms)
         self._path = string_column([path])[0]
 
     def is_after(self, files: pa.Table) -> pa.ChunkedArray:
-        """For each file whether it comes before this place; files without a time come last."""
+        """For each file whether it is before this boundary; files without a time come last."""
         times, paths = files["modification_time_ms"], files["path"]
         same = pc.and_(pc.equal(times, self._time), pc.less(paths, self._path))
         return pc.fill_null(pc.or_(pc.less(times, self._time), same), False)
 
 
 def _sampled_bounds(snapshot: Snapshot) -> list[_Bound]:
-    """Places that cut the files into stretches of about the same length."""
+    """Boundaries that divide the files into ranges of about equal length."""
     stride = max(1, -(-snapshot.max_file_actions // _MAX_SAMPLES))
     samples = [pa.Table.from_batches([], pa.schema(map(LIVE_FILE_SCHEMA.field, _KEY)))]
     first = 0
@@ -123,7 +123,7 @@ def _sampled_bounds(snapshot: Snapshot) -> list[_Bound]:
 
 
 def _positions(snapshot: Snapshot, bounds: list[_Bound]) -> list[int]:
-    """How many files come before each place."""
+    """The number of files before each boundary."""
     positions = [0] * len(bounds)
     for batch in FilePlanner(snapshot).batches(_KEY):
         for number, bound in enumerate(bounds):

@@ -1,10 +1,10 @@
 """Tables as a sink of batch queries by name: `frame.write.format("delta_log")`, `INSERT INTO`.
 
-Spark has the rows written where they are, task by task, and nothing arranges them before: tasks
-that hold rows of many partitions write a file for each. `DeltaTable.append(frame)` has Spark bring
-partitions together, compute columns and evaluate constraints, and is what large writes want.
+Each task writes its own rows, without a shuffle before: a task with rows of many partitions writes
+a file for each. With `DeltaTable.append(frame)`, Spark groups rows by partition, computes columns
+and evaluates constraints; use it for large writes.
 
-This module needs PySpark, and is imported where there is a session.
+This module needs PySpark, and is imported only if there is a session.
 
 Spec: Add File and Remove File.
 """
@@ -44,18 +44,18 @@ _UTC = frozenset({None, "UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 
 @dataclass(frozen=True, slots=True)
 class _WrittenByTask(WriterCommitMessage):
-    """What one task has written, or the error in the rows that it met."""
+    """The files that one task has written, or the error in its rows."""
 
     result: WriteResult | None = None
     error: DeltaError | None = None
 
 
 class TableWriter(DataSourceArrowWriter):
-    """Writes the rows of one query. Made by Spark's driver, copied to its tasks, and asked for the
-    commit when all of them are done.
+    """Writes the rows of one query. Spark's driver creates it and copies it to its tasks, and calls
+    its commit when all of them are done.
 
     Raises:
-        InvalidArgument: an option is one of readers, or the table wants what only
+        InvalidArgument: an option is only for reads, or the table needs what only
             `DeltaTable.append` can do.
         SchemaMismatch, SchemaChangeRefused, UnsupportedFeature: see `DeltaTable.append`.
     """
@@ -79,10 +79,10 @@ class TableWriter(DataSourceArrowWriter):
         _refuse_computed_columns(self._planned, self._uri)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task, which runs this on an executor.
+        """Write the rows of a task; runs on an executor.
 
         Raises:
-            StorageFailure: the store refused or failed; the task may be run again.
+            StorageFailure: the store refused or failed; Spark may repeat the task.
         """
         import pyarrow as pa
 
@@ -99,14 +99,14 @@ class TableWriter(DataSourceArrowWriter):
         except StorageFailure:
             raise
         except DeltaError as error:
-            # Raised, it would have Spark run the task again, and come back as a text.
+            # If raised, Spark would repeat the task, and return the error only as text.
             return _WrittenByTask(error=error)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make the files of all tasks visible as one commit.
 
         Raises:
-            ConstraintViolation, InvalidCast, PartitionMismatch: a task met a row that cannot be
+            ConstraintViolation, InvalidCast, PartitionMismatch: a task has a row that cannot be
                 written; nothing is committed.
             CommitConflict, CommitStateUnknown, UnsupportedFeature: see `DeltaTable.append`.
         """
@@ -135,10 +135,10 @@ class TableWriter(DataSourceArrowWriter):
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete the files of the tasks that are done, as far as the store lets us.
+        """Delete the files of the finished tasks, as far as the store allows.
 
-        Spark calls this after a failed commit as well, which may have landed all the same. Then no
-        message is lacking, and the commit has seen to the files itself.
+        Spark also calls this after a failed commit, which may still be in the log. In that case no
+        message is missing, and the commit has handled the files itself.
         """
         if None in messages:
             self._discard([each for each in messages if isinstance(each, _WrittenByTask)])
@@ -150,7 +150,7 @@ class TableWriter(DataSourceArrowWriter):
             delete_unreferenced(open_store(self._uri, self._storage_options), paths)
 
     def _check_time_zone(self, schema: pa.Schema) -> None:
-        """Constraints are evaluated here, with times as they are in UTC."""
+        """Check the time zone: constraints are evaluated here, with times in UTC."""
         zones = {getattr(each.type, "tz", None) for each in schema} - _UTC
         if zones and any(not each.name.startswith("NOT NULL") for each in self._constraints):
             raise InvalidArgument(
