@@ -1,1 +1,1 @@
-"""Transactions and commits, and the writes that are made of them."""
+"""Transactions, commits, and the writes built on them."""

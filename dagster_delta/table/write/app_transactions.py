@@ -1,4 +1,4 @@
-"""The `txn` actions of a commit, and whether the table has them already.
+"""The `txn` actions of a commit, and whether the table already has them.
 
 Spec: Transaction Identifiers.
 """
@@ -24,9 +24,9 @@ class ApplicationRecord:
     """The `txn` actions to record with a commit."""
 
     idempotency: tuple[str, int] | None = None
-    """Application id and version under which the operation is done at most once."""
+    """Application id and version; the operation is done at most once with them."""
     progress: tuple[AppTransaction, ...] = ()
-    """Applications that get on with it, and only from where they stood."""
+    """`txn` actions to record with the commit, each only if the table has the expected version."""
 
     def __post_init__(self) -> None:
         match self.idempotency:
@@ -39,11 +39,13 @@ class ApplicationRecord:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to record, so that what changes no row needs no commit."""
+        """Whether there is nothing to record, so that a write without changed rows needs no
+        commit.
+        """
         return self.idempotency is None and not self.progress
 
     def is_done(self, snapshot: Snapshot | None) -> bool:
-        """Whether the table says that the operation was done before; None for no table."""
+        """Whether the table records that the operation was already done; None for no table."""
         if self.idempotency is None or snapshot is None:
             return False
         app_id, version = self.idempotency
@@ -58,16 +60,16 @@ class ApplicationRecord:
         return any(each.app_id == app_id and each.version >= version for each in recorded)
 
     def found_done(self, snapshot: Snapshot | None) -> CommitResult | None:
-        """The result of the operation where it was done before, else None."""
+        """The result of the operation if it was already done, else None."""
         if snapshot is None or not self.is_done(snapshot):
             return None
         return CommitResult(snapshot.version, {}, snapshot, skipped=True)
 
     def stage(self, transaction: Transaction) -> None:
-        """Make it part of the commit.
+        """Add the `txn` actions to the commit.
 
         Raises:
-            ConcurrentTransaction: an application is not where it should go on from.
+            ConcurrentTransaction: the table has another version of an application than expected.
         """
         if self.idempotency is not None:
             transaction.record_application(*self.idempotency)

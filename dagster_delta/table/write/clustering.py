@@ -1,4 +1,4 @@
-"""The clustering columns of a table: defined, kept, and checked against what a write asks for.
+"""The clustering columns of a table: defined, kept, and compared with the options of a write.
 
 Spec: Clustered Table.
 """
@@ -39,15 +39,16 @@ __all__ = [
 def define_clustering(
     configuration: TableConfiguration, columns: Sequence[str], existing: Snapshot | None
 ) -> tuple[TableConfiguration, tuple[DomainMetadata, ...]]:
-    """The configuration of a table that is created clustered, and the domains that say so.
+    """The configuration and the metadata domains of a new clustered table.
 
     Args:
-        configuration: of the new table.
-        columns: paths of the clustering columns; none where it is not clustered.
+        configuration: configuration of the new table.
+        columns: paths of the clustering columns; none if it is not clustered.
         existing: the table that is replaced.
 
     Raises:
-        InvalidArgument, SchemaMismatch, SchemaChangeRefused: nothing is clustered by these columns.
+        InvalidArgument, SchemaMismatch, SchemaChangeRefused: a table cannot be clustered by these
+        columns.
     """
     before = None if existing is None else existing.domain_metadata().get(CLUSTERING_DOMAIN)
     if not columns:
@@ -64,15 +65,16 @@ def define_clustering(
 def keep_clustering(
     snapshot: Snapshot, configuration: TableConfiguration
 ) -> tuple[TableConfiguration, DomainMetadata | None]:
-    """The configuration of a table that stays clustered by columns of the same names, and the
-    domain that says so where they are other columns in the files.
+    """The configuration of a table that keeps the names of its clustering columns, and the new
+    domain if these columns have other names in the files.
 
     Args:
-        snapshot: before its schema is replaced.
-        configuration: with the new schema.
+        snapshot: the table before its schema is replaced.
+        configuration: the configuration with the new schema.
 
     Raises:
-        SchemaChangeRefused: the new schema lacks one of them, or nothing is clustered by it now.
+        SchemaChangeRefused: the new schema lacks one of them, or a table cannot be clustered by its
+            new type.
         InvalidTable: as `table_clustering` does.
     """
     columns = table_clustering(snapshot)
@@ -94,17 +96,17 @@ def keep_clustering(
         ):
             return draft.configuration, None
     except InvalidTable:
-        # A mapped table has other columns now, of the same names.
+        # A table with column mapping now has other columns, with the same names.
         pass
     domain = DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=text, removed=False)
     return draft.configuration, domain
 
 
 def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:
-    """Logical paths of the clustering columns; none where the table has none.
+    """Logical paths of the clustering columns; empty if the table has none.
 
     Raises:
-        InvalidTable: the domain is damaged, or names a column that is not there.
+        InvalidTable: the domain is damaged, or names a column that is not in the schema.
     """
     if not snapshot.configuration.supports("clustering"):
         return ()
@@ -114,14 +116,14 @@ def table_clustering(snapshot: Snapshot) -> tuple[ColumnPath, ...]:
 
 
 def check_clustered_by(snapshot: Snapshot, columns: Sequence[str]) -> None:
-    """Make sure that these are the clustering columns of the table.
+    """Check that these are the clustering columns of the table.
 
     Args:
         snapshot: the latest version.
         columns: paths of columns, as `DeltaTable.create` takes them.
 
     Raises:
-        InvalidArgument: they are not.
+        InvalidArgument: the table has other clustering columns.
     """
     own = table_clustering(snapshot)
     asked = [to_path(each) for each in columns]

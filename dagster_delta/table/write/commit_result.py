@@ -1,4 +1,4 @@
-"""What a write is asked to record, and what it did.
+"""The result of a commit, and the `txn` actions that a caller wants recorded.
 
 Spec: Transaction Identifiers.
 """
@@ -17,34 +17,34 @@ __all__ = ["AppTransaction", "CommitResult"]
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What one commit did."""
+    """Result of one commit."""
 
     version: int
-    """Version the commit made; for a skipped one, the version at which it was found done."""
+    """Version of the commit; for a skipped one, the version at which there was nothing to do."""
     metrics: Mapping[str, int | str]
     """Operation metrics by the names of commitInfo: `numFiles`, `numOutputRows`, …"""
     snapshot: Snapshot
     """The table at that version."""
     skipped: bool = False
-    """True when nothing was written: the application's transaction had been committed before, or no
-    row was to be changed."""
+    """True when nothing was written: the application's transaction was already committed, or no row
+    had to be changed."""
     attempts: int = 1
-    """How often the statement was planned: more than once after conflicts with other writers."""
+    """How often the statement was planned: more than once after conflicts."""
     compacted_version: int | None = None
-    """The version in which the table's small files were compacted after it, where that was due
+    """Version of the auto compaction after the commit, if that was due
     (`delta.autoOptimize.autoCompact`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppTransaction:
-    """How far an application gets with a commit, and how far it has to be before.
+    """The `txn` action to record with a commit, and the version that the table must have before.
 
     Spec: Transaction Identifiers.
     """
 
     app_id: str
     version: int
-    """Recorded by the commit."""
+    """Version that the commit records."""
     after: int | None
-    """What the table says so far; None where it says nothing. Another number means that somebody
-    else has done a part of the work already."""
+    """Version that the table must record before; None if it must record none. Another version means
+    that another writer has already done a part of the work."""

@@ -1,4 +1,4 @@
-"""One commit: put if absent, and if the version is taken, rebase or report the conflict.
+"""One commit: put if absent; if the version is taken, rebase or report the conflict.
 
 Spec: Delta Log Entries (writers must never overwrite an entry).
 """
@@ -33,7 +33,7 @@ __all__ = ["CommitRequest", "Committed", "Conflicted", "commit_with_retry"]
 ENGINE_INFO = f"dagster-delta-protocol/{__version__}"
 
 MAX_ATTEMPTS = 200
-"""Versions that may be found taken before a commit gives up."""
+"""Number of taken versions after which a commit gives up."""
 _MAX_PUTS_PER_VERSION = 3
 _FREE_ATTEMPTS = 4
 _MAX_PAUSE_SECONDS = 0.01
@@ -41,16 +41,16 @@ _MAX_PAUSE_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """One commit that is to land, whatever its version will be."""
+    """One commit, at a version that is not known yet."""
 
     read_version: int | None
-    """Version it was planned on; None where the table did not exist."""
+    """Version it was planned on; None if the table did not exist."""
     actions: PendingActions
-    """What it holds, without commitInfo."""
+    """Actions of the commit, without commitInfo."""
     facts: TransactionFacts
     """What it read and changes, for the conflict checker."""
     transaction_id: str
-    """Unique; how the commit is known again after a lost reply."""
+    """Unique id that identifies the commit after a lost reply."""
     operation: str
     parameters: Mapping[str, object]
     metrics: Mapping[str, int | str]
@@ -61,9 +61,9 @@ class CommitRequest:
     read_timestamp_ms: int
     """Timestamp of `read_version`: what an in-commit timestamp has to exceed."""
     read_highest_row_id: int = -1
-    """Highest row id that was assigned at `read_version`; -1 where there is none."""
+    """Highest row id that was assigned at `read_version`; -1 if there is none."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """What the protocol has a commit say about itself."""
+    """Tags that the protocol requires in the commitInfo."""
 
     def encode(
         self,
@@ -76,7 +76,7 @@ class CommitRequest:
         """The commit's bytes as the successor of `base_version`.
 
         Raises:
-            InvalidTable: rows of a file that does not say how many it has need ids.
+            InvalidTable: rows need ids, but their file has no row count.
         """
         # Spec: in-commit timestamps MUST be strictly greater than that of the previous commit.
         in_commit_ms = max(timestamp_ms, previous_ms + 1) if self.in_commit_timestamps else None
@@ -110,17 +110,18 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Conflicted:
-    """The commit is certainly not in the log: it conflicts with a commit of another writer."""
+    """The commit is certainly not in the log: it conflicts with a concurrent commit."""
 
     conflict: Conflict
     winner: CommitActions
     commits: tuple[tuple[int, bytes], ...]
-    """Every commit after `read_version` up to and including the winner: version and bytes."""
+    """Every commit after `read_version` up to and including the conflicting one: version and
+    bytes."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far the log was followed."""
+    """How far the log was read."""
 
     base_version: int | None
     previous_ms: int
@@ -140,23 +141,24 @@ def commit_with_retry(
     sleep: Callable[[float], None] = time.sleep,
     max_attempts: int = MAX_ATTEMPTS,
 ) -> Committed | Conflicted:
-    """The commit in the log, or the conflict that keeps it out.
+    """The commit in the log, or the conflict that prevented it.
 
     Args:
         store: store of the table.
         request: what to commit.
-        clock: gives the commit's timestamp.
+        clock: returns the commit's timestamp.
         sleep: waits between attempts, in seconds.
-        max_attempts: versions that may be found taken.
+        max_attempts: number of taken versions after which it gives up.
 
     Raises:
-        CommitRetriesExhausted: every attempt found its version taken; the commit did not land.
-        ConditionalPutUnsupported: the store cannot commit safely; the commit did not land.
-        CommitStateUnknown: the store would not say whether the commit landed.
+        CommitRetriesExhausted: the version of every attempt was taken; the commit is not in the
+            log.
+        ConditionalPutUnsupported: the store cannot commit safely; the commit is not in the log.
+        CommitStateUnknown: the store gave no answer: the commit may be in the log.
         InvalidTable: row ids cannot be assigned, or the commit of another writer is damaged, which
-            is a CorruptLog; this commit did not land.
-        UnsupportedFeature: a commit is too large to be read; this one did not land.
-        StorageFailure: the store refused the commit, which has not shown up so far.
+            is a CorruptLog; this commit is not in the log.
+        UnsupportedFeature: a commit is too large to be read; this commit is not in the log.
+        StorageFailure: the store refused the commit, and it has not appeared in the log so far.
     """
     progress = _Progress(
         request.read_version, request.read_timestamp_ms, request.read_highest_row_id, []
@@ -169,12 +171,12 @@ def commit_with_retry(
             previous_ms=progress.previous_ms,
             highest_row_id=progress.highest_row_id,
         )
-        # Where it could not be read afterwards, no later version could be either.
+        # If this commit were unreadable, all later versions would be too.
         check_log_file_size(commit_path(version), len(data))
         if _put(store, version, data, request.transaction_id):
             return Committed(version, (*progress.commits, (version, data)))
-        # Before the commits of others are read: those made during the pause would take the next
-        # version from this writer, again and again.
+        # The pause comes before reading concurrent commits: otherwise commits made during the pause
+        # would take the next version again and again.
         _pause(attempt, sleep)
         outcome = _follow_winners(store, request, progress)
         if outcome is not None:
@@ -188,16 +190,16 @@ def commit_with_retry(
 
 
 def _pause(attempt: int, sleep: Callable[[float], None]) -> None:
-    # Every lost attempt is another writer's gain, so the first ones need no rest; beyond them,
-    # writers in lockstep are spread. A pause longer than a few commits of others takes would only
-    # let those pass who do not pause yet.
+    # If an attempt fails, another writer has committed, so the first retries need no pause; later
+    # pauses spread writers that retry in lockstep. A pause longer than a few commits would only
+    # favour writers that do not pause yet.
     if attempt >= _FREE_ATTEMPTS:
         longest = min(_MAX_PAUSE_SECONDS, 0.001 * 2 ** (attempt - _FREE_ATTEMPTS))
         sleep(random.uniform(0, longest))  # noqa: S311 - no secret depends on it
 
 
 def _put(store: ObjectStore, version: int, data: bytes, transaction_id: str) -> bool:
-    """Whether the commit stands as `version`; False where another file may be in its place."""
+    """Whether the commit is in the log as `version`; False if another file may have that name."""
     path = commit_path(version)
     attempts_left = _MAX_PUTS_PER_VERSION
     while True:
@@ -209,8 +211,9 @@ def _put(store: ObjectStore, version: int, data: bytes, transaction_id: str) -> 
         except ConditionalPutUnsupported:
             raise
         except StorageFailure as failure:
-            # A request may fail after it took effect: only the log knows. Where nothing is there,
-            # the same bytes may be put again; the late arrival of either is the same commit.
+            # A request may fail after it took effect: only the log shows it. If the log has no file
+            # there, the same bytes may be put again; whichever request arrives late, it is the same
+            # commit.
             if _stands(store, path, version, transaction_id, failure):
                 return False
             if not attempts_left:
@@ -222,7 +225,7 @@ def _put(store: ObjectStore, version: int, data: bytes, transaction_id: str) -> 
 def _stands(
     store: ObjectStore, path: str, version: int, transaction_id: str, failure: StorageFailure
 ) -> bool:
-    """Whether any file is there, as which a commit was to land."""
+    """Whether any file has the name of the commit."""
     try:
         return store.head(path) is not None
     except StorageFailure as error:
@@ -244,7 +247,7 @@ def _unknown(
 def _follow_winners(
     store: ObjectStore, request: CommitRequest, progress: _Progress
 ) -> Committed | Conflicted | None:
-    """Read what landed instead; None when the commit may be tried again on top of it."""
+    """Read the concurrent commits; None if the commit may be retried on top of them."""
     contested = progress.next_version
     while True:
         version = progress.next_version
@@ -255,12 +258,12 @@ def _follow_winners(
         except StorageFailure as error:
             if version > contested:
                 raise
-            # The store's own retries may have put our bytes there without our knowing.
+            # The store's own retries may have written our bytes without reporting it.
             raise _unknown(store, version, request.transaction_id, error) from error
         try:
             winner = decode_commit(data, version=version)
         except CorruptLog as error:
-            # It may be this commit, damaged since.
+            # It may be this commit, damaged afterwards.
             if request.transaction_id.encode() in data:
                 raise _unknown(store, version, request.transaction_id, error) from error
             raise

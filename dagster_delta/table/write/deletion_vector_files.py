@@ -1,4 +1,4 @@
-"""Storing new deletion vectors: small ones in the log itself, the others together in few files.
+"""Stores new deletion vectors: small ones in the log itself, the others together in a few files.
 
 Spec: Deletion Vectors; Deletion Vector File Storage Format.
 """
@@ -27,20 +27,20 @@ from dagster_delta.storage.unreferenced_files import CreatedFiles
 __all__ = ["StoredVectors", "store_deletion_vectors"]
 
 INLINE_BYTES = 128
-"""Vectors of up to this size stand in the log: every reader of the table reads them there, so they
-must be hardly longer than what it takes to name a file."""
+"""Vectors of up to this size are stored in the log: every reader of the table reads them there, so
+they must be hardly longer than a reference to a file."""
 FILE_BYTES = 32 * 1024 * 1024
-"""A file of vectors is closed when it has grown to this size."""
+"""A file of vectors is closed when it reaches this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredVectors:
-    """Deletion vectors that the log may name."""
+    """Deletion vectors that the log may refer to."""
 
     descriptors: tuple[DeletionVectorDescriptor, ...]
     """One per vector, in order."""
     paths: tuple[str, ...]
-    """The files that were made for them, relative to the table root."""
+    """The files that were created for them, relative to the table root."""
 
 
 def store_deletion_vectors(
@@ -50,17 +50,18 @@ def store_deletion_vectors(
     *,
     new_uuid: Callable[[], uuid.UUID] = uuid.uuid4,
 ) -> StoredVectors:
-    """Descriptors of new deletion vectors, stored where they are too long for the log.
+    """Descriptors of new deletion vectors; vectors that are too long for the log are stored in
+    files.
 
     Args:
         store: store of the table.
-        configuration: of the table.
-        vectors: row indexes, of one data file each.
+        configuration: configuration of the table.
+        vectors: row indexes, one bitmap per data file.
         new_uuid: names the files.
 
     Raises:
-        StorageFailure: the store refused or failed; files that were made are deleted as far as it
-            lets us.
+        StorageFailure: the store refused or failed; files that were created are deleted as far as
+            the store allows.
     """
     sizes = [len(encode_deletion_vector(each)) for each in vectors]
     descriptors = {
@@ -83,7 +84,7 @@ def store_deletion_vectors(
 
 
 def _share_out(sizes: Sequence[int]) -> Iterator[list[int]]:
-    """The positions of the vectors that go to files, file by file."""
+    """The positions of the vectors for each file."""
     together: list[int] = []
     total = 0
     for position, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""Live files as the actions that take them out of a table, or put them back.
+"""Live files as the actions that remove them from a table, or add them again.
 
 Spec: Add File and Remove File.
 """
@@ -24,7 +24,7 @@ REMOVED_COLUMNS = (
     "default_row_commit_version",
     "tags",
 )
-"""Columns of LIVE_FILE_SCHEMA that a tombstone is made of."""
+"""Columns of LIVE_FILE_SCHEMA that a tombstone needs."""
 
 
 def tombstones(files: pa.Table, now_ms: int, *, data_change: bool = True) -> tuple[RemoveFile, ...]:
@@ -33,7 +33,7 @@ def tombstones(files: pa.Table, now_ms: int, *, data_change: bool = True) -> tup
     Args:
         files: `pa.Table` with at least REMOVED_COLUMNS.
         now_ms: time of the removal in milliseconds since the epoch.
-        data_change: False where the rows stay in the table under other files.
+        data_change: False if the rows stay in the table in other files.
     """
     return tuple(
         RemoveFile(
@@ -57,7 +57,7 @@ def added_again(files: pa.Table, *, data_change: bool = True) -> Iterator[AddFil
 
     Args:
         files: `pa.Table` of LIVE_FILE_SCHEMA.
-        data_change: False where the rows are in the table already under other files.
+        data_change: False if the rows are already in the table in other files.
     """
     for row in files.select(LIVE_FILE_SCHEMA.names).to_pylist():
         yield AddFile(

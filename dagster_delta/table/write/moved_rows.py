@@ -1,4 +1,4 @@
-"""Rows that move to other files and are to be the same rows after.
+"""Rows that move to other files and keep their identity.
 
 Spec: Add File and Remove File (dataChange).
 """
@@ -32,14 +32,14 @@ __all__ = ["check_no_row_lost", "stage_moved_rows"]
 def stage_moved_rows(
     transaction: Transaction, files: pa.Table, configuration: TableConfiguration
 ) -> WriteResult:
-    """Stage that the rows of some files are in new ones, as another configuration has them written.
+    """Stage that the rows of some files are in new files, written under another configuration.
 
-    Rows keep their ids. Where this fails, nothing is left behind as far as the store lets it.
+    Rows keep their ids. On an error, new files are deleted as far as the store allows.
 
     Args:
-        transaction: on the snapshot that the files are of.
+        transaction: transaction on the snapshot of the files.
         files: `pa.Table` of LIVE_FILE_SCHEMA.
-        configuration: that the new files are written by; columns have the names of the old one.
+        configuration: the configuration of the new files; columns have the names of the old one.
 
     Raises:
         InvalidTable: the files do not hold the rows that the log counts.
@@ -47,7 +47,7 @@ def stage_moved_rows(
     """
     snapshot = transaction.snapshot
     assert snapshot is not None  # noqa: S101  the files are of one
-    # The rows stand in the table, so they have passed its constraints.
+    # The rows are in the table, so they have passed its constraints.
     spec = write_spec(configuration, snapshot.store.location, check_rows=False)
     plan, spec = keep_row_ids(read_plan(snapshot, files, None), spec)
     engine = embedded_engine()
@@ -63,15 +63,16 @@ def stage_moved_rows(
 
 
 def check_no_row_lost(snapshot: Snapshot, files: pa.Table, written: WriteResult) -> None:
-    """Compare what was written with what the log says was there, before the old files leave.
+    """Compare the rows that were written with the rows in the log, before the old files are
+    removed.
 
     Args:
-        snapshot: that the files are of.
+        snapshot: the snapshot of the files.
         files: `pa.Table` of LIVE_FILE_SCHEMA.
         written: the new files.
 
     Raises:
-        InvalidTable: they hold another number of rows.
+        InvalidTable: the new files hold another number of rows.
     """
     counts = parse_statistics_json(files["stats"], ())["num_records"]
     deleted = pc.fill_null(

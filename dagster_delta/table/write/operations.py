@@ -36,19 +36,19 @@ def append_rows(
     *,
     clock: Clock,
 ) -> CommitResult:
-    """Add rows, creating the table in the same commit where there is none.
+    """Add rows; if the table does not exist, the same commit creates it.
 
     Args:
         store: store of the table.
-        snapshot: the latest one; None where there is no table.
+        snapshot: the latest one; None if the table does not exist.
         data: the rows.
-        options: of the caller.
+        options: options of the caller.
         clock: milliseconds since the epoch.
 
     Raises:
         InvalidArgument, SchemaMismatch, ConstraintViolation, UnsupportedFeature, CommitConflict:
-            nothing was committed, and no data file is left behind where the store allows.
-        CommitStateUnknown: the store would not say.
+            nothing was committed, and new data files are deleted if the store allows.
+        CommitStateUnknown: the store gave no answer.
     """
     _check_append(options)
     return RowWrite.begin(store, snapshot, data, options, clock).append()
@@ -68,9 +68,9 @@ def overwrite_rows(
 
     Args:
         store: store of the table.
-        snapshot: the latest one; None where there is no table.
+        snapshot: the latest one; None if the table does not exist.
         data: the rows.
-        options: of the caller.
+        options: options of the caller.
         where: Spark SQL that every new row satisfies; `dynamic` for the partitions written; None
             for the whole table.
         clock: milliseconds since the epoch.
@@ -98,10 +98,10 @@ def plan_write(
 
     Args:
         store: store of the table.
-        snapshot: the latest one; None where there is no table.
+        snapshot: the latest one; None if the table does not exist.
         schema: logical schema of the rows.
-        options: of the caller.
-        where: what an overwrite replaces, as `overwrite_rows` has it.
+        options: options of the caller.
+        where: what an overwrite replaces, as for `overwrite_rows`.
         clock: milliseconds since the epoch.
 
     Raises:
@@ -128,10 +128,10 @@ def commit_written(
 
     Args:
         store: store of the table.
-        snapshot: the one that the write was planned on.
+        snapshot: the snapshot that the write was planned on.
         planned: the plan.
         written: all files of the write.
-        options: those it was planned with.
+        options: the options that it was planned with.
         where: see `overwrite_rows`.
         overwrite: whether rows are replaced.
         clock: milliseconds since the epoch.

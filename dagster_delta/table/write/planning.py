@@ -1,4 +1,4 @@
-"""What a write does to the schema, and what its rows have to satisfy: decided before any I/O.
+"""How a write changes the schema, and what its rows must satisfy: decided before any I/O.
 
 Spec: Column Invariants; CHECK Constraints; Consistency Between Table Metadata and Data Files.
 """
@@ -61,32 +61,32 @@ _STRING = PrimitiveType("string")
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How a caller wants rows to be written."""
+    """Options of a write."""
 
     schema_mode: SchemaMode = "strict"
-    """What may happen to the table's schema."""
+    """How the write may change the table's schema."""
     partition_by: Sequence[str] | None = None
     """Partition columns of a new table; on an existing one they must be its own."""
     idempotency: tuple[str, int] | None = None
-    """Application id and version under which the write is done at most once."""
+    """Application id and version; the write is done at most once with them."""
     commit_info: Mapping[str, object] | None = None
     """Recorded in the commitInfo."""
     engine: str | None = None
-    """`arrow` or `spark`; None lets the data decide."""
+    """`arrow` or `spark`; None: chosen by the data."""
     check: str | None = None
-    """Spark SQL that every new row has to satisfy."""
+    """Spark SQL that every new row must satisfy."""
     properties: Mapping[str, object] | None = None
-    """Table properties, where the write creates the table."""
+    """Table properties, if the write creates the table."""
     progress: Sequence[AppTransaction] = ()
-    """Applications that get on with the write, and only from where they stood."""
+    """`txn` actions to record with the write, each only if the table has the expected version."""
     description: str | None = None
-    """What catalogs and tools say about the table, where the write creates it."""
+    """Description of the table for catalogs and tools, if the write creates the table."""
     sort_by: Sequence[str] = ()
     """Columns that the rows of each file are sorted by."""
     cluster_by: Sequence[str] | None = None
     """Clustering columns of a new table; on an existing one they must be its own."""
     merge_option: str = 'schema_mode="merge"'
-    """How the caller lets a write add columns, for messages."""
+    """The option that lets a write add columns, as the caller spells it, for messages."""
 
     def __post_init__(self) -> None:
         if self.schema_mode not in get_args(SchemaMode):
@@ -102,11 +102,11 @@ class WriteOptions:
             raise InvalidArgument(f"sort_by is a list of columns; write [{self.sort_by!r}]")
         if isinstance(self.cluster_by, str):
             raise InvalidArgument(f"cluster_by is a list of columns; write [{self.cluster_by!r}]")
-        ApplicationRecord(self.idempotency)  # raises for one that is none
+        ApplicationRecord(self.idempotency)  # raises for an invalid one
 
     @property
     def record(self) -> ApplicationRecord:
-        """What the commit says of applications. Raises InvalidArgument for one that is none."""
+        """The `txn` actions to record. Raises InvalidArgument for an invalid one."""
         return ApplicationRecord(self.idempotency, tuple(self.progress))
 
 
@@ -123,20 +123,20 @@ def plan_configuration(
     now_ms: int,
     next_version: int | None = None,
 ) -> TableConfiguration:
-    """Protocol and metadata after the write: the current ones where the write changes neither.
+    """Protocol and metadata after the write: unchanged if the write changes neither.
 
     Args:
-        current: of the table; None where the write creates it.
+        current: configuration of the table; None if the write creates it.
         data_schema: logical schema of the rows.
-        options: of the caller.
+        options: options of the caller.
         now_ms: creation time of a new table, in milliseconds since the epoch.
-        next_version: version that the write will make.
+        next_version: version of the write.
 
     Raises:
         SchemaMismatch: the rows have other columns, and the options do not allow the change.
-        SchemaChangeRefused: types shall be widened where the table does not allow it, or a
-            constraint needs a column that the new schema lacks.
-        InvalidArgument: the partitioning or a column name makes no sense.
+        SchemaChangeRefused: types would be widened but the table does not allow it, or a constraint
+            needs a column that the new schema lacks.
+        InvalidArgument: the partitioning or a column name is invalid.
     """
     if current is None:
         return define_table(
@@ -180,10 +180,10 @@ def _overwritten(
 
 
 def check_widening(current: TableConfiguration, data_schema: StructType) -> None:
-    """Refuse wider types of the data where the table does not let its types change.
+    """Refuse wider types of the data if the table does not allow type changes.
 
     Args:
-        current: of the table.
+        current: configuration of the table.
         data_schema: logical schema of the rows.
 
     Raises:
@@ -200,11 +200,11 @@ def check_widening(current: TableConfiguration, data_schema: StructType) -> None
 
 
 def cast_remedy(current: TableConfiguration, data_schema: StructType) -> str:
-    """What to do about values that are too wide for their columns, as the end of a message; empty
-    where the types of the data are not wider.
+    """Advice on values that are too wide for their columns, as the end of a message; empty if the
+    types of the data are not wider.
 
     Args:
-        current: of the table.
+        current: configuration of the table.
         data_schema: logical schema of the rows.
     """
     wider = widenable_columns(current.schema, data_schema)
@@ -229,16 +229,16 @@ def grown_configuration(
     next_version: int | None = None,
 ) -> TableConfiguration:
     """The configuration with the columns of the data that the table lacks, and with types widened
-    as far as it lets us.
+    as far as the table allows.
 
     Args:
-        current: of the table.
+        current: configuration of the table.
         data_schema: logical schema of the rows.
         filled: logical names of columns that the rows may lack, nullable or not.
-        next_version: version that the write will make.
+        next_version: version of the write.
 
     Raises:
-        SchemaMismatch: a new column has no type, or one that may not be null is lacking.
+        SchemaMismatch: a new column has no type, or a NOT NULL column is missing.
     """
     merged = merge_schemas(
         current.schema,
@@ -253,12 +253,12 @@ def grown_configuration(
 
 
 def _fixed_columns(configuration: TableConfiguration) -> frozenset[str]:
-    """Logical names of the columns whose types do not change by themselves: rows are laid out or
-    filled by them, or an expression looks at them.
+    """Logical names of the columns whose types are never widened automatically: rows are laid out
+    or filled by them, or an expression uses them.
     """
     fixed = {*configuration.partition_columns, *filled_columns(configuration)}
     if any(map(configuration.supports, ("checkConstraints", "invariants", "generatedColumns"))):
-        # Legacy protocols imply all of these; the SQL parser is only needed where one is used.
+        # Legacy protocols imply all of these; the SQL parser is needed only if one is used.
         has_expressions = (
             configuration.properties.constraints
             or configuration.invariants
@@ -292,15 +292,15 @@ def write_spec(
     values: ColumnValues = NO_VALUES,
     sort_by: Sequence[str] = (),
 ) -> WriteSpec:
-    """How rows of a table become data files.
+    """How rows of a table are written to data files.
 
     Args:
         configuration: protocol and metadata the files are written under.
-        location: of the table.
+        location: location of the table.
         constraints: checked besides those of the table.
-        check_rows: whether the table's own constraints are checked; rows that stand in the table
-            already have passed them.
-        values: where the columns come from that the rows do not bring.
+        check_rows: whether the table's own constraints are checked; rows that are already in the
+            table have passed them.
+        values: the source of columns that the rows lack.
         sort_by: columns that the rows of each file are sorted by, in any case.
 
     Raises:
@@ -331,9 +331,7 @@ def write_spec(
 
 
 def _check_own_expressions(configuration: TableConfiguration, table: str) -> None:
-    """Refuse what the table would have evaluated besides plain computations, before any engine sees
-    it.
-    """
+    """Refuse table expressions that do more than compute, before any engine evaluates them."""
     from dagster_delta.sql.table_expressions import check_table_expression
 
     schema = configuration.schema
@@ -359,7 +357,7 @@ def _text_limits(configuration: TableConfiguration) -> Iterator[Constraint]:
 def _stored_as_given(
     configuration: TableConfiguration, constraints: Sequence[Constraint]
 ) -> Iterator[Constraint]:
-    """That what constraints say of partition columns still holds of the rows as they are stored.
+    """Constraints that keep conditions on partition columns true for the rows as they are stored.
 
     Spec: an empty string is a null partition value.
     """
@@ -377,7 +375,7 @@ def _stored_as_given(
 
 
 def _sort_columns(configuration: TableConfiguration, asked: Sequence[str]) -> tuple[str, ...]:
-    """The columns to sort by as the table spells them."""
+    """The columns to sort by, as the table spells them."""
     found = []
     for name in asked:
         field = configuration.schema.get(name)
@@ -400,7 +398,7 @@ def _sort_columns(configuration: TableConfiguration, asked: Sequence[str]) -> tu
 
 
 def table_constraints(configuration: TableConfiguration) -> tuple[Constraint, ...]:
-    """What every row of a table has to satisfy."""
+    """Constraints that every row of a table must satisfy."""
     not_null = (
         Constraint(f"NOT NULL {'.'.join(path)}", not_null_sql(path))
         for path in configuration.not_null_columns
@@ -409,10 +407,10 @@ def table_constraints(configuration: TableConfiguration) -> tuple[Constraint, ..
 
 
 def _declared_constraints(configuration: TableConfiguration) -> Iterator[Constraint]:
-    """The conditions that are written down in the metadata as SQL."""
+    """The conditions that the metadata declare as SQL."""
     for column, sql in configuration.invariants:
         yield Constraint(f"invariant {column}", sql)
-    # Spec: CHECK constraints bind where the protocol supports them.
+    # Spec: CHECK constraints apply if the protocol supports them.
     checks = (
         configuration.properties.constraints if configuration.supports("checkConstraints") else {}
     )

@@ -1,4 +1,4 @@
-"""Which files an overwrite removes as a whole, and what that depends on.
+"""Which files an overwrite removes whole, and what that choice depends on.
 
 Spec: Add File and Remove File; Partition Value Serialization.
 """
@@ -46,10 +46,10 @@ PartitionKey = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What an overwrite takes out of the table."""
+    """The files that an overwrite removes from the table."""
 
     removes: tuple[RemoveFile, ...] = ()
-    """Tombstones of the files that leave."""
+    """Tombstones of the removed files."""
     reads: ReadScope = field(default_factory=ReadScope)
     """What the choice depends on."""
 
@@ -110,7 +110,7 @@ def _partition_key(
     def value(name: str, text: str | None, data_type: DataType) -> object:
         if (name, text) not in parsed:
             found = parse_partition_value(text, data_type)
-            # NaN equals nothing, itself included, and is one partition all the same.
+            # NaN equals nothing, not even itself, but is one partition.
             parsed[name, text] = "NaN" if found != found else found
         return parsed[name, text]
 
@@ -127,12 +127,12 @@ def replace_matching_partitions(
     now_ms: int,
     session_is_utc: bool = True,
 ) -> Replacement | None:
-    """The files of the partitions for which a predicate is true; None where their values alone do
-    not tell, or the embedded engine cannot evaluate it.
+    """The files of the partitions that satisfy a predicate; None if partition values alone cannot
+    decide it, or the embedded engine cannot evaluate it.
 
     Args:
         snapshot: the table.
-        expression: over logical columns.
+        expression: expression over logical columns.
         now_ms: time of the removal in milliseconds since the epoch.
         session_is_utc: whether the engine of the write reads timestamps without a zone in UTC.
     """
@@ -156,15 +156,16 @@ def replace_matching_partitions(
 def _by_partition(
     configuration: TableConfiguration, expression: SqlExpression, *, session_is_utc: bool
 ) -> Callable[[pa.MapArray], pa.BooleanArray] | None:
-    """What tells from partition values whether every row of a file matches, or none does.
+    """A function that decides from partition values whether every row of a file matches, or none
+    does.
 
-    None where the predicate needs more than they say, or another engine to evaluate it.
+    None if the predicate needs more than partition values, or another engine.
     """
     partitioned = set(configuration.partition_columns)
     if any(path[0] not in partitioned for path in expression.references):
         return None
     if not partitioned:
-        # A constant: an Arrow table without columns would have no rows to tell it of.
+        # For a constant: an Arrow table without columns has no rows to evaluate it on.
         return None
     if expression.depends_on_time_zone and not session_is_utc:
         return None

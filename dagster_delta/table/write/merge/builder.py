@@ -1,4 +1,4 @@
-"""The clauses of a MERGE, called one after the other, as the users of Delta know them."""
+"""The clauses of a MERGE, called one after another, with the names of Delta Lake."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _UPDATE_KEYWORDS = {"updates": "set", "predicate": "condition"}
 
 
 class MergeBuilder:
-    """A MERGE that is being described; `execute` does it. Made by `DeltaTable.merge`.
+    """Collects the clauses of a MERGE; `execute` runs it. Created by `DeltaTable.merge`.
 
-    A row of the table that matches a row of the source gets what the first `when_matched` clause
-    whose condition is true says; one that matches none, what the first `when_not_matched_by_source`
-    clause says. A row of the source that matches none is inserted by the first `when_not_matched`
-    clause. Where no clause applies, nothing happens. Conditions and values are Spark SQL, and the
-    value `DEFAULT` is the column's default, or null.
+    The first `when_matched` clause whose condition is true applies to a row of the table that
+    matches a row of the source. The first such `when_not_matched_by_source` clause applies to a row
+    of the table without a match. The first such `when_not_matched` clause inserts a row of the
+    source without a match. If no clause applies, the row is unchanged, or not inserted. Conditions
+    and values are Spark SQL, and the value `DEFAULT` is the column's default, or null.
     """
 
     def __init__(self, execute: Callable[[tuple[ClauseText, ...]], CommitResult]) -> None:
@@ -40,8 +40,8 @@ class MergeBuilder:
 
     @renamed(_CONDITION_KEYWORDS)
     def when_matched_update_all(self, condition: str | None = None) -> Self:
-        """Give matched rows the values of the source, which has every column of the table; where
-        the merge may change the schema, those that it has, and new ones are added to the table.
+        """Give matched rows the values of the source, which must have every column of the table. If
+        the merge may change the schema, only columns of the source are set, and new ones are added.
         """
         return self._add("matched", "update", condition)
 
@@ -54,16 +54,16 @@ class MergeBuilder:
     def when_not_matched_insert(
         self, values: Mapping[str, str], condition: str | None = None
     ) -> Self:
-        """Insert rows of the source that match none: Spark SQL by column, over the source; the
-        other columns take their default, are computed or numbered, or are null.
+        """Insert rows of the source without a match: Spark SQL by column, over the source; other
+        columns get their default, a generated or identity value, or null.
         """
         return self._add("not_matched", "insert", condition, values)
 
     @renamed(_CONDITION_KEYWORDS)
     def when_not_matched_insert_all(self, condition: str | None = None) -> Self:
-        """Insert rows of the source that match none: every column of the table but those that are
-        filled; where the merge may change the schema, those that the source has, and new ones are
-        added to the table.
+        """Insert rows of the source without a match: every column of the table except those that
+        are filled automatically. If the merge may change the schema, every column of the source,
+        and new ones are added to the table.
         """
         return self._add("not_matched", "insert", condition)
 
@@ -73,39 +73,38 @@ class MergeBuilder:
         set: Mapping[str, str],  # noqa: A002  as SQL calls it
         condition: str | None = None,
     ) -> Self:
-        """Give rows that no row of the source matches new values: Spark SQL by column, over the
-        table.
-        """
+        """Change rows without a match in the source: Spark SQL by column, over the table."""
         return self._add("not_matched_by_source", "update", condition, set)
 
     @renamed(_CONDITION_KEYWORDS)
     def when_not_matched_by_source_delete(self, condition: str | None = None) -> Self:
-        """Remove rows that no row of the source matches."""
+        """Remove rows without a match in the source."""
         return self._add("not_matched_by_source", "delete", condition)
 
     def add(self, clause: ClauseText) -> Self:
-        """Take one more clause, as a caller has it that makes them by itself."""
+        """Add one clause, for callers that build clauses themselves."""
         self._clauses.append(clause)
         return self
 
     def execute(self) -> CommitResult:
-        """Do it, as one commit. Where nothing changes there is none, and `skipped` is true.
+        """Run the MERGE as one commit. If nothing changes, there is no commit, and `skipped` is
+        true.
 
         Raises:
             ConstraintViolation: several rows of the source would change one row of the table (only
                 a single `when_matched_delete` without a condition allows that), or a new row
                 breaks NOT NULL, an invariant or a CHECK.
             InvalidCast: a new value does not fit the type of its column.
-            SchemaMismatch: a column is not there; or, of an `_all` clause, the source lacks one of
-                the table's.
-            InvalidArgument: there is no clause, one can never be reached, or an expression is
+            SchemaMismatch: a column is not in the schema; or, for an `_all` clause, the source
+                lacks a column of the table.
+            InvalidArgument: there is no clause, a clause can never apply, or an expression is
                 ambiguous or fails on a value.
-            UnsupportedExpression: the embedded engine cannot evaluate one exactly as Spark would,
-                and there is no Spark session.
+            UnsupportedExpression: the embedded engine cannot evaluate an expression exactly as
+                Spark would, and there is no Spark session.
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written, or is
                 append-only.
-            TableNotFound: there is no table.
-            CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
+            TableNotFound: the table does not exist.
+            CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         """
         return self._execute(tuple(self._clauses))
 

@@ -43,7 +43,7 @@ __all__ = ["MergeStatement", "merge_rows"]
 def merge_rows(
     store: ObjectStore, snapshot: Snapshot, statement: MergeStatement, *, clock: Clock
 ) -> CommitResult:
-    """Change, remove and add rows by what a source says.
+    """Change, remove and add rows of a table according to a source.
 
     Args:
         store: store of the table.
@@ -56,8 +56,8 @@ def merge_rows(
             constraint.
         InvalidCast: a new value does not fit its column.
         InvalidArgument, SchemaMismatch, UnsupportedExpression, UnsupportedFeature, CommitConflict:
-            nothing was committed, and no file is left behind where the store allows.
-        CommitStateUnknown: the store would not say.
+            nothing was committed, and new files are deleted if the store allows.
+        CommitStateUnknown: the store gave no answer.
     """
     started = time.perf_counter()
     _begin(store, snapshot, statement, clock)
@@ -65,7 +65,7 @@ def merge_rows(
         return done
     engine = engine_for(statement.source, statement.engine)
     with scratch_directory("merge-") as directory:
-        # Read once, whatever the number of attempts: a stream or a query may answer otherwise.
+        # Read once for all attempts, because a stream or a query may return other rows next time.
         source = engine.merge_source(statement.source, directory, store=store)
 
         def merge(snapshot: Snapshot) -> CommitResult:
@@ -101,15 +101,15 @@ def _begin(
 
 @dataclass(frozen=True, slots=True)
 class _Merge:
-    """A MERGE whose names have been found."""
+    """A MERGE whose names are resolved."""
 
     engine: Engine
     snapshot: Snapshot
     statement: MergeStatement
-    """With its time in it."""
+    """With the current time replaced by its value."""
     source: MergeSource
     configuration: TableConfiguration
-    """Of the table after the commit."""
+    """Configuration of the table after the commit."""
     names: MergeNames
     clauses: tuple[MergeClause, ...]
     condition: MergeCondition
@@ -118,7 +118,7 @@ class _Merge:
     def parse(
         cls, engine: Engine, snapshot: Snapshot, statement: MergeStatement, source: MergeSource
     ) -> _Merge:
-        """What the names mean, and what the table will look like.
+        """Resolve the names, and plan the new schema of the table.
 
         Raises:
             UnsupportedExpression: the engine cannot compute an expression exactly.
@@ -143,11 +143,11 @@ class _Merge:
         return cls(engine, snapshot, statement, source, configuration, names, clauses, condition)
 
     def run(self, transaction: Transaction, times: MergeTimes) -> MergeOutcome:
-        """Find the rows that change, and write what replaces them.
+        """Find the rows that change, and write the rows that replace them.
 
         Args:
-            transaction: on the snapshot; gets the new schema, where there is one.
-            times: gets the times of the phases.
+            transaction: transaction on the snapshot; gets the new schema, if there is one.
+            times: receives the times of the phases.
         """
         if self.configuration is not self.snapshot.configuration:
             transaction.stage_configuration(self.configuration)

@@ -1,4 +1,4 @@
-"""What a MERGE came to, whichever engine did it, and its commit.
+"""Result of a MERGE, from either engine, and its commit.
 
 Spec: Add File and Remove File; Add CDC File; Deletion Vectors.
 """
@@ -27,21 +27,21 @@ __all__ = ["MergeOutcome", "MergeTimes", "commit_merge"]
 
 @dataclass(frozen=True, slots=True)
 class MergeOutcome:
-    """The rows that a MERGE changes, and what was written instead of them."""
+    """The rows that a MERGE changes, and the files written to replace them."""
 
     clauses: Sequence[MergeClause]
     num_source_rows: int
     merged: MergedRows
     selected: SelectedRows
-    """The rows of the table that leave or change."""
+    """The rows of the table that are deleted or updated."""
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the table stays as it is."""
+        """Whether the table is unchanged."""
         return not self.merged.num_inserted_rows and not any(self.merged.num_changed_rows.values())
 
     def count(self, kind: str, action: str) -> int:
-        """Rows of the table that clauses of a kind change by an action."""
+        """Number of rows of the table that clauses of a kind change by an action."""
         return sum(
             self.merged.num_changed_rows.get(index, 0)
             for index, each in enumerate(self.clauses)
@@ -55,9 +55,9 @@ class MergeTimes:
 
     started: float
     materialised: float | None = None
-    """When the source stood still."""
+    """When the source was materialised."""
     scanned: float | None = None
-    """When it was known what becomes of each row."""
+    """When the action for each row was known."""
 
     def metrics(self) -> dict[str, int]:
         """The times by the names of commitInfo."""
@@ -74,10 +74,10 @@ class MergeTimes:
 
 
 def stage_merge(transaction: Transaction, outcome: MergeOutcome, engine: Engine) -> RowChangeCounts:
-    """Stage what was written, and that rows leave.
+    """Stage the new files, and the removal of the old rows.
 
     Raises:
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: for a file.
     """
     transaction.stage_written(outcome.merged.files)
     transaction.stage_change_files(outcome.merged.change_files)
@@ -96,13 +96,14 @@ def stage_merge(transaction: Transaction, outcome: MergeOutcome, engine: Engine)
 
 
 def _may_match(added: Sequence[AddFile]) -> bool:
-    # Who adds rows that may match, by their statistics, is not compared with the source again.
+    # Rows added by a concurrent commit that may match, by their statistics, are not compared with
+    # the source again.
     return bool(added)
 
 
 def _changes_all_matches(clauses: Sequence[MergeClause]) -> bool:
-    """Whether no row decides what the MERGE does without being changed by it: a row of the source
-    is not inserted where a row of the table matches, even if that stays as it is.
+    """Whether every row that decides the result of the MERGE is also changed by it: a row of the
+    source is not inserted if a row of the table matches, even if that row is unchanged.
     """
     if not any(clause.text.kind == "not_matched" for clause in clauses):
         return True
@@ -117,11 +118,11 @@ def commit_merge(
     engine: Engine,
     times: MergeTimes,
 ) -> CommitResult:
-    """Commit a MERGE; as in the reference implementation, what changes nothing makes no version.
+    """Commit a MERGE; as in the reference implementation, a MERGE without changes makes no version.
 
     Raises:
-        CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
-        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
+        CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
+        DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: for a file.
     """
     with transaction.created_files:
         counts = stage_merge(transaction, outcome, engine)

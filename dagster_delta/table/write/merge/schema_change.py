@@ -1,4 +1,4 @@
-"""What a MERGE adds to the schema of its table: columns of the source that the table lacks.
+"""Columns that a MERGE adds to its table: columns of the source that the table lacks.
 
 Spec: Column Metadata; Type Widening (writer requirements).
 """
@@ -22,13 +22,13 @@ _Path = tuple[str, ...]
 def merged_configuration(
     current: TableConfiguration, source: StructType, statement: MergeStatement
 ) -> TableConfiguration:
-    """Protocol and metadata after the MERGE: the current ones where it adds no column.
+    """Protocol and metadata after the MERGE: unchanged if it adds no column.
 
-    A clause that takes every column asks for all those of the source, others for the columns that
-    they assign, where the source has one of the same name.
+    A clause that takes every column adds all columns of the source; other clauses add the columns
+    that they assign, if the source has a column with that name.
 
     Args:
-        current: of the table.
+        current: configuration of the table.
         source: logical schema of the source.
         statement: what to do.
 
@@ -37,7 +37,7 @@ def merged_configuration(
     """
     if not statement.evolves:
         return current
-    # Rows that the source does not match cannot get a column from it.
+    # Rows without a match in the source cannot get a column from it.
     writing = [
         each
         for each in statement.clauses
@@ -49,7 +49,7 @@ def merged_configuration(
         wanted = _narrowed(source, list(_assigned_paths(writing, statement.target_alias)))
     if wanted is None:
         return current
-    # A merge need not bring every column: what an insert leaves out is looked at with its rows.
+    # A merge need not have every column: columns that an insert omits are checked with its rows.
     return grown_configuration(current, wanted, filled=current.schema.names)
 
 
@@ -62,7 +62,7 @@ def _assigned_paths(clauses: Iterable[ClauseText], alias: str) -> Iterable[_Path
 
 
 def _narrowed(source: StructType, paths: Iterable[_Path]) -> StructType | None:
-    """The part of a schema that some paths lead to; None where none of them does."""
+    """The part of a schema that contains some paths; None if it contains none of them."""
     listed = [each for each in paths if each]
     fields = []
     for field in source:

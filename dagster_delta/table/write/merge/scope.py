@@ -1,4 +1,4 @@
-"""The part of a table that a MERGE reads and depends on: chosen by the log alone.
+"""The part of a table that a MERGE reads and depends on: decided from the log alone.
 
 Spec: Per-file Statistics; Partition Value Serialization.
 """
@@ -27,17 +27,17 @@ __all__ = ["MergeScope", "matching_predicate"]
 
 @dataclass(frozen=True, slots=True)
 class MergeScope:
-    """The files that a MERGE has to look into."""
+    """The files that a MERGE has to read."""
 
     files: pa.Table
-    """Of LIVE_FILE_SCHEMA."""
+    """The files, as LIVE_FILE_SCHEMA."""
     may_match: pa.BooleanArray
     """A value per file: whether a row of it may match."""
     may_lack_source: pa.BooleanArray
-    """A value per file: whether a row of it may be one that a clause for rows not matched by the
-    source wants."""
+    """A value per file: whether a clause for rows not matched by the source may apply to one of its
+    rows."""
     may_hold: Callable[[AddFile], bool]
-    """Whether a file that another commit adds may hold a row that matches, or changes otherwise."""
+    """Whether a file that another commit adds may hold a row that matches or changes otherwise."""
 
     @classmethod
     def of(
@@ -56,7 +56,7 @@ class MergeScope:
             matching: true of every row that may match a row of the source.
             clauses: all clauses.
             session_is_utc: whether the engine reads timestamps without a zone in UTC.
-            planner: what finds the files of large tables, where the engine has its own.
+            planner: finds the files of large tables, if the engine has its own planner.
         """
         lacking: Predicate = Or(
             tuple(
@@ -77,7 +77,7 @@ class MergeScope:
         """What a concurrent commit must not have changed.
 
         Args:
-            paths: of the files whose rows decided what the MERGE does.
+            paths: paths of the files whose rows decided the result of the MERGE.
         """
         return ReadScope(may_hold=self.may_hold, paths=frozenset(paths))
 
@@ -85,11 +85,11 @@ class MergeScope:
 def matching_predicate(
     condition: MergeCondition, keys: Iterable[Predicate], *, session_is_utc: bool = True
 ) -> Predicate:
-    """What is true of every row of the table that may match a row of the source.
+    """A predicate that is true for every row of the table that may match a row of the source.
 
     Args:
-        condition: when rows match.
-        keys: what is known of the table's side of the keys.
+        condition: the condition for rows to match.
+        keys: known facts about the table's side of the keys.
         session_is_utc: as in `MergeScope.of`.
     """
     parts = [

@@ -1,4 +1,4 @@
-"""A MERGE as its caller asks for it.
+"""A MERGE as its caller describes it.
 
 Spec: Transaction Identifiers.
 """
@@ -26,7 +26,7 @@ MergeSchemaMode = Literal["strict", "merge"]
 
 @dataclass(frozen=True, slots=True)
 class MergeStatement:
-    """What a caller asks for."""
+    """Options of the caller."""
 
     source: object
     """Rows, in any form that an append takes."""
@@ -38,13 +38,13 @@ class MergeStatement:
     commit_info: Mapping[str, object] | None = None
     """Recorded in the commitInfo."""
     idempotency: tuple[str, int] | None = None
-    """Application id and version under which the merge is done at most once."""
+    """Application id and version; the merge is done at most once with them."""
     check: str | None = None
-    """Spark SQL that every new row has to satisfy."""
+    """Spark SQL that every new row must satisfy."""
     progress: tuple[AppTransaction, ...] = ()
-    """Applications that get on with the merge, and only from where they stood."""
+    """`txn` actions to record with the merge, each only if the table has the expected version."""
     engine: str | None = None
-    """`arrow` or `spark`; None lets source and expressions decide."""
+    """`arrow` or `spark`; None: chosen by the source and the expressions."""
     schema_mode: MergeSchemaMode = "strict"
     """Whether columns of the source that the table lacks are added to it."""
     retries: ConflictRetries = field(default_factory=ConflictRetries)
@@ -63,12 +63,12 @@ class MergeStatement:
 
     @property
     def record(self) -> ApplicationRecord:
-        """What the commit says of applications. Raises InvalidArgument for one that is none."""
+        """The `txn` actions to record. Raises InvalidArgument for an invalid one."""
         return ApplicationRecord(self.idempotency, self.progress)
 
     @property
     def constraints(self) -> list[Constraint]:
-        """What new rows have to satisfy besides the constraints of the table."""
+        """What new rows must satisfy besides the constraints of the table."""
         return [] if self.check is None else [Constraint("check", self.check, is_partition=True)]
 
     @property
@@ -82,10 +82,10 @@ class MergeStatement:
         }
 
     def at_moment(self, schema: StructType, moment: dt.datetime) -> MergeStatement:
-        """The statement with its time in it, wherever an expression asks for the time.
+        """The statement with the current time replaced by a fixed value.
 
         Args:
-            schema: what its expressions may name.
+            schema: the columns that its expressions may name.
             moment: when it began, with a time zone.
 
         Raises:
