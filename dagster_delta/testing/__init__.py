@@ -1,9 +1,10 @@
-"""For those who build on the library: what a store must do, as tests, and a store that fails.
+"""Testing tools for code that builds on the library: conformance tests for stores, and a store with
+faults.
 
 - `dagster_delta.testing.store_conformance`: `StoreConformance` and `ReadConformance`, to subclass
-  in a test of a store of one's own. Needs pytest.
-- `dagster_delta.testing.faulty_store`: `FaultyStore`, which crashes, loses replies and refuses when
-  told to, counts calls, and lets another writer run between two of them.
+  in a test of your own store. Needs pytest.
+- `dagster_delta.testing.faulty_store`: `FaultyStore`, which crashes, loses replies and refuses as
+  configured, counts calls, and lets another writer run between two of them.
 
 Each is imported by its own name: this package loads neither.
 """

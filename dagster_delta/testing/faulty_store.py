@@ -1,4 +1,4 @@
-"""A store that fails when told to: crashes, lost replies, refusals. It counts its calls."""
+"""A store with configured faults: crashes, lost replies, refusals. It counts its calls."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Operation = Literal[
     "read_opened",
     "write_opened",
 ]
-"""Methods of the port, and the reads and writes of files that were opened."""
+"""Methods of the port, and reads and writes of opened files."""
 _T = TypeVar("_T")
 
 
 class SimulatedCrash(BaseException):
-    """The process died here. Not an `Exception`: nothing in a dying process handles it."""
+    """The process died here. It is not an `Exception`, because a dying process handles nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +44,27 @@ class Fault:
 
     kind: Literal["crash_before", "crash_after", "lose_reply", "refuse"]
     """`crash_*`: the process dies before or after the call takes effect. `lose_reply`: the call
-    takes effect and `StorageFailure` is raised. `refuse`: it has no effect and that is raised."""
+    takes effect and `StorageFailure` is raised. `refuse`: the call has no effect and
+    `StorageFailure` is raised."""
     operation: Operation
-    """The method it strikes. A read of an opened file raises OSError instead of StorageFailure, as
-    those of Arrow's file systems do."""
+    """The method that fails. A read of an opened file raises OSError instead of StorageFailure,
+    like Arrow's file systems."""
     path_contains: str = ""
     """Only calls whose (first) path contains this count."""
     occurrence: int = 1
-    """Which of the calls that match is struck, counted from 1."""
+    """Which of the matching calls fails, counted from 1."""
 
 
 class FaultyStore:
-    """An `ObjectStore` around another one that fails as told. Wrap once per simulated process.
+    """An `ObjectStore` around another one, with configured faults. Wrap once per simulated process.
 
     Args:
         inner: the store that does the work.
-        faults: what goes wrong; each strikes once.
-        before_call: called with the operation and its path before each call, while nothing is
-            locked: the place to let another writer run, so that two interleave without threads.
-        inside_files: whether reads and writes of opened files count and may fail. Such files hand
-            their bytes out through Python, which is slower.
+        faults: the faults; each occurs once.
+        before_call: called with the operation and its path before each call, while no lock is held:
+            use it to run another writer, so that two interleave without threads.
+        inside_files: whether reads and writes of opened files count and may fail. The bytes of such
+            files pass through Python, which is slower.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class FaultyStore:
 
     @property
     def unstruck(self) -> frozenset[Fault]:
-        """The faults that no call has met yet."""
+        """The faults that have not occurred yet."""
         return frozenset(self._pending)
 
     @property
@@ -104,67 +105,75 @@ class FaultyStore:
         return self.inner.supports_put_if_absent
 
     def read(self, path: str) -> bytes:
-        """As the port says, unless a fault strikes."""
+        """As the port, unless a fault occurs."""
         return self.run("read", path, lambda: self.inner.read(path))
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
-        """As the port says, unless a fault strikes."""
+        """As the port, unless a fault occurs."""
         return self.run("read_range", path, lambda: self.inner.read_range(path, offset, length))
 
     def head(self, path: str) -> ObjectMeta | None:
-        """As the port says, unless a fault strikes."""
+        """As the port, unless a fault occurs."""
         return self.run("head", path, lambda: self.inner.head(path))
 
     def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
-        """As the port says, unless a fault strikes; the whole listing is of the moment of call."""
+        """As the port, unless a fault occurs; the whole listing is taken at the time of the
+        call.
+        """
         found = self.run(
             "list_from", directory, lambda: list(self.inner.list_from(directory, start))
         )
         return iter(found)
 
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
-        """As the port says, unless a fault strikes; the whole listing is of the moment of call."""
+        """As the port, unless a fault occurs; the whole listing is taken at the time of the
+        call.
+        """
         found = self.run(
             "list_recursive", directory, lambda: list(self.inner.list_recursive(directory))
         )
         return iter(found)
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """As the port says, unless a fault strikes."""
+        """As the port, unless a fault occurs."""
         self.run("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
 
     def put(self, path: str, data: bytes) -> None:
-        """As the port says, unless a fault strikes."""
+        """As the port, unless a fault occurs."""
         self.run("put", path, lambda: self.inner.put(path, data))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """As the port says, unless a fault strikes."""
+        """As the port, unless a fault occurs."""
         paths = list(paths)
         self.run("delete", paths[0] if paths else "", lambda: self.inner.delete(paths))
 
     def open_input(self, path: str) -> Any:
-        """As the port says, unless a fault strikes at the opening or, where asked for, later."""
+        """As the port, unless a fault occurs when the file is opened or, with `inside_files`,
+        later.
+        """
         opened = self.run("open_input", path, lambda: self.inner.open_input(path))
         if not self._inside_files:
             return opened
         return pa.PythonFile(_WatchedFile(self, opened, path, "read_opened"), mode="r")
 
     def open_output(self, path: str) -> Any:
-        """As the port says, unless a fault strikes at the opening or, where asked for, later."""
+        """As the port, unless a fault occurs when the file is opened or, with `inside_files`,
+        later.
+        """
         opened = self.run("open_output", path, lambda: self.inner.open_output(path))
         if not self._inside_files:
             return opened
         return pa.PythonFile(_WatchedFile(self, opened, path, "write_opened"), mode="w")
 
     def local_path(self, path: str) -> None:
-        """None, so that no reader goes around this store."""
+        """None, so that no reader bypasses this store."""
 
     def resolve_uri(self, path: str) -> str:
         """As the inner store."""
         return self.inner.resolve_uri(path)
 
     def run(self, operation: Operation, path: str, call: Callable[[], _T]) -> _T:
-        """The result of a call that counts, and that a fault may strike."""
+        """The result of a call that is counted and may fail."""
         if self.crashed:
             raise SimulatedCrash
         if self._before_call is not None:

@@ -1,4 +1,4 @@
-"""What every store must do, as tests: subclass, say how to open one, and run pytest.
+"""Conformance tests for stores: subclass, define how to open a store, and run pytest.
 
     class TestMyStore(StoreConformance):
         @pytest.fixture
@@ -6,14 +6,14 @@
             return MyStore(...)          # empty, and only this test's
 
 For readable failures, `pytest.register_assert_rewrite("dagster_delta.testing.store_conformance")`
-in a conftest, before the first import. A store that can only be read subclasses `ReadConformance`
-and says how to fill it.
+in a conftest, before the first import. For a read-only store, subclass `ReadConformance` and define
+how to fill it.
 """
 
 from __future__ import annotations
 
 # ruff: noqa: D102, S101
-# The names of the tests are what there is to say.
+# The names of the tests are their documentation.
 import multiprocessing
 import pickle
 import time
@@ -45,7 +45,7 @@ SPECIAL_PATHS = (
     ".hidden/.x",
     "dots../...and..more",
 )
-"""Names that real tables have, decoded: nothing in them is an escape."""
+"""Names that occur in real tables, decoded: nothing in them is an escape."""
 
 _DATA = bytes(range(256)) * 16
 
@@ -54,11 +54,11 @@ class ReadConformance:
     """Reading and listing. Needs a fixture `store`."""
 
     def fill(self, store: ObjectStore, path: str, data: bytes) -> None:
-        """Put an object where `store` finds it."""
+        """Create an object that `store` can read."""
         store.put(path, data)
 
     def reopen(self, store: ObjectStore) -> ObjectStore:
-        """A second store at the same place."""
+        """A second store at the same location."""
         return open_store(store.location.uri, store.location.options)
 
     def test_read_gives_the_whole_object(self, store: ObjectStore) -> None:
@@ -97,7 +97,7 @@ class ReadConformance:
         found = store.head("a/b.bin")
         assert found is not None
         assert (found.path, found.size_bytes) == ("a/b.bin", len(_DATA))
-        # Some storage keeps whole seconds, and a clock of its own.
+        # Some storage keeps whole seconds, and has its own clock.
         assert abs(found.modified_ms - before_ms) < 60_000
 
     def test_head_of_what_is_absent_is_none(self, store: ObjectStore) -> None:
@@ -223,12 +223,12 @@ class ReadConformance:
 
 
 class StoreConformance(ReadConformance):
-    """All of the port. Needs a fixture `store`."""
+    """The whole port. Needs a fixture `store`."""
 
     shared_between_processes: ClassVar[bool] = True
     """Whether another process that opens `store.location` sees the same objects."""
     output_is_hidden_until_closed: ClassVar[bool] = True
-    """Whether nobody sees a file of `open_output` before it is closed."""
+    """Whether a file of `open_output` is invisible before it is closed."""
 
     def test_it_says_that_it_can_be_written(self, store: ObjectStore) -> None:
         assert store.supports_put_if_absent
@@ -362,7 +362,7 @@ class StoreConformance(ReadConformance):
 
 
 class _Contender:
-    """Tries to put one path, as each of several writers."""
+    """Tries to put one path, as one of several writers."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
         self._store = store
@@ -381,7 +381,7 @@ def _content(writer: int) -> bytes:
 
 
 def _contend(location: StoreLocation, writer: int, versions: int) -> list[int]:
-    """The versions that this writer won. Runs in a process of its own."""
+    """The versions that this writer created. Runs in its own process."""
     store = open_store(location.uri, location.options)
     return [
         version
