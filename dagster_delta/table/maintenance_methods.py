@@ -58,7 +58,7 @@ class MaintenanceMethods(TableHandle):
         amounts before; larger amounts are left unchanged.
 
         Args:
-            where: Spark SQL; only files that may hold rows that satisfy it are rewritten.
+            where: Spark SQL; only files that may hold rows that satisfy it are considered.
             target_file_size: bytes that new files should have; by default `delta.targetFileSize`,
                 else 128 MiB.
             min_file_size: files below this number of bytes are small; by default three quarters of

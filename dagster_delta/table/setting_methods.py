@@ -1,4 +1,4 @@
-"""The calls of a table handle that change what a table promises: properties, features, versions."""
+"""Calls of a table handle that change its properties, features and protocol versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SettingMethods"]
 
 
 class SettingMethods(TableHandle):
-    """What changes properties and protocol of a table; part of `DeltaTable`."""
+    """Changes of the properties and protocol of a table; part of `DeltaTable`."""
 
     def set_properties(
         self,
@@ -24,23 +24,23 @@ class SettingMethods(TableHandle):
     ) -> CommitResult:
         """Set table properties, together with the protocol changes they need, in one commit.
 
-        A legacy protocol gives way to lists of features, where the new feature needs that, with
-        all it implied. `delta.enableRowTracking` gives ids to the rows that are there,
-        `delta.columnMapping.mode = name` ids to the columns, and
-        `delta.enableInCommitTimestamps` records when they began. Where the table has all that
-        already there is no commit, and `skipped` is true.
+        If the new feature needs it, a legacy protocol is replaced by lists of features, with all
+        that it implied. `delta.enableRowTracking` gives ids to existing rows,
+        `delta.columnMapping.mode = name` gives ids to the columns, and
+        `delta.enableInCommitTimestamps` records when the timestamps began. If the table already has
+        these properties, there is no commit, and `skipped` is true.
 
         Args:
             properties: values by name, text, numbers or booleans; `delta.*` names are checked,
                 others are the user's own. `delta.feature.<name> = supported` enables a feature.
-            commit_info: recorded in the commitInfo beside ours.
+            commit_info: recorded in the commitInfo beside this library's own fields.
 
         Raises:
-            TableNotFound: there is no table.
-            InvalidArgument: a name is unknown or not for users, a value has no meaning, or the
-                table cannot go from its present state to that one.
+            TableNotFound: the table does not exist.
+            InvalidArgument: a name is unknown or not for users, a value is invalid, or the table
+                cannot change from its present state to that one.
             UnsupportedFeature, ConditionalPutUnsupported: the table cannot be written.
-            CommitConflict, CommitStateUnknown: the commit did not, or may not have, landed.
+            CommitConflict, CommitStateUnknown: the commit failed, or may have failed.
         """
         from dagster_delta.evolution.properties.changes import set_properties
         from dagster_delta.evolution.properties.names import normalize_properties
@@ -62,13 +62,13 @@ class SettingMethods(TableHandle):
         """Unset table properties; features that they needed stay in the protocol.
 
         Args:
-            names: of the properties.
+            names: names of the properties.
             if_exists: whether a property that the table does not have is no error.
-            commit_info: recorded in the commitInfo beside ours.
+            commit_info: recorded in the commitInfo beside this library's own fields.
 
         Raises:
-            InvalidArgument: a property is not there or not for users, or the table cannot do
-                without it.
+            InvalidArgument: the table does not have a property, a property is not for users, or the
+                table needs it.
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`.
         """
@@ -87,15 +87,15 @@ class SettingMethods(TableHandle):
     ) -> CommitResult:
         """Add a table feature, and those it depends on, to the protocol.
 
-        A feature with a property of its own (`delta.enableDeletionVectors`, …) is supported then
-        and not yet in use: `set_properties` turns it on.
+        A feature with its own property (`delta.enableDeletionVectors`, …) is then supported but not
+        yet in use: `set_properties` enables it.
 
         Args:
-            name: of the feature, as in `"domainMetadata"`.
-            commit_info: recorded in the commitInfo beside ours.
+            name: name of the feature, as in `"domainMetadata"`.
+            commit_info: recorded in the commitInfo beside this library's own fields.
 
         Raises:
-            InvalidArgument: there is no such feature.
+            InvalidArgument: the feature is unknown.
             UnsupportedFeature: this library does not write tables with it.
             TableNotFound, ConditionalPutUnsupported, CommitConflict, CommitStateUnknown: as for
                 `set_properties`.
@@ -118,24 +118,25 @@ class SettingMethods(TableHandle):
     ) -> CommitResult:
         """Remove a table feature from the protocol, after removing all traces of it from the table.
 
-        A feature that only writers know leaves in one commit, and what it kept with it: properties,
-        row ids, column defaults, metadata domains. For one that readers know too, files are written
-        anew where it asks for that (`deletionVectors`: those with vectors; `typeWidening`: those of
-        old types; `columnMapping`, `variantShredding`: all; `dagsterDelta.existingDefaults`: those
-        older than such a column), checkpoints are put before the drop, and the feature
-        `checkpointProtection` keeps them: older versions stay readable for those who know the
+        A writer feature is removed in one commit, together with its data: properties, row ids,
+        column defaults, metadata domains. For a reader-writer feature, files are rewritten if the
+        feature requires it (`deletionVectors`: those with vectors; `typeWidening`: those of old
+        types; `columnMapping`, `variantShredding`: all; `dagsterDelta.existingDefaults`: those
+        older than such a column), checkpoints are written before the drop, and the feature
+        `checkpointProtection` keeps them: older versions stay readable for clients that know the
         feature.
 
         Args:
-            name: of the feature, as in `"deletionVectors"`.
-            truncate_history: whether older versions are gone instead, and `checkpointProtection` is
-                not needed. The log has to be cleaned first; where it is not, the table is freed of
-                the use of the feature, and the error says what to clean.
-            commit_info: recorded in the commitInfo of the last commit beside ours.
+            name: name of the feature, as in `"deletionVectors"`.
+            truncate_history: whether older versions are deleted instead, so that
+                `checkpointProtection` is not needed. The log has to be cleaned first; if it is not,
+                the table only stops using the feature, and the error says what to clean.
+            commit_info: recorded in the commitInfo of the last commit beside this library's own
+                fields.
 
         Raises:
-            InvalidArgument: the table does not have the feature, another one builds on it,
-                something has to be taken away first, or the log still holds versions that use it.
+            InvalidArgument: the table does not have the feature, another feature depends on it,
+                something has to be removed first, or the log still holds versions that use it.
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`. After a conflict the call can be repeated.
         """
@@ -166,12 +167,12 @@ class SettingMethods(TableHandle):
         implied.
 
         Args:
-            min_reader_version: least reader version; the table's own may be higher.
-            min_writer_version: least writer version; the table's own may be higher.
-            commit_info: recorded in the commitInfo beside ours.
+            min_reader_version: minimum reader version; the table's own may be higher.
+            min_writer_version: minimum writer version; the table's own may be higher.
+            commit_info: recorded in the commitInfo beside this library's own fields.
 
         Raises:
-            InvalidArgument: there is no such pair of versions.
+            InvalidArgument: the pair of versions does not exist.
             TableNotFound, UnsupportedFeature, ConditionalPutUnsupported, CommitConflict,
             CommitStateUnknown: as for `set_properties`.
         """

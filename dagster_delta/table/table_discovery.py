@@ -1,6 +1,6 @@
 """The tables below a directory.
 
-Spec: File Types (the log lies in `_delta_log` at the root of a table).
+Spec: File Types (the log is in `_delta_log` at the root of a table).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["find_tables"]
 def find_tables(root: str, storage_options: Mapping[str, Any] | None = None) -> list[str]:
     """The locations of all tables at or below `root`, sorted.
 
-    A local directory is walked without entering tables. Elsewhere every name below the root is
-    listed, since storage with no directories knows no cheaper way: do it seldom.
+    A local directory is walked without entering tables. On other storage every name below the root
+    is listed, because storage without directories has no cheaper way: call it rarely.
 
     Args:
         root: local path or URI.

@@ -1,4 +1,4 @@
-"""A handle on a table: where it is, and the latest version that has been seen of it."""
+"""A handle on a table: its location, and the latest version that it has seen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["TableHandle"]
 
 
 class TableHandle:
-    """What the calls of a table stand on; `DeltaTable` puts them together and documents it."""
+    """State shared by the calls of a table; `DeltaTable` combines and documents them."""
 
     @renamed({"table_uri": "uri"})
     def __init__(
@@ -61,26 +61,26 @@ class TableHandle:
         return self._store
 
     def version(self) -> int:
-        """The version this handle has seen. Raises TableNotFound if there is no table yet."""
+        """The version of this handle. Raises TableNotFound if the table does not exist yet."""
         return self._known().version
 
     def schema(self) -> StructType:
-        """The logical schema. Raises TableNotFound if there is no table yet."""
+        """The logical schema. Raises TableNotFound if the table does not exist yet."""
         return self._known().schema
 
     def protocol(self) -> Protocol:
-        """The protocol action. Raises TableNotFound if there is no table yet."""
+        """The protocol action. Raises TableNotFound if the table does not exist yet."""
         return self._known().protocol
 
     def metadata(self) -> Metadata:
-        """The metadata action. Raises TableNotFound if there is no table yet."""
+        """The metadata action. Raises TableNotFound if the table does not exist yet."""
         return self._known().metadata
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """The commits, newest first, as far back as the log reaches.
 
         Args:
-            limit: how many at most; None for all.
+            limit: maximum number of commits; None for all.
 
         Raises:
             TableNotFound, CorruptLog, StorageFailure.
@@ -92,12 +92,12 @@ class TableHandle:
     def snapshot(
         self, version: int | None = None, timestamp: datetime | str | int | None = None
     ) -> Snapshot:
-        """One immutable version of the table, by default the one this handle has seen.
+        """One immutable version of the table, by default the version of this handle.
 
         Args:
             version: number of the version.
-            timestamp: the latest version committed at or before it; text is ISO 8601, a number
-                counts milliseconds since the epoch.
+            timestamp: the latest version committed at or before it; a text is ISO 8601, a number is
+                milliseconds since the epoch.
 
         Raises:
             TableNotFound, VersionNotFound, InvalidTable, UnsupportedFeature.
@@ -132,13 +132,13 @@ class TableHandle:
         return Transaction(self._store, self._latest())
 
     def _known(self) -> Snapshot:
-        """The version that this handle has seen. Raises TableNotFound where there is no table."""
+        """The version of this handle. Raises TableNotFound if the table does not exist."""
         if self._snapshot is None:
             self._snapshot = Snapshot.load(self._store)
         return self._snapshot
 
     def _latest(self) -> Snapshot | None:
-        """The latest version, from which every write starts; None where there is no table."""
+        """The latest version, from which every write starts; None if the table does not exist."""
         if self._pinned:
             raise InvalidArgument(
                 "the handle was opened at a version, and only the latest one can be written; open "
@@ -154,7 +154,7 @@ class TableHandle:
         return self._snapshot
 
     def _existing(self) -> Snapshot:
-        """The latest version. Raises TableNotFound where there is no table."""
+        """The latest version. Raises TableNotFound if the table does not exist."""
         latest = self._latest()
         if latest is None:
             raise TableNotFound(
@@ -164,6 +164,6 @@ class TableHandle:
         return latest
 
     def _adopt(self, result: CommitResult) -> CommitResult:
-        """Move the handle to the version that a commit made."""
+        """Move the handle to the version of a commit."""
         self._snapshot = result.snapshot
         return result
