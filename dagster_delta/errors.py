@@ -10,7 +10,7 @@
     │   ├── CorruptLog                 a log file is truncated or malformed
     │   ├── CorruptDeletionVector      a deletion vector fails its magic, size or checksum
     │   └── DataFileMissing            the log names a file that storage does not have
-    ├── UnsupportedFeature             the table asks for something this library does not do
+    ├── UnsupportedFeature             the table needs a feature this library lacks
     │   ├── UnsupportedReaderVersion   minReaderVersion is not one we know
     │   ├── UnsupportedWriterVersion   minWriterVersion is not one we know
     │   └── CatalogRequired            the table can only be opened through its catalog
@@ -20,7 +20,7 @@
     ├── SchemaChangeRefused            a schema change that the table does not allow now
     ├── ColumnChangeFailed             an online change of a column was cancelled
     ├── ConstraintViolation            a row breaks NOT NULL, an invariant or a CHECK
-    │   └── PartitionMismatch          a row lies outside the partition or predicate being written
+    │   └── PartitionMismatch          a row is outside the partition or predicate being written
     ├── VersionNotFound                no such version, or none at that timestamp
     │   └── ChangeDataNotRecorded      the change data feed was off at a version of the range
     ├── InvalidArgument                the caller's argument is invalid
@@ -200,7 +200,7 @@ class DataFileMissing(InvalidTable):
 
 
 class UnsupportedFeature(DeltaError):
-    """The table asks for something this library does not implement."""
+    """The table needs a feature that this library does not implement."""
 
 
 class UnsupportedReaderVersion(UnsupportedFeature):
@@ -244,7 +244,7 @@ class ConstraintViolation(DeltaError):
 
 
 class PartitionMismatch(ConstraintViolation):
-    """A row lies outside the partition, or the predicate, that is being written."""
+    """A row is outside the partition, or the predicate, that is being written."""
 
 
 class VersionNotFound(DeltaError):

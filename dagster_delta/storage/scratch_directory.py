@@ -25,7 +25,7 @@ def scratch_directory(prefix: str) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as directory:
             yield directory
     except (FileNotFoundError, FileExistsError):
-        # Stores answer so, and the block handles what it expects.
+        # Stores raise this error, and the block handles the errors that it expects.
         raise
     except OSError as error:
         raise StorageFailure.of_system(

@@ -73,8 +73,9 @@ class ColumnChangeMethods(TableHandle):
         """Change a column to any atomic type online, while others read and write the table.
 
         Every data file is rewritten with both columns, batch by batch; one last commit replaces the
-        old column by the new one. Before it, files that others wrote meanwhile are rewritten too.
-        If the process ends in between, `resume_column_change` continues from the log.
+        old column by the new one. Before it, files that other writers added during the change are
+        rewritten too. If the process ends in between, `resume_column_change` continues from the
+        log.
 
         Args:
             column: path of the column, or of a struct field, `element` or `value` in it.
@@ -92,12 +93,12 @@ class ColumnChangeMethods(TableHandle):
             batch_bytes: size of the data files that are rewritten in one commit; 1 GiB.
             engine: `arrow` in this process (the default), or `spark` on the executors of the active
                 session.
-            commit_info: recorded in every commit beside ours.
+            commit_info: recorded in every commit beside this library's own fields.
             on_progress: called for every commit.
 
         Returns:
             What the last commit did. Its metrics count the whole run: `numCopiedRows` rows
-            converted, `numLateRows` of them in files that others wrote meanwhile without the new
+            converted, `numLateRows` of them in files that other writers added without the new
             column, `numNulledValues`, `numRemovedFiles` and `numRemovedBytes` of the files that
             were rewritten, `numAddedFiles` and `numAddedBytes` of those that replace them,
             `numBatches`, `numRetries` attempts to commit that lost to a concurrent commit, and

@@ -123,7 +123,7 @@ class RowChangeMethods(TableHandle):
             where: Spark SQL; rows that satisfy it are changed. None changes every row.
             engine: as for `delete`.
             idempotency: as for `delete`.
-            commit_info: recorded in the commitInfo beside ours.
+            commit_info: recorded in the commitInfo beside this library's own fields.
             on_conflict: as for `delete`.
 
         Raises:

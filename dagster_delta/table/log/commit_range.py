@@ -45,7 +45,7 @@ def read_commit_range(store: ObjectStore, start: int, end: int) -> Iterator[Rang
     Raises:
         VersionNotFound: the log no longer reaches back to `start`.
         LogGap: a commit inside the range is missing.
-        CorruptLog, InvalidTable, StorageFailure: of a commit, once it is reached.
+        CorruptLog, InvalidTable, StorageFailure: for a commit, when it is reached.
     """
     listing = list_log(store, start=max(0, start - _VERSIONS_BEFORE), end=end)
     present = sorted(version for version in listing.commits if version >= start)

@@ -121,7 +121,7 @@ def _checkpointed_when_due(snapshot: Snapshot, *, clock: Clock) -> Snapshot | No
 
 
 def _with_clean_log(snapshot: Snapshot, *, clock: Clock) -> Snapshot:
-    """The version, after the expired log was deleted if the table's properties ask for it."""
+    """The version, after the expired log was deleted if the table's properties enable that."""
     from dagster_delta.table.log_upkeep.cleanup import clean_expired_log
     from dagster_delta.table.read.snapshot import Snapshot
 

@@ -110,7 +110,7 @@ class OptimizeResult:
     """The conflicts of the commits that were given up because a concurrent commit changed a
     file."""
     num_left_files: int = 0
-    """Files left unchanged because they, or others of their group, changed meanwhile."""
+    """Files left unchanged because concurrent commits changed them, or others of their group."""
 
     @property
     def version(self) -> int:

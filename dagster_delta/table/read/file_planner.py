@@ -1,4 +1,4 @@
-"""Which files of a version may hold rows for a predicate, whatever the size of the table.
+"""Which files of a version may hold rows for a predicate, for a table of any size.
 
 An engine with its own workers finds the files of a large table on them. Otherwise the log is read
 in batches, and only the files that may match are kept.
@@ -173,8 +173,8 @@ class FilePlanner:
             predicates: as for `candidates`.
 
         Returns:
-            The log itself where they are too many to be held; None where it is not for the log
-            planner: there is none, the table is small, or its files are known already.
+            The log itself if there are too many files to keep in memory; None if the log planner
+            is not used: there is none, the table is small, or its files are already known.
 
         Raises:
             InvalidTable, StorageFailure: for the log.

@@ -150,14 +150,14 @@ class Scan(RowFrames):
 
     def to_polars_lazy(self) -> pl.LazyFrame:
         """The rows as a polars LazyFrame of this version: each query reads, in bounded memory, only
-        the columns that it uses, and of the files only those that may hold rows for its filters.
+        the columns that it uses and the files that may hold rows for its filters.
 
-        polars sends filters with Python functions in them by way of the package cloudpickle.
+        polars needs the package cloudpickle for filters with Python functions.
 
         Raises:
             InvalidArgument: polars is not installed.
             UnsupportedExpression: only Spark can evaluate the filter; use `to_spark`.
-            What `to_batches` raises besides comes out of the query.
+            The query raises the other errors of `to_batches`.
         """
         if self.where is not None:
             self.where.check_embeddable()
@@ -190,29 +190,29 @@ class Scan(RowFrames):
         return rows.toDF(*self.schema.names) if self.row_ids else rows
 
     def duckdb_dataset(self) -> BatchDataset:
-        """What DuckDB, and nothing else, reads the rows from: `connection.register("name", …)`
-        makes a view of it. Raises nothing.
+        """A dataset that only DuckDB can read: `connection.register("name", …)` makes a view of
+        it. Raises nothing.
         """
         from dagster_delta.table.read.batch_dataset import BatchDataset
 
-        # CHAR(n) is filled up with spaces before Spark SQL compares it.
+        # Spark SQL pads CHAR(n) with spaces before it compares values.
         padded = {path[0] for path in char_paths(self.snapshot.schema)}
         exact = set(self.columns) - padded
         return BatchDataset(to_arrow_schema(self.schema), self._narrowed, exact)
 
     def _narrowed(self, columns: Sequence[str], where: str | None) -> pa.RecordBatchReader:
-        """The rows with at least these columns and for which at least this holds."""
+        """At least these columns, of at least the rows that satisfy `where`."""
         if self.row_ids:
             return self.to_batches()
         if where is None:
             combined = self.where
         else:
-            # A comment may end the text.
+            # The text may end with a comment.
             own = "" if self.where is None else f"({self.where.sql}\n) AND "
             try:
                 combined = resolve_filter(self.snapshot.schema, f"{own}({where})")
             except InvalidArgument:
-                # A filter of hundreds of conditions is nested too deeply.
+                # A filter with hundreds of conditions is nested too deeply to parse.
                 combined = self.where
         scan = Scan(self.snapshot, columns, combined, verify_checksums=self.verify_checksums)
         return scan.to_batches()
@@ -222,7 +222,7 @@ class Scan(RowFrames):
         counted.
 
         Raises:
-            As `to_batches` does, where files have to be read.
+            As `to_batches` does, if files have to be read.
         """
         if self.where is None:
             known = self.snapshot.num_records
@@ -230,7 +230,7 @@ class Scan(RowFrames):
             known = count_records(self._planner, *self._predicates)
         if known is not None:
             return known
-        # Without columns there is nothing to decode, unless a filter wants some.
+        # Without columns there is nothing to decode, unless a filter needs some.
         return sum(batch.num_rows for batch in Scan(self.snapshot, (), self.where).to_batches())
 
     @cached_property
@@ -276,11 +276,11 @@ def _check_row_ids(snapshot: Snapshot) -> None:
 
 
 def resolve_columns(schema: StructType, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """The names as the schema spells them; all of them where none are given.
+    """The names as the schema spells them; all names if `columns` is None.
 
     Raises:
         SchemaMismatch: a name is not in the schema.
-        InvalidArgument: a name is there twice, or they are no list.
+        InvalidArgument: a name is given twice, or `columns` is a text.
     """
     if columns is None:
         return schema.names
@@ -298,11 +298,11 @@ def resolve_columns(schema: StructType, columns: Sequence[str] | None) -> tuple[
 
 
 def resolve_filter(schema: StructType, where: str | SqlExpression | None) -> SqlExpression | None:
-    """The filter, parsed and found to be a condition.
+    """The filter, parsed and checked to be a boolean expression.
 
     Raises:
-        SchemaMismatch: it names a column that is not in the schema.
-        InvalidArgument: it is no condition.
+        SchemaMismatch: the filter names a column that is not in the schema.
+        InvalidArgument: the filter is not a boolean expression.
     """
     if where is None:
         return None

@@ -124,8 +124,8 @@ class ExistingFiles:
     """Rewrites files of a table so that their rows hold the defaults of new columns.
 
     The next attempt, and other runs of the same change, reuse the files of an attempt: files that
-    no other commit has changed meanwhile are not rewritten twice. As those runs may commit them at
-    any time, no file is deleted here (see `RewriteJournal`).
+    no concurrent commit has changed are not rewritten twice. As those runs may commit them at any
+    time, no file is deleted here (see `RewriteJournal`).
 
     Args:
         engine: reads and writes rows.

@@ -1,4 +1,4 @@
-"""The result of a commit, and the `txn` actions that a caller wants recorded.
+"""The result of a commit, and the `txn` actions to record with it.
 
 Spec: Transaction Identifiers.
 """

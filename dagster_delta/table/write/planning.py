@@ -297,7 +297,7 @@ def write_spec(
     Args:
         configuration: protocol and metadata the files are written under.
         location: location of the table.
-        constraints: checked besides those of the table.
+        constraints: checked in addition to those of the table.
         check_rows: whether the table's own constraints are checked; rows that are already in the
             table have passed them.
         values: the source of columns that the rows lack.
@@ -357,7 +357,7 @@ def _text_limits(configuration: TableConfiguration) -> Iterator[Constraint]:
 def _stored_as_given(
     configuration: TableConfiguration, constraints: Sequence[Constraint]
 ) -> Iterator[Constraint]:
-    """Constraints that keep conditions on partition columns true for the rows as they are stored.
+    """Constraints that keep conditions on partition columns true for the stored rows.
 
     Spec: an empty string is a null partition value.
     """

@@ -68,7 +68,7 @@ class MergeStatement:
 
     @property
     def constraints(self) -> list[Constraint]:
-        """What new rows must satisfy besides the constraints of the table."""
+        """What new rows must satisfy in addition to the constraints of the table."""
         return [] if self.check is None else [Constraint("check", self.check, is_partition=True)]
 
     @property
