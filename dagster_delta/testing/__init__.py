@@ -1,5 +1,4 @@
-"""Testing tools for code that builds on the library: conformance tests for stores, and a store with
-faults.
+"""Tools to test code that builds on the library: conformance tests, and a store with faults.
 
 - `dagster_delta.testing.store_conformance`: `StoreConformance` and `ReadConformance`, to subclass
   in a test of your own store. Needs pytest.

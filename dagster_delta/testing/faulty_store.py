@@ -117,18 +117,14 @@ class FaultyStore:
         return self.run("head", path, lambda: self.inner.head(path))
 
     def list_from(self, directory: str, start: str = "") -> Iterator[ObjectMeta]:
-        """As the port, unless a fault occurs; the whole listing is taken at the time of the
-        call.
-        """
+        """As the port, unless a fault occurs; everything is listed when it is called."""
         found = self.run(
             "list_from", directory, lambda: list(self.inner.list_from(directory, start))
         )
         return iter(found)
 
     def list_recursive(self, directory: str = "") -> Iterator[ObjectMeta]:
-        """As the port, unless a fault occurs; the whole listing is taken at the time of the
-        call.
-        """
+        """As the port, unless a fault occurs; everything is listed when it is called."""
         found = self.run(
             "list_recursive", directory, lambda: list(self.inner.list_recursive(directory))
         )
@@ -148,18 +144,14 @@ class FaultyStore:
         self.run("delete", paths[0] if paths else "", lambda: self.inner.delete(paths))
 
     def open_input(self, path: str) -> Any:
-        """As the port, unless a fault occurs when the file is opened or, with `inside_files`,
-        later.
-        """
+        """As the port, unless a fault occurs on opening or, with `inside_files`, later."""
         opened = self.run("open_input", path, lambda: self.inner.open_input(path))
         if not self._inside_files:
             return opened
         return pa.PythonFile(_WatchedFile(self, opened, path, "read_opened"), mode="r")
 
     def open_output(self, path: str) -> Any:
-        """As the port, unless a fault occurs when the file is opened or, with `inside_files`,
-        later.
-        """
+        """As the port, unless a fault occurs on opening or, with `inside_files`, later."""
         opened = self.run("open_output", path, lambda: self.inner.open_output(path))
         if not self._inside_files:
             return opened

@@ -56,7 +56,7 @@ class DeltaSink:
         )
         if is_connect(frame) and result.skipped:
             # The batch is already committed. A Connect server hangs at the end of a batch whose
-            # rows were not requested.
+            # rows were never read.
             frame.limit(1).collect()
 
 

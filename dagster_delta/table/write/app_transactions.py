@@ -39,9 +39,7 @@ class ApplicationRecord:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to record, so that a write without changed rows needs no
-        commit.
-        """
+        """Whether there is nothing to record, so a write without changed rows needs no commit."""
         return self.idempotency is None and not self.progress
 
     def is_done(self, snapshot: Snapshot | None) -> bool:
