@@ -144,7 +144,7 @@ class CommitRules:
                 version=version,
             ) from error
         latest = self._latest.configuration
-        # Each configuration is one object, so an identity check shows that nothing changed.
+        # If nothing changed, return the same object, so that later comparisons are fast.
         is_same = found.metadata == latest.metadata and found.protocol == latest.protocol
         return latest if is_same else found
 
