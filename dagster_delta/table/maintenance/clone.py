@@ -103,7 +103,7 @@ def clone_table(
         TableAlreadyExists: a table exists, and `replace` is false.
         InvalidArgument: one of the two would be inside the other, or the clone could not open the
             files of the source; a property is invalid; a column change is in progress.
-        DataFileMissing: a file of the version is gone; nothing was committed.
+        DataFileMissing: a file of the version is missing; nothing was committed.
         UnsupportedFeature, ConditionalPutUnsupported: the clone could not be written.
         CommitConflict, CommitStateUnknown, StorageFailure: see `Transaction.commit`.
     """

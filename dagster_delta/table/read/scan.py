@@ -180,7 +180,7 @@ class Scan(RowFrames):
         planner = FilePlanner(self.snapshot, log_planner, session_is_utc=is_utc)
         predicates = planner.predicates_of(self.where)
         found = planner.found_in_log(*predicates)
-        # Row ids are numbered on from the first row of each file, which the driver has to know.
+        # Row ids are counted from the first row of each file, which the driver must know.
         if isinstance(found, LoggedFiles) and not self.row_ids:
             plan = self._read_plan(found.added.slice(0, 0), is_decided=False)
             return log_planner.read_files(plan, found, any_of(predicates))
