@@ -1,8 +1,8 @@
 """An archive of the classes that Spark's JVM loads, which makes it start in about half the time.
 
-One session leaves the archive when its JVM ends, and the sessions after it map it into memory
-instead of reading, parsing and verifying ten thousand classes. A JVM does without an archive that
-does not fit it and its JARs.
+One session writes the archive when its JVM ends. Later sessions map it into memory instead of
+reading, parsing and verifying ten thousand classes. A JVM ignores an archive that does not fit it
+and its JARs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ClassArchive", "find_class_archive", "make_class_archive"]
 _JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
 """Environment variable with options that Spark gives to a driver's JVM, before its settings."""
 
-# Directories on the class path keep a JVM from archiving, and it says so.
+# With directories on the class path, a JVM writes no archive and prints a warning.
 _CLASS_PATH_VARIABLES = (
     "HADOOP_CONF_DIR",
     "YARN_CONF_DIR",
@@ -42,9 +42,9 @@ _OPTION_SETTINGS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOp
 _OTHER_ARCHIVE = re.compile(
     r"Archive|Shared|-Xshare|-XX:AOT|-javaagent|-agent|-Xboot|-XX:Flags|extraClassPath"
 )
-"""In options of users who archive in their own way, or change classes while they are loaded."""
+"""Options of users who have their own archive, or change classes while they are loaded."""
 
-# What cannot be archived or mapped is nobody's business: everything works without.
+# Do not log failures to archive or map classes: everything works without.
 _QUIETLY = "-Xshare:auto -Xlog:cds*=off"
 
 _WHOLE = b"\xa8\xab\x0b\xf0"
@@ -57,16 +57,16 @@ _SECONDS_OF_WRITING = 3600
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """Where the archive of one Java and one set of JARs lies."""
+    """The location of the archive for one Java and one set of JARs."""
 
     directory: Path
     key: str
 
     @property
     def file(self) -> Path | None:
-        """The archive, or None where there is none yet.
+        """The archive, or None if there is none yet.
 
-        Its name tells its size: a JVM that maps one that was cut short dies.
+        Its name has its size: a JVM that maps a truncated archive crashes.
         """
         for path in self.directory.glob(f"{self.key}-*.jsa"):
             size = path.stem.rpartition("-")[2]
@@ -77,7 +77,7 @@ class ClassArchive:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """A JVM that Spark starts in this block maps the archive, or leaves one when it ends."""
+        """A JVM that Spark starts in this block maps the archive, or writes one when it ends."""
         with _ENVIRONMENT:
             before = os.environ.get(_JVM_OPTIONS)
             os.environ[_JVM_OPTIONS] = f"{before or ''} {self._options()}".strip()
@@ -92,7 +92,7 @@ class ClassArchive:
     def _options(self) -> str:
         path = self.adopt()
         if path is None:
-            # Several may write at once, each its own.
+            # Several JVMs may write at once, each to its own file.
             path = self.directory / f"{self.key}-{uuid.uuid4().hex}.part"
             return f'{_QUIETLY} "-XX:ArchiveClassesAtExit={path}"'
         with suppress(OSError):
@@ -100,7 +100,7 @@ class ClassArchive:
         return f'{_QUIETLY} "-XX:SharedArchiveFile={path}"'
 
     def adopt(self) -> Path | None:
-        """The archive, which may be one that a JVM has finished since; None where there is none."""
+        """The archive, which a JVM may have finished meanwhile; None if there is none."""
         found = self.file
         for path in self.directory.glob("*.part"):
             with suppress(OSError):
@@ -127,7 +127,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _published(path: Path, directory: Path, key: str) -> Path:
-    """The archive under the name that others look for, its bytes safe on disk."""
+    """Give the archive the name that others look for, after its bytes are synced to disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
     target = directory / f"{key}-{path.stat().st_size}.jsa"
@@ -157,17 +157,17 @@ spark.stop()
 
 
 def make_class_archive() -> Path | None:
-    """The archive, made now where there is none yet: for images whose containers live too briefly
-    to leave one. None where there had better be none, see `find_class_archive`.
+    """The archive, made now if there is none yet: for images with short-lived containers. None if
+    there had better be none, see `find_class_archive`.
 
     Raises:
-        InvalidArgument: no session starts, or its JVM leaves no archive.
+        InvalidArgument: no session starts, or its JVM writes no archive.
     """
     archive = find_class_archive({})
     if archive is None or archive.adopt() is not None:
         return None if archive is None else archive.file
     with tempfile.TemporaryDirectory() as directory:
-        # The JVM outlives Python while it writes, and keeps its end of the pipe open until then.
+        # The JVM writes after Python has ended, and keeps its end of the pipe open until done.
         done = subprocess.run(  # noqa: S603 - this very interpreter
             [sys.executable, "-c", _TYPICAL_WORK, f"{directory}/rows"],
             capture_output=True,
@@ -183,7 +183,7 @@ def make_class_archive() -> Path | None:
 
 
 def find_class_archive(conf: Mapping[str, str]) -> ClassArchive | None:
-    """The archive for the JVM that Spark would start, or None where there had better be none.
+    """The archive for the JVM that Spark would start, None if there had better be none.
 
     That is: not on Windows, not for a Java without class archives, not beside options that concern
     them, not where directories are on the class path, and not without a cache directory that only
@@ -230,7 +230,7 @@ def _base_archive() -> Path | None:
 
 
 def _jars() -> list[Path]:
-    """The JARs on the class path of Spark, or none where there is more than JARs."""
+    """The JARs on Spark's class path; none if it has other entries too."""
     import pyspark
 
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent).resolve()
@@ -241,7 +241,7 @@ def _jars() -> list[Path]:
 
 
 def _cache_directory() -> Path | None:
-    """A directory that nobody else can write to, since what is in it is run."""
+    """A directory that only this user can write to, since the JVM runs its content."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
     directory = root / "dagster-delta" / "spark-classes"

@@ -35,7 +35,7 @@ __all__ = ["SparkEngine", "check_reachable"]
 class SparkEngine:
     """Reads plans into DataFrames and writes DataFrames, of classic and Connect sessions alike.
 
-    Nothing but the DataFrame API is used on the way of the data.
+    The data passes only through the DataFrame API.
 
     Args:
         session: the session to read with; by default the active one. A DataFrame is written with
@@ -43,7 +43,7 @@ class SparkEngine:
     """
 
     casts_values = True
-    rewrite_batch_bytes = 64 * 1024**3  # a cluster wants more than one process
+    rewrite_batch_bytes = 64 * 1024**3  # A cluster needs more than one process.
 
     def __init__(self, session: SparkSession | None = None) -> None:
         self._session = session
@@ -70,7 +70,7 @@ class SparkEngine:
         return [row.asDict(recursive=True) for row in found]
 
     def check_reachable(self, store: ObjectStore) -> None:
-        """Make sure that there is a session, whose executors find the table.
+        """Check that there is a session whose executors can reach the table.
 
         Raises:
             InvalidArgument: there is none, or the table lives in the memory of this process.
@@ -89,11 +89,11 @@ class SparkEngine:
         return read_changes(self.session, store, sets, columns)
 
     def rows_of(self, data: object) -> DataFrame:
-        """The rows of a value as a DataFrame: a DataFrame itself, other values from their Arrow
-        form, through the memory of this process.
+        """The rows of a value as a DataFrame: a DataFrame unchanged, other values as Arrow,
+        through the memory of this process.
 
         Raises:
-            InvalidArgument: the value is no tabular data.
+            InvalidArgument: the value is not tabular data.
             SchemaMismatch: a column has a type that no Delta type holds.
         """
         if active_session.is_spark_frame(data):
@@ -113,10 +113,10 @@ class SparkEngine:
         return frame_of(self.session, rows, to_spark_schema(schema))
 
     def schema_of(self, data: DataFrame) -> StructType:
-        """The logical schema of a DataFrame that is about to be written.
+        """The logical schema of a DataFrame to write.
 
         Raises:
-            SchemaMismatch: a column has a type that Delta tables do not have, or a name is there
+            SchemaMismatch: a column has a type that Delta tables do not have, or a name occurs
                 twice.
         """
         from dagster_delta.engines.spark.session.schema import from_spark_schema
@@ -171,7 +171,7 @@ class SparkEngine:
         return find_matches(self.session, plan)
 
     def rewrite(self, rewrite: RowRewrite) -> RewriteResult:
-        """Write rows anew, in no order. Raises as `Engine` says."""
+        """Rewrite rows, in no order. Raises as `Engine` says."""
         from dagster_delta.engines.spark.changes.row_changes import rewrite_rows
 
         check_reachable(rewrite.source.store)
@@ -199,7 +199,9 @@ class SparkEngine:
 
     @property
     def log_planner(self) -> SparkLogPlanner:
-        """What finds the files of large tables. Raises InvalidArgument without a session."""
+        """The planner that finds the files of large tables. Raises InvalidArgument without a
+        session.
+        """
         from dagster_delta.engines.spark.log.planner import SparkLogPlanner
 
         return SparkLogPlanner(self.session)
@@ -213,7 +215,7 @@ class SparkEngine:
 
     @property
     def session(self) -> SparkSession:
-        """The session that rows are read with. Raises InvalidArgument where there is none."""
+        """The session that reads rows. Raises InvalidArgument if there is none."""
         return self._session or _active_session()
 
 
@@ -228,7 +230,7 @@ def _active_session() -> SparkSession:
 
 
 def check_reachable(store: ObjectStore) -> None:
-    """Make sure that Spark's workers find a table where this process does.
+    """Check that Spark's workers can reach the table at the location that this process uses.
 
     Raises:
         InvalidArgument: it lives in the memory of this process.

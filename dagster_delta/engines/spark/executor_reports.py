@@ -1,7 +1,7 @@
-"""What the tasks of a job tell the driver: one form for all of them. Nothing here needs Spark.
+"""Reports of tasks to the driver: one format for all tasks. Nothing here needs Spark.
 
-An error in the data is reported instead of raised: Spark would run the task again, to meet the same
-rows, and in the end keep only the text of the error.
+An error in the data is reported instead of raised: on an exception Spark would retry the task with
+the same rows, and finally keep only the text of the error.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ __all__ = [
 REPORT_SCHEMA = "kind string, payload binary"
 """Rows of a report, as a Spark schema, the payload in MessagePack.
 
-`add` and `cdc`: a file that was written; `detail`: a value of the type that the task has for all
-else; `error`: a `DeltaError`.
+`add` and `cdc`: a file that was written; `detail`: a value of the task's type for other results;
+`error`: a `DeltaError`.
 """
 
 IdentityMarks = Mapping[str, tuple[int, int]]
@@ -80,7 +80,7 @@ class Reports(Generic[_Detail]):
     change_files: tuple[AddCDCFile, ...]
     details: tuple[_Detail, ...]
     error: DeltaError | None
-    """The first that any of them met."""
+    """The first error of any task."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def report(
 
 
 def reported(work: Callable[[], Any]) -> Any:
-    """The report that work makes, or one of the error that no repetition would mend.
+    """The report of the work, or a report of its error if a retry cannot succeed.
 
     Raises:
         StorageFailure: the store refused or failed; the task may be run again.
@@ -138,7 +138,7 @@ def _batch(rows: Sequence[tuple[str, bytes]]) -> Any:
 def settle_reports(
     rows: Iterable[Sequence[Any]], detail: type[_Detail], store: ObjectStore
 ) -> Reports[_Detail]:
-    """What the tasks of a job reported, where all of them succeeded.
+    """The reports of a job's tasks, if all of them succeeded.
 
     Args:
         rows: of `REPORT_SCHEMA`, from all tasks.
@@ -146,8 +146,7 @@ def settle_reports(
         store: store of the table.
 
     Raises:
-        DeltaError: that a task reported; the files of all tasks are deleted as far as the store
-            lets it.
+        DeltaError: reported by a task; the files of all tasks are deleted if the store allows it.
     """
     reports = decode_reports(rows, detail)
     if reports.error is not None:
@@ -161,7 +160,7 @@ def settle_reports(
 
 
 def decode_reports(rows: Iterable[Sequence[Any]], detail: type[_Detail]) -> Reports[_Detail]:
-    """What the tasks of a job reported. Takes the arguments of `settle_reports`."""
+    """The reports of a job's tasks. Takes the arguments of `settle_reports`."""
     payloads: dict[str, list[bytes]] = {"add": [], "cdc": [], "detail": [], "error": []}
     for kind, payload in rows:
         payloads[kind].append(bytes(payload))
@@ -175,7 +174,7 @@ def decode_reports(rows: Iterable[Sequence[Any]], detail: type[_Detail]) -> Repo
 
 
 def joined_marks(marks: Iterable[IdentityMarks]) -> dict[str, int]:
-    """The last value that any of the tasks gave out, by identity column."""
+    """The last value that any of the tasks assigned, by identity column."""
     last: dict[str, int] = {}
     for found in marks:
         for name, (value, step) in found.items():
@@ -210,7 +209,7 @@ def encode_error(error: DeltaError) -> bytes:
 
 
 def _decode_error(payload: bytes) -> DeltaError:
-    """The error that a task reported, as if it had been raised here."""
+    """The error that a task reported."""
     from dagster_delta import errors
 
     found = msgspec.msgpack.decode(payload, type=_ErrorReport)

@@ -1,7 +1,7 @@
 """New values of columns as Spark computes them: cast to the type of the column, fields by name.
 
-A cast never fails in the query: what does not fit becomes null beside a flag that says so, and the
-task that writes the row refuses it. The setting of ANSI mode does not matter.
+A cast never fails in the query: a value that does not fit becomes null with a flag beside it, and
+the task that writes the row refuses it. The result does not depend on ANSI mode.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def stored_value(
         name: of the column, for errors.
 
     Raises:
-        SchemaMismatch: no value of the one type is one of the other.
+        SchemaMismatch: the source type cannot be stored as the target type.
     """
     if source == VOID:
         null: Column = functions.lit(None).cast(to_spark_type(target))
@@ -107,7 +107,7 @@ def _unless_null(value: Column, result: Column, functions: ModuleType) -> Column
 def stored_fits(
     value: Column, source: DataType, target: DataType, functions: ModuleType
 ) -> Column | None:
-    """Whether `stored_value` keeps a value whole; None where it always does.
+    """Whether `stored_value` keeps the whole value; None if it always does.
 
     Args:
         value: of any type.
@@ -168,10 +168,10 @@ def with_fields(
     functions: ModuleType,
     sources: Mapping[tuple[str, ...], Column] = MappingProxyType({}),
 ) -> Column:
-    """A struct with other values of some fields, by their path inside it.
+    """A struct with new values of some fields, by their path inside it.
 
-    Where the struct was null it is one of nulls now, but for these fields, as in Spark; unless
-    `sources` has the struct that it is taken from at its path, and that is null as well.
+    As in Spark, a null struct becomes a struct of nulls with these fields. It stays null if
+    `sources` has its source struct at the same path and that is null as well.
     """
     fields = []
     for each in data_type:

@@ -1,7 +1,7 @@
 """Writing changed rows on Spark's executors: data files, change data files, and which rows of which
 files have changed. Nothing here needs Spark.
 
-Rows never reach the driver: what it learns of them are bitmaps and counts.
+Rows never reach the driver: it gets only bitmaps and counts.
 
 Spec: Add File and Remove File; Change Data Files; Deletion Vectors.
 """
@@ -45,11 +45,11 @@ from dagster_delta.storage import open_store
 __all__ = ["ChangeDetail", "ChangeTask", "RowAction", "WrittenChanges", "changes_of"]
 
 RowAction = Literal["copy", "insert", "update", "delete"]
-"""What becomes of a row: `copy` writes it as it is and is no change."""
+"""The action on a row: `copy` writes it unchanged and records no change."""
 
 
 class ChangeDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a change task tells beside its files; several of them, as a bitmap may be large."""
+    """What a change task reports besides its files: several details, as a bitmap may be large."""
 
     counts: dict[int, int] = {}
     """Rows by action."""
@@ -67,24 +67,24 @@ _NO_ACTION = -1
 
 @dataclass(frozen=True, slots=True)
 class ChangeTask:
-    """Writes what becomes of the rows of one Spark partition, and reports it.
+    """Writes the changed rows of one Spark partition and reports the changes.
 
-    Its batches have the columns: index of the action; key of the file and index of the row, where
-    the rows stand in the table; number of the source's row, where there is one; the new columns;
+    Its batches have the columns: index of the action; key of the file and index of the row, if the
+    row is in the table; number of the source's row, if it has one; the new columns;
     the old columns; a boolean per cast; a boolean per constraint.
     """
 
     data: WriteSpec
     change_data: WriteSpec | None
-    """How changes are recorded for the change data feed; None where they are not."""
+    """How changes are recorded for the change data feed; None if they are not."""
     actions: tuple[RowAction, ...]
-    """What the index of an action means; -1 does nothing but report the row of the source."""
+    """Actions by index; the index -1 only reports the row of the source."""
     with_positions: bool = False
     with_sources: bool = False
     with_old: bool = False
-    """Whether old columns are there; without them, they are the new ones."""
+    """Whether the batches have old columns; if not, the new columns are the old ones."""
     casts: tuple[tuple[str, DataType], ...] = ()
-    """Columns, and their types, with a text that spells a new value that does not fit."""
+    """Columns, and their types, that have a text for each new value that does not fit."""
     numbered: tuple[tuple[IdentityColumn, ...], ...] = ()
     """For each action, the columns that the query has numbered; by default none."""
 
@@ -108,7 +108,7 @@ class ChangeTask:
 
 @dataclass(slots=True)
 class _Changing:
-    """One task at work."""
+    """The state of one running task."""
 
     task: ChangeTask
     counts: Counter[int] = field(default_factory=Counter)
@@ -200,7 +200,7 @@ class _Changing:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """The columns of a batch by what they are."""
+    """The columns of a batch by role."""
 
     task: ChangeTask
     actions: Any
@@ -241,7 +241,7 @@ class _Batch:
         """The rows to write: a `pyarrow.RecordBatch` of the table's schema.
 
         Raises:
-            InvalidCast, ConstraintViolation: a value is no value of its column.
+            InvalidCast, ConstraintViolation: a value cannot be stored in its column.
         """
         for (name, data_type), misfits in zip(self.task.casts, self.casts, strict=True):
             if misfits.null_count < len(misfits):
@@ -252,7 +252,7 @@ class _Batch:
         return rows
 
     def old_rows(self) -> Any:
-        """The rows as they stand in the table."""
+        """The rows before the change."""
         return self._assigned(self.old if self.task.with_old else self.new)
 
     def _assigned(self, columns: Sequence[Any]) -> Any:
@@ -283,7 +283,7 @@ class WrittenChanges:
     files: tuple[AddFile, ...] = ()
     change_files: tuple[AddCDCFile, ...] = ()
     counts: Counter[int] = field(default_factory=Counter)
-    """Rows by the index of what became of them."""
+    """Number of rows by the index of their action."""
     rows: dict[int, BitMap64] = field(default_factory=dict)
     """Indexes of the changed rows by the key of their file."""
     matched: BitMap64 = field(default_factory=BitMap64)
@@ -293,7 +293,7 @@ class WrittenChanges:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every file that was written, as the log spells it."""
+        """Path of every file that was written, as in the log."""
         return (
             *(each.path for each in self.files),
             *(each.path for each in self.change_files),
@@ -301,7 +301,7 @@ class WrittenChanges:
 
 
 def changes_of(reports: Reports[ChangeDetail]) -> WrittenChanges:
-    """What all tasks did together."""
+    """The combined result of all tasks."""
     counts: Counter[int] = Counter()
     rows: dict[int, BitMap64] = {}
     matched = BitMap64()

@@ -1,6 +1,6 @@
-"""Rows of a DataFrame on their way to become changes of a table: new values, old ones, checks.
+"""Changes of a table prepared from the rows of a DataFrame: new values, old values, checks.
 
-What each row comes to is decided in the query; the tasks write it. Rows never reach the driver, and
+The query decides the action on each row; the tasks write it. Rows never reach the driver, and
 the DataFrame is evaluated once.
 
 Spec: Add File and Remove File; Change Data Files; Generated Columns; Column Invariants.
@@ -56,40 +56,40 @@ _NOTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """What becomes of the rows that a condition is true of, and of none of those before it."""
+    """The action on rows for which its condition is true and all earlier ones are not."""
 
     action: RowAction
     applies: Column | None = None
-    """None holds always."""
+    """None is always true."""
     values: Mapping[tuple[str, ...], str] | None = None
     """Spark SQL over the frame, by logical path; an update keeps the other columns, an insert makes
     them null."""
     completion: ColumnValues = NO_VALUES
-    """How columns get their values that the change does not name."""
+    """How columns that the change does not name get their values."""
     structs: Mapping[tuple[str, ...], str] | None = None
-    """Spark SQL by logical path of structs that are taken over field by field, see `Assignment`."""
+    """Spark SQL by logical path of structs that are assigned field by field, see `Assignment`."""
     fills: bool = False
     """Whether fields of structs that a value lacks become null."""
 
 
 @dataclass(frozen=True)
 class ChangingRows:
-    """A DataFrame, and what becomes of its rows."""
+    """A DataFrame, and the changes of its rows."""
 
     frame: DataFrame
     changes: Sequence[RowChange]
     data: WriteSpec
-    """Its constraints bind the rows that are inserted or updated."""
+    """Its constraints apply to the rows that are inserted or updated."""
     change_data: WriteSpec | None
-    """How changes are recorded; None where they are not."""
+    """How changes are recorded; None if they are not."""
     old: Callable[[str], Column]
-    """Column of the row as it stands in the table, by logical name; of no use to an insert."""
+    """Columns of the row before the change, by logical name; inserts do not use them."""
     with_positions: bool = False
-    """Whether it is reported which rows of the table change."""
+    """Whether to report which rows of the table change."""
     source_number: str | None = None
-    """Column of numbers that are reported as matched where they are not null."""
+    """Column of row numbers; those that are not null are reported as matched."""
     rebalances: bool = False
-    """Whether the rows are few enough to be brought together in few files."""
+    """Whether the rows are few enough to write to few files."""
 
     @cached_property
     def _functions(self) -> ModuleType:
@@ -125,7 +125,7 @@ class ChangingRows:
 
     @cached_property
     def constraints(self) -> tuple[tuple[Constraint, frozenset[int]], ...]:
-        """What is checked, and of the rows of which changes."""
+        """The constraints to check, and for the rows of which changes."""
         writing = self._indexes(lambda each: each.action in ("insert", "update"))
         found = [(each, writing) for each in self.data.constraints]
         for index, change in enumerate(self.changes):
@@ -134,7 +134,7 @@ class ChangingRows:
         return tuple(found)
 
     def task(self) -> ChangeTask:
-        """What writes the rows of `columns`."""
+        """The task that writes the rows of `columns`."""
         constraints = tuple(each for each, _ in self.constraints)
         return ChangeTask(
             data=replace(self.data, constraints=constraints),
@@ -148,7 +148,7 @@ class ChangingRows:
         )
 
     def columns(self) -> DataFrame:
-        """The rows as the task wants them."""
+        """The rows in the form that the task takes."""
         functions = self._functions
         rows = self.frame.withColumn(_ACTION, self._action())
         if self.source_number is None:
@@ -171,8 +171,9 @@ class ChangingRows:
         return self._arranged(self._checked(self._generated(rows)))
 
     def _action(self) -> Column:
-        """Index of the first change that applies: later conditions are not looked at, as they could
-        fail on a row that is not theirs.
+        """Index of the first change that applies: later conditions are not evaluated, as they could
+        fail
+        on this row.
         """
         functions = self._functions
         action: Column = functions.lit(_NOTHING)
@@ -200,7 +201,7 @@ class ChangingRows:
         if change.action == "copy":
             return self.old(field.name)
         if change.action == "delete":
-            # It is the old row that is recorded, and it stands here where there is no other.
+            # The old row is recorded; these columns have it if there is no separate copy.
             is_recorded = self.change_data is not None and not self._with_old
             return self.old(field.name) if is_recorded else None
         for each in change.completion.identities:
@@ -233,8 +234,9 @@ class ChangingRows:
         return self.old(field.name) if change.action == "update" else None
 
     def _casts(self) -> Iterator[tuple[str, DataType, Column]]:
-        """The columns some of whose values may not fit, their types, and the text of those that
-        do not: null of the others.
+        """The columns with values that may not fit, their types, and the text of those that do not
+        fit:
+        null for the others.
         """
         schema, functions = self.data.configuration.schema, self._functions
         found: dict[str, list[tuple[int, Column]]] = {}
@@ -253,7 +255,7 @@ class ChangingRows:
     def _by_action(self, cases: Sequence[tuple[int, Column]], other: Column) -> Column:
         functions = self._functions
         if len(cases) == len(self.changes) == 1 and self.source_number is None:
-            # Only rows that the change applies to are left; on others it could fail.
+            # Only rows to which the change applies remain; on others it could fail.
             return cases[0][1]
         result = other
         for index, value in reversed(cases):
@@ -318,7 +320,7 @@ class ChangingRows:
         return rows.select(*[functions.col(name) for name in rows.columns], *named)
 
     def _arranged(self, rows: DataFrame) -> DataFrame:
-        """The rows brought together by partition, or, where they are few, in few tasks."""
+        """The rows grouped by partition or, if they are few, in few tasks."""
         configuration = self.data.configuration
         names = [each.name for each in self._fields]
         columns = [
@@ -335,7 +337,7 @@ def _assigned(change: RowChange) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def _written(value: Column, data_type: DataType, functions: ModuleType) -> Column:
-    """A value as an error shows it: texts in quotes."""
+    """A value as shown in errors: texts in quotes."""
     text = value.cast("string")
     if data_type != PrimitiveType("string"):
         return text
@@ -344,12 +346,12 @@ def _written(value: Column, data_type: DataType, functions: ModuleType) -> Colum
 
 
 def write_changes(rows: ChangingRows, store: ObjectStore) -> WrittenChanges:
-    """Write what becomes of the rows.
+    """Write the changed rows.
 
     Raises:
-        SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column;
-            files already written are deleted where that is possible.
-        InvalidArgument: an expression fails on a value, or makes no sense.
+        SchemaMismatch, InvalidCast, ConstraintViolation: a new value cannot be stored in its
+            column; files already written are deleted if possible.
+        InvalidArgument: an expression is invalid or fails on a value.
         StorageFailure: the store refused or failed on an executor.
     """
     with spark_failures(table=rows.data.location.uri):
@@ -360,15 +362,15 @@ def write_changes(rows: ChangingRows, store: ObjectStore) -> WrittenChanges:
 def collect_changes(
     frame: DataFrame, task: ChangeTask | CopyTask, store: ObjectStore
 ) -> WrittenChanges:
-    """What the tasks of one job did.
+    """The result of the tasks of one job.
 
     Args:
-        frame: what they are given.
-        task: what each of them does.
+        frame: input of the tasks.
+        task: the function that each of them runs.
         store: store of the table.
 
     Raises:
-        What a task reported; files already written are deleted where that is possible.
+        DeltaError: reported by a task; files already written are deleted if possible.
         InvalidArgument, StorageFailure: see `write_changes`.
     """
     with spark_failures(table=store.location.uri):

@@ -1,8 +1,8 @@
 """Writing data files again without some of their rows, on Spark's executors. Nothing here needs
 Spark.
 
-No SQL is involved, so the rows need not pass through Spark: a task reads its files and writes what
-stays of them, as the embedded engine does.
+No SQL is evaluated, so the rows do not pass through Spark: a task reads its files and writes the
+rows that remain, as the embedded engine does.
 
 Spec: Add File and Remove File; Change Data Files.
 """
@@ -28,7 +28,7 @@ from dagster_delta.storage import StoreLocation, open_store
 __all__ = ["COPIED_FILE_SCHEMA", "CopyTask", "encode_copied_files"]
 
 COPIED_FILE_SCHEMA = "file string, matches binary"
-"""What a copy task is told, as a Spark schema: a live file as JSON, and which of its rows leave."""
+"""Input of a copy task, as a Spark schema: a live file as JSON, and its rows to remove."""
 
 
 class _CopiedFile(msgspec.Struct, frozen=True):
@@ -44,11 +44,11 @@ _COLUMNS = list(_CopiedFile.__struct_fields__)
 
 
 def encode_copied_files(files: Any, matches: Mapping[str, BitMap64]) -> Any:
-    """Files and the rows that leave them, as a pyarrow.Table of `COPIED_FILE_SCHEMA`.
+    """Files and their rows to remove, as a pyarrow.Table of `COPIED_FILE_SCHEMA`.
 
     Args:
         files: pyarrow.Table of `LIVE_FILE_SCHEMA`.
-        matches: indexes of rows by path; of a file without an entry every row leaves.
+        matches: indexes of rows by path; every row of a file without an entry is removed.
     """
     rows = files.select(_COLUMNS).to_pylist()
     bitmaps = [matches.get(each["path"]) for each in rows]
@@ -64,20 +64,20 @@ def encode_copied_files(files: Any, matches: Mapping[str, BitMap64]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """Writes what stays of files, and records what leaves."""
+    """Writes the remaining rows of files, and records the removed rows."""
 
     location: StoreLocation
     version: int
     configuration: TableConfiguration
-    """What the rows are read as."""
+    """The read plan of the rows."""
     columns: tuple[str, ...]
     data: WriteSpec
     change_data: WriteSpec | None
-    """How the rows that leave are recorded; None where they are not."""
+    """How removed rows are recorded; None if they are not."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Reports of `REPORT_SCHEMA`, once all files of a batch are written: rows that left are
-        counted by 0, and rows that stayed by 1.
+        """Reports of `REPORT_SCHEMA`, once all files of a batch are written: action 0 counts
+        removed rows, action 1 the remaining rows.
 
         Raises:
             StorageFailure: the store refused or failed; the task may be run again.

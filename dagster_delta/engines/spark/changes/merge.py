@@ -1,9 +1,9 @@
-"""MERGE on Spark: one join that writes the changed rows and tells where they stood, and one job for
-the new rows.
+"""MERGE on Spark: one join that writes the changed rows and reports their positions, and one job
+for the new rows.
 
-The join carries rows of the table that match, and, where a clause asks for them, those that match
-nothing. Which rows of the source have matched comes back as a bitmap, so that rows which are to be
-inserted are found without an outer join over the table.
+The join returns the table's rows that match and, if a clause needs them, those without a match. It
+reports the matched rows of the source as a bitmap, so rows to insert are found without an outer
+join over the table.
 
 Spec: Add File and Remove File; Change Data Files.
 """
@@ -63,18 +63,18 @@ class _FrameMerge:
 
     session: SparkSession
     plan: MergePlan
-    """Rows keep their ids by what it reads and writes."""
+    """What it reads and writes keeps the ids of rows."""
     source: SparkMergeSource
 
     def run(self) -> MergedRows:
-        """Write the rows that get new values, and the rows that are new."""
+        """Write the updated rows and the new rows."""
         with CreatedFiles(self.plan.target.store) as created:
             changed = self._change(created)
             inserted = self._insert(changed)
         table = self.plan.target.store.location.uri
         counts = {index: count for index, count in self._counts(changed).items() if count}
         rows = self._files.by_path(changed.rows, table=table) if changed.rows else {}
-        # A row of the source is not inserted because of rows in files that may stay as they are.
+        # A match in a file that is not rewritten also prevents the insert of a source row.
         used = self.plan.target.files["path"].to_pylist() if self._inserting else rows
         return MergedRows(
             files=(*changed.files, *inserted.files),
@@ -127,7 +127,7 @@ class _FrameMerge:
                 rows.alias(self.plan.names.alias(SOURCE)),
                 [self._row_change(clause, None) for _, clause in self._inserting],
                 self.plan.data,
-                # As soon as a commit has change data files, they alone are the feed.
+                # If a commit has change data files, the feed consists of them alone.
                 self._change_data if changed.rows else None,
                 old=lambda name: self._column(SOURCE, name),
                 rebalances=True,
@@ -150,7 +150,7 @@ class _FrameMerge:
 
     @cached_property
     def _changing(self) -> list[tuple[int, MergeClause]]:
-        """The clauses for rows of the table, with their indexes among all."""
+        """The clauses for rows of the table, with their indexes among all clauses."""
         return [
             (index, each)
             for index, each in enumerate(self.plan.clauses)
@@ -167,7 +167,7 @@ class _FrameMerge:
 
     @property
     def _deletes_only(self) -> bool:
-        """Whether matched rows leave whatever matches them, so that it may be several rows."""
+        """Whether every match deletes the row, so that several source rows may match it."""
         matched = [each for _, each in self._changing if each.text.kind == "matched"]
         return [each.text.action for each in matched] == ["delete"] and (
             matched[0].text.condition is None
@@ -219,7 +219,7 @@ class _FrameMerge:
     def _without_doubles(
         self, frame: DataFrame, changes: list[RowChange]
     ) -> tuple[DataFrame, list[RowChange]]:
-        """The change of a row that several rows of the source match, once."""
+        """The changes, with one row for each row that several source rows match."""
         from pyspark.sql import Window
 
         functions = self._functions
@@ -234,7 +234,7 @@ class _FrameMerge:
     def _counts(self, changed: WrittenChanges) -> dict[int, int]:
         counts = {index: changed.counts[place] for place, (index, _) in enumerate(self._changing)}
         if self._deletes_only:
-            # Several rows of the source may have removed one row.
+            # Several source rows may have removed one row.
             doubles = sum(counts.values()) - sum(map(len, changed.rows.values()))
             for index, each in self._changing:
                 counts[index] -= doubles if each.text.kind == "matched" else 0
@@ -250,7 +250,7 @@ class _FrameMerge:
         )
 
     def _ambiguous_rows(self) -> Iterator[str]:
-        """Some rows of the source that are too many: their keys, as far as there are columns."""
+        """Keys of some source rows that match the same row, as far as they are columns."""
         functions = self._functions
         wanted = functions.lit(False)
         for each in self._changes():
@@ -271,7 +271,7 @@ class _FrameMerge:
         yield from (repr(each["row"].asDict()) for each in found)
 
     def _key_names(self) -> list[str]:
-        """Columns of the source that the condition looks at."""
+        """Columns of the source that the condition reads."""
         looked_at = self.plan.names.paths_of(self.plan.on, "matched")
         names = {path[1].casefold() for path in looked_at if path[0] == SOURCE and len(path) > 1}
         return [name for name in self.source.schema.names if name.casefold() in names]

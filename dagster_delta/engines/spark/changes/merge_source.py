@@ -1,6 +1,6 @@
-"""The source of a MERGE on Spark: evaluated once, its rows numbered, its keys summed up.
+"""The source of a MERGE on Spark: evaluated once, its rows numbered, its keys summarised.
 
-A source that is a query must not be asked twice: it could answer otherwise.
+A query as source must not be run twice: the second run could give other rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["ROW_NUMBER", "SparkMergeSource"]
 
 ROW_NUMBER = "__delta_source_row"
-"""Column of the frame: number of the row, without order or meaning."""
+"""Column of the frame: a unique number of the row, in no order."""
 
 _MAX_LISTED_ROWS = 20_000
 _FLOATS = (PrimitiveType("float"), PrimitiveType("double"))
@@ -65,23 +65,23 @@ class SparkMergeSource:
     def of(
         cls, session: SparkSession, data: object, directory: str, *, table: str
     ) -> SparkMergeSource:
-        """The source that a value is.
+        """The source made from a value.
 
         Args:
             session: of the engine.
             data: a DataFrame, `SourceRows`, or what they can be made of.
-            directory: where rows may be put down on their way to Spark.
+            directory: where rows may be stored before Spark reads them.
             table: URI of the table.
 
         Raises:
-            InvalidArgument: the value is no tabular data.
-            SchemaMismatch: a column has a type that no Delta type holds, or is there twice.
+            InvalidArgument: the value is not tabular data.
+            SchemaMismatch: a column has a type that no Delta type holds, or a name occurs twice.
         """
         if is_spark_frame(data):
             frame = cast("DataFrame", data)
             if is_apache_spark(frame.sparkSession):
                 return cls._of_frame(frame, table)
-            # Other servers keep no rows from one query to the next, so this process does.
+            # Other servers do not cache rows between queries, so this process does.
             session, data = frame.sparkSession, frame.toArrow()
         rows = data if isinstance(data, SourceRows) else SourceRows(data, directory)
         schema = to_arrow_schema(rows.schema)
@@ -99,7 +99,7 @@ class SparkMergeSource:
         return cls(numbered.localCheckpoint(), schema, table)
 
     def summarise(self, condition: MergeCondition) -> SourceSummary:
-        """What the rows ask of the table, by one job. Raises as `MergeSource` says."""
+        """The summary of the keys, by one job. Raises as `MergeSource` says."""
         keys = condition.keys
         functions = functions_of(self.frame)
         known = {index: self._key_column(each.source) for index, each in enumerate(keys)}
@@ -124,7 +124,7 @@ class SparkMergeSource:
         return SourceSummary(count, asked, time.perf_counter())
 
     def _key_column(self, typed: Typed) -> Column | None:
-        """The expression of the source's side of a key, where it is a column with bounds."""
+        """The source's expression of a key, if it is a column with bounds."""
         functions = functions_of(self.frame)
         match typed:
             case ColumnOf(path, data_type) if path[0] == SOURCE and _has_bounds(data_type):
@@ -154,7 +154,7 @@ def _predicates(
         bounds = pa.concat_arrays(
             [found[f"{side}_{index}"].combine_chunks().cast(data_type) for side in ("min", "max")]
         )
-        # NaN counts as the greatest of all, and the bounds of files do not tell of it.
+        # NaN is the greatest value, and the bounds of files do not include it.
         if key.source.data_type in _FLOATS and bounds[1].as_py() != bounds[1].as_py():
             yield Unknown("NaN as a key")
             continue

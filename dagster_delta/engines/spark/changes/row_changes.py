@@ -1,4 +1,4 @@
-"""DELETE and UPDATE on Spark: rows found as bitmaps on the executors, and written anew there.
+"""DELETE and UPDATE on Spark: executors find the rows as bitmaps, and rewrite them.
 
 Spec: Add File and Remove File; Deletion Vectors; Add CDC File.
 """
@@ -50,10 +50,10 @@ _MAX_COPY_TASKS = 512
 
 
 def find_matches(session: SparkSession, plan: ReadPlan) -> Iterator[MatchedRows]:
-    """The live rows that satisfy the plan's predicate, file by file; files without are left out.
+    """The live rows that satisfy the plan's predicate, by file; files without any are omitted.
 
     Raises:
-        InvalidArgument: the predicate fails on a value, or makes no sense to Spark.
+        InvalidArgument: the predicate is invalid in Spark or fails on a value.
         DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
     """
     table = plan.store.location.uri
@@ -66,12 +66,12 @@ def find_matches(session: SparkSession, plan: ReadPlan) -> Iterator[MatchedRows]
 
 
 def rewrite_rows(session: SparkSession, rewrite: RowRewrite) -> RewriteResult:
-    """Write rows anew, on the executors.
+    """Rewrite rows, on the executors.
 
     Raises:
-        SchemaMismatch, InvalidCast, ConstraintViolation: a new value is no value of its column;
-            files already written are deleted where that is possible.
-        InvalidArgument: of an assignment; or the predicate selects other rows every time.
+        SchemaMismatch, InvalidCast, ConstraintViolation: a new value cannot be stored in its
+            column; files already written are deleted if possible.
+        InvalidArgument: an assignment is invalid, or the predicate selects other rows every time.
         DataFileMissing, CorruptDeletionVector, InvalidTable, StorageFailure: of a file.
     """
     return _Rewriting(session, rewrite).run()
@@ -80,11 +80,11 @@ def rewrite_rows(session: SparkSession, rewrite: RowRewrite) -> RewriteResult:
 def record_inserts(
     session: SparkSession, plan: ReadPlan, spec: WriteSpec
 ) -> tuple[AddCDCFile, ...]:
-    """Change data files that say of all rows of a plan that they were inserted.
+    """Change data files that record all rows of a plan as inserted.
 
     Raises:
         DataFileMissing, InvalidTable, StorageFailure: of a file; files already written are deleted
-            where that is possible.
+            if possible.
     """
     functions = functions_of(session)
     configuration = change_data_configuration(spec.configuration)
@@ -108,12 +108,14 @@ class _Rewriting:
             changed = write_changes(self._changing(), self._store)
             created.add_logged(changed.paths)
             self._check_count(changed)
-            # The rows that leave these files are recorded with their new values.
+            # The rows removed from these files are recorded with their new values.
             rest = self._copy(None) if rewrite.keeps_rest else WrittenChanges()
         return _result(changed, rest, num_changed_rows=changed.counts[0])
 
     def _copy(self, change_data: WriteSpec | None) -> WrittenChanges:
-        """Write what stays of the files: no expression is involved, so tasks read them directly."""
+        """Write the remaining rows; no expression is evaluated, so tasks read the files
+        directly.
+        """
         rewrite, source = self._rewrite, self._rewrite.source
         files = source.files
         if change_data is None:
@@ -141,7 +143,7 @@ class _Rewriting:
             "update",
             None,
             {each.column: each.value.sql for each in rewrite.assignments},
-            # The constraints of the files say already what is verified.
+            # Constraints are already verified for the rows of these files.
             replace(rewrite.data.values, verified=()),
         )
         return ChangingRows(
@@ -154,7 +156,7 @@ class _Rewriting:
         )
 
     def _check_count(self, written: WrittenChanges) -> None:
-        """Make sure that the predicate selected the rows again that it had selected before."""
+        """Check that the predicate selected the same rows as before."""
         expected = self._count_matches()
         if written.counts[0] != expected:
             raise InvalidArgument(

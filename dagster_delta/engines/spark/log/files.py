@@ -1,7 +1,7 @@
 """The live files of a large table as a DataFrame: its log, replayed and pruned by Spark.
 
-The checkpoint is read as Parquet, under the columns and types that each of its files has. What
-later commits said is little, and goes along in a broadcast.
+The checkpoint is read as Parquet, under the columns and types that each of its files has. The
+actions of later commits are few, and are broadcast.
 
 Spec: Action Reconciliation; Checkpoints; Per-file Statistics.
 """
@@ -59,7 +59,7 @@ _TYPES = {
     "tags": "map<string,string>",
     "clustering_provider": "string",
 }
-"""Columns of `LIVE_FILE_SCHEMA` but for the deletion vector."""
+"""Columns of `LIVE_FILE_SCHEMA` without the deletion vector."""
 
 _VECTOR_FIELDS = {
     "storage_type": ("storageType", "string"),
@@ -78,10 +78,10 @@ def checkpointed_files(
     Args:
         session: classic or Connect.
         logged: the log.
-        predicate: over logical paths; what is dropped surely holds no match.
+        predicate: over logical paths; dropped files certainly have no match.
 
     Returns:
-        None where the checkpoint holds no file.
+        None if the checkpoint has no file.
     """
     frames = [
         _CheckpointReader(session, logged, kind).read(predicate) for kind in _kinds(logged.parts)
@@ -96,14 +96,14 @@ def checkpointed_files(
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Files of a checkpoint that are read alike."""
+    """Files of a checkpoint that are read in the same way."""
 
     parts: tuple[CheckpointPart, ...]
     add: spark_types.StructType
     has_json: bool
-    """Whether statistics stand there as text."""
+    """Whether statistics are stored as text."""
     is_parsed: bool
-    """Whether they stand there as columns, in every file."""
+    """Whether they are stored as columns in every file."""
 
 
 def _kinds(parts: Iterable[CheckpointPart]) -> Iterator[_Kind]:
@@ -139,7 +139,7 @@ class _CheckpointReader:
         return rows.select(*columns, self._vector().alias("deletion_vector"))
 
     def adds(self) -> DataFrame:
-        """All adds, as they stand there."""
+        """All adds, as stored."""
         from pyspark.sql import types
 
         store = self.logged.store
@@ -174,7 +174,7 @@ class _CheckpointReader:
         return found
 
     def _spelled(self) -> Column:
-        """The JSON of statistics that stand there as columns alone."""
+        """The JSON of statistics that are stored only as columns."""
         spelled: Column = self._functions.to_json(
             self._add(PARSED_STATISTICS),
             {
@@ -231,19 +231,19 @@ class _CheckpointReader:
 
         if isinstance(with_json(functions.lit(None)), bool):
             return
-        # As the one element of an array the JSON is parsed once; as a column it would be put into
-        # the condition, and be parsed again for every bound that is looked at.
+        # As the only element of an array, the JSON is parsed once; as a column, Spark would inline
+        # it in the condition and parse it again for every bound.
         json = functions.from_json(self._add("stats"), statistics_type(list(columns.values())))
         yield functions.exists(functions.array(json), with_json)
 
     def _parsed_statistic(self, *path: str) -> LoggedStatistic | None:
-        """A statistic that stands there as a column."""
+        """A statistic that is stored as a column."""
         from pyspark.sql import types
 
         stored: spark_types.DataType = self.kind.add
         for name in (PARSED_STATISTICS, *path):
             if not isinstance(stored, types.StructType) or name not in stored.fieldNames():
-                # The name of a draft of the specification.
+                # The name in a draft of the specification.
                 draft = ("nullCounts", *path[1:])
                 return self._parsed_statistic(*draft) if path[0] == "nullCount" else None
             stored = stored[name].dataType
@@ -257,7 +257,7 @@ def _spelled_statistic(json: Column, *path: str) -> LoggedStatistic:
 
 
 def _without_hidden(session: SparkSession, files: DataFrame, hidden: Sequence[str]) -> DataFrame:
-    """The files that no later commit speaks of."""
+    """The files that no later commit names."""
     functions = functions_of(session)
     keys = frame_of(session, pa.table({_KEY: pa.array(hidden, pa.string())}), f"{_KEY} string")
     if len(hidden) <= _MAX_BROADCAST_KEYS:
@@ -267,7 +267,7 @@ def _without_hidden(session: SparkSession, files: DataFrame, hidden: Sequence[st
 
 
 def _file_key(functions: ModuleType) -> Column:
-    """The key of a file, spelled as `file_key` does."""
+    """The key of a file, in the format of `file_key`."""
     path, vector = functions.col("path"), functions.col("deletion_vector")
     local = functions.regexp_replace(path, "^file:/+", "/")
     path = functions.when(path.startswith("file:/"), local).otherwise(path)

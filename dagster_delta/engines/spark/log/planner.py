@@ -1,4 +1,4 @@
-"""Planning of tables with more files than the driver should hold, on the cluster.
+"""Plans reads of tables with more files than the driver should hold, on the cluster.
 
 Spec: Action Reconciliation; Per-file Statistics.
 """
@@ -33,7 +33,7 @@ __all__ = ["MAX_COLLECTED_FILES", "MAX_DRIVER_FILES", "SparkLogPlanner"]
 MAX_DRIVER_FILES = "spark.dagster_delta.maxDriverFiles"
 """Session setting: tables with more files than this in their checkpoint are planned by Spark."""
 MAX_COLLECTED_FILES = "spark.dagster_delta.maxCollectedFiles"
-"""Session setting: how many files of such a table may come to the driver for one read."""
+"""Session setting: maximum number of such a table's files on the driver for one read."""
 
 _DEFAULTS = {MAX_DRIVER_FILES: LARGE_TABLE_FILES, MAX_COLLECTED_FILES: 250_000}
 
@@ -58,7 +58,7 @@ class SparkLogPlanner:
         return self._setting(MAX_DRIVER_FILES)
 
     def can_plan(self, logged: LoggedFiles) -> bool:
-        """Whether Spark is able to read this checkpoint as it is meant."""
+        """Whether Spark reads this checkpoint correctly."""
         location = logged.store.location
         if scheme_of(location.uri) == "memory" or any(map(has_unreadable_add, logged.parts)):
             return False
@@ -68,7 +68,7 @@ class SparkLogPlanner:
         )
 
     def find_files(self, logged: LoggedFiles, predicate: Predicate) -> Any | None:
-        """The live files that may match as a `pa.Table`, None where they are too many.
+        """The live files that may match as a `pa.Table`, None if they are too many.
 
         Raises:
             InvalidArgument: a setting is no number.
@@ -85,11 +85,11 @@ class SparkLogPlanner:
     def read_files(self, plan: ReadPlan, logged: LoggedFiles, predicate: Predicate) -> DataFrame:
         """The rows of the live files that may match, however many there are.
 
-        The executors read them with the Arrow engine, because Spark's own reader wants to be told
-        all files by the driver.
+        The executors read them with the Arrow engine, because Spark's own reader needs all files on
+        the driver.
 
         Args:
-            plan: the read; its files are not looked at.
+            plan: the read; its files are ignored.
             logged: the log.
             predicate: over logical paths.
         """
@@ -109,7 +109,7 @@ class SparkLogPlanner:
         return max(-(-count // _TASK_FILES), -(-size_bytes // _TASK_BYTES))
 
     def _encoded(self, files: DataFrame) -> DataFrame:
-        """Files as `encode_files` spells them."""
+        """Files in the format of `encode_files`."""
         functions = functions_of(self.session)
         entries = functions.map_entries("partition_values")
         pairs = functions.transform(
@@ -130,7 +130,7 @@ class SparkLogPlanner:
 
 
 def _as_live_files(rows: Any) -> Any:
-    """Rows as Spark gives them out, as a `pa.Table` of LIVE_FILE_SCHEMA."""
+    """Rows from Spark as a `pa.Table` of LIVE_FILE_SCHEMA."""
     columns = []
     for field in LIVE_FILE_SCHEMA:
         chunks = [

@@ -1,4 +1,5 @@
-"""What Spark is asked for in the Parquet files of a checkpoint, which writers spell differently.
+"""The schema in which Spark reads the Parquet files of a checkpoint, as writers store them
+differently.
 
 Spec: Checkpoint Schema.
 """
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["PARSED_STATISTICS", "add_type", "has_unreadable_add", "with_parsed_statistics"]
 
 PARSED_STATISTICS = "stats_parsed"
-"""Where statistics stand as typed columns."""
+"""The field with statistics as typed columns."""
 
-# Without them a row is not known to be a file, or not which rows of it are live.
+# Without these fields, neither the file of a row nor its live rows are known.
 _REQUIRED = ("path", "partitionValues", "size", "deletionVector")
 
 _PLAIN = {
@@ -39,8 +40,8 @@ _PLAIN = {
 
 
 def add_type(part: CheckpointPart) -> spark_types.StructType:
-    """The `add` struct of a file without statistics as columns: only what the file has, in the
-    types that it has, because Spark reads no column as another type than it is stored in.
+    """The `add` struct of a file without statistics as columns: only the fields and types
+    that the file has, because Spark reads a column only as its stored type.
     """
     names = [name for name in ADD_SOURCES.values() if part.has("add", name)]
     return _struct(part.schema.field("add").type, names)
@@ -62,7 +63,7 @@ def with_parsed_statistics(
 
 
 def has_unreadable_add(part: CheckpointPart) -> bool:
-    """Whether a file stores what makes a file live in a type that Spark is not asked for."""
+    """Whether a checkpoint stores a required field of an add in a type that is not read."""
     found = add_type(part).fieldNames()
     return any(part.has("add", name) and name not in found for name in _REQUIRED)
 
@@ -77,7 +78,7 @@ def _struct(stored: Any, names: Iterable[str]) -> spark_types.StructType:
 
 
 def _spark_type(stored: Any) -> spark_types.DataType | None:
-    """The type of a stored column; None where Spark's reader and ours may part over it."""
+    """The type of a stored column; None if Spark's reader and ours may read it differently."""
     from pyspark.sql import types
 
     if stored in _PLAIN:
@@ -86,7 +87,7 @@ def _spark_type(stored: Any) -> spark_types.DataType | None:
     if pa.types.is_decimal128(stored):
         return types.DecimalType(stored.precision, stored.scale)
     if pa.types.is_timestamp(stored) and stored.unit in {"us", "ms"}:
-        # Nanoseconds are what the old INT96 shows itself as.
+        # The old INT96 is shown as nanoseconds.
         return types.TimestampNTZType() if stored.tz is None else types.TimestampType()
     if pa.types.is_struct(stored):
         found = _struct(stored, [field.name for field in stored])

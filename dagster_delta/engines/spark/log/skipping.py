@@ -1,7 +1,7 @@
-"""Which files of a log a predicate rules out, as conditions that Spark evaluates.
+"""File skipping by a predicate on a log, as conditions that Spark evaluates.
 
-The same table of outcomes as for files that are known here, over columns instead of arrays. What is
-dropped surely holds no match; what is kept is looked at again where files are few enough.
+The rules are those for files on the driver, over columns instead of arrays. Dropped files certainly
+have no match; kept files are checked again if they are few enough.
 
 Spec: Partition Value Serialization; Per-file Statistics.
 """
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 Truth: TypeAlias = "bool | Column"
-"""True or false of every file, or a column without nulls."""
+"""True or false for every file, or a column without nulls."""
 
 _INTEGERS = ("byte", "short", "integer", "long")
 _COUNTS = ("integer", "long")
@@ -75,7 +75,7 @@ class LoggedStatistic:
 
 
 class _ColumnLogic:
-    """Truth values as columns; what is the same for every file never reaches Spark."""
+    """Truth values as columns; a value that is the same for every file never reaches Spark."""
 
     yes = True
     no = False
@@ -102,7 +102,7 @@ _LOGIC = _ColumnLogic()
 
 
 def may_match(predicate: Predicate, bounds: Mapping[tuple[str, ...], Bounds]) -> Truth:
-    """Where a row may satisfy the predicate.
+    """The files in which a row may satisfy the predicate.
 
     Args:
         predicate: over logical paths.
@@ -147,7 +147,7 @@ def partition_bounds(
 
 
 def statistics_type(columns: Sequence[StatisticsColumn]) -> spark_types.StructType:
-    """What of a file's statistics has to be read from their JSON."""
+    """The statistics of a file that must be read from their JSON."""
     from pyspark.sql import types
 
     tree: dict[str, Any] = {"numRecords": types.LongType()}
@@ -169,7 +169,7 @@ def statistics_bounds(
 
     Args:
         columns: by logical path.
-        leaf: gives what stands at a path of names in the statistics, None where nothing does.
+        leaf: returns the statistic at a path of names, None if there is none.
         functions: that fit the session.
     """
     records = leaf("numRecords")
@@ -194,7 +194,7 @@ def statistics_bounds(
 
 @dataclass(frozen=True, slots=True)
 class _SparkBounds:
-    """What is known of one column in every file.
+    """The bounds of one column in every file.
 
     Minimum and maximum are in the form in which values compare: integers as bigint, floats as
     double, text as its bytes, days and timestamps as microseconds, in UTC where they have a zone.
@@ -219,7 +219,7 @@ class _SparkBounds:
         equal = _LOGIC.both(at_most, at_least)
         above = self._possible(high, lambda bound: bound > wanted)
         if not self.maximum_covers_nan:
-            # NaN is the greatest value, and a maximum that ignores it says nothing about it.
+            # NaN is the greatest value, and a maximum that ignores it does not bound it.
             at_least = above = True
         below = self._possible(low, lambda bound: bound < wanted)
         return Sides(below, at_most, equal, at_least, above)
@@ -239,7 +239,7 @@ class _SparkBounds:
     def _touches(
         self, low: Column | None, high: Column | None, first: Any, last: Any, data_type: DataType
     ) -> Truth:
-        """Where values may lie from the first to the last."""
+        """The files whose values may be between the first and the last."""
         smallest = _literal(first, data_type, self.functions)
         greatest = _literal(last, data_type, self.functions)
         return _LOGIC.both(
@@ -264,7 +264,7 @@ class _SparkBounds:
         return found
 
     def _widening(self, target: DataType) -> Callable[[Column | None], Column | None] | None:
-        """Turns bounds into values of a wider type; None where order could suffer."""
+        """Converts bounds to a wider type; None if their order could change."""
         source = self.data_type
         if self.minimum is None and self.maximum is None:
             return None
@@ -287,10 +287,10 @@ class _SparkBounds:
 def _with_range(
     bounds: _SparkBounds, low: LoggedStatistic | None, high: LoggedStatistic | None
 ) -> _SparkBounds:
-    """The bounds with minimum and maximum as statistics spell them, loosened where they are cut."""
+    """The bounds with minimum and maximum from statistics, widened if they are truncated."""
     functions, name = bounds.functions, _name(bounds.data_type)
     if name == "string" and high is not None:
-        # Writers cut long strings, and not all of them raise the last character of a maximum.
+        # Writers truncate long strings, and some do not increase the last character of a maximum.
         text = high.column.cast("string")
         longer = functions.concat(text, functions.lit(LAST_CHARACTER))
         may_be_cut = functions.char_length(text) >= STRING_PREFIX_LENGTH
@@ -298,19 +298,19 @@ def _with_range(
     minimum = _bound(low, bounds.data_type, functions)
     maximum = _bound(high, bounds.data_type, functions)
     if name == "double":
-        # Statistics from before the column was widened spell floats.
+        # Statistics from before the column was widened have floats.
         if minimum is not None:
             minimum = functions.least(minimum, minimum.try_cast("float").cast("double"))
         if maximum is not None:
             maximum = functions.greatest(maximum, maximum.try_cast("float").cast("double"))
     if name in _TIMESTAMPS and maximum is not None:
-        # Writers may cut timestamps in statistics down to milliseconds.
+        # Writers may truncate timestamps in statistics to milliseconds.
         maximum = functions.try_add(maximum, functions.lit(_MILLISECOND))
     return replace(
         bounds,
         minimum=minimum,
         maximum=maximum,
-        # Several writers leave NaN out of their minimum and maximum.
+        # Several writers omit NaN from minimum and maximum.
         maximum_covers_nan=name not in _FLOATS,
     )
 
@@ -326,8 +326,8 @@ def _bound(
 
 
 def _is_readable_as(stored_as: str | None, data_type: DataType) -> bool:
-    """Whether a bound means the same as a value of the column, whose type may have changed since
-    the checkpoint was written.
+    """Whether a bound can be read as a value of the column, whose type may have changed since the
+    checkpoint was written.
     """
     if stored_as is None:
         return True
@@ -342,7 +342,7 @@ def _is_readable_as(stored_as: str | None, data_type: DataType) -> bool:
 
 
 def _parsed_text(text: Column, data_type: DataType, functions: ModuleType) -> Column | None:
-    """A serialized partition value in the form in which values compare; null where it is none."""
+    """A serialized partition value in the form in which values compare; null if it is none."""
     name = _name(data_type)
     if name in _INTEGERS:
         return text.try_cast("bigint")
@@ -381,7 +381,7 @@ def _comparable(value: Column, data_type: DataType, functions: ModuleType) -> Co
 
 
 def _microseconds(value: Column, functions: ModuleType, *, with_zone: bool) -> Column:
-    """A timestamp's text as microseconds; what has no zone counts as UTC, as the log means it."""
+    """A timestamp's text as microseconds; a text without a zone is in UTC, as in the log."""
     text = value.cast("string")
     if not with_zone:
         local = functions.regexp_replace(text, "Z$", "")
@@ -417,7 +417,7 @@ def _literal(value: Any, data_type: DataType, functions: ModuleType) -> Column:
 
 
 def _bytes_of(text: str, functions: ModuleType) -> Column:
-    # Bytes compare in one way, whatever collation the session gives to strings.
+    # Bytes compare in one order under any collation of the session.
     found: Column = functions.lit(text).cast("binary")
     return found
 
@@ -431,12 +431,12 @@ def _decimal(data_type: DecimalType) -> str:
 
 
 def _json_leaf(data_type: DataType) -> spark_types.DataType | None:
-    """What a bound is decoded from JSON as; it is null where it does not fit."""
+    """The type as which a bound is decoded from JSON; it is null if it does not fit."""
     from pyspark.sql import types
 
     name = _name(data_type)
     if isinstance(data_type, DecimalType):
-        # From the text of the number, never through a double.
+        # Decoded from the text of the number, never through a double.
         return types.DecimalType(data_type.precision, data_type.scale)
     if name in _INTEGERS:
         return types.LongType()

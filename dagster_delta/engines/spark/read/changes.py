@@ -1,4 +1,4 @@
-"""Reading row changes on Spark: like rows, by files whose unselected rows are hidden.
+"""Reading row changes on Spark: as rows of files whose unselected rows are hidden.
 
 Spec: Add CDC File (Reader Requirements for AddCDCFile); Deletion Vectors.
 """
@@ -54,8 +54,8 @@ def _read_plans(
 ) -> Iterator[ReadPlan]:
     files = _with_plain_vectors(changes.files, store)
     version = pc.max(changes.files["commit_version"]).as_py() or 0
-    # A file that came and left inside the range stands there twice, and Spark reads no file twice
-    # in one scan.
+    # A file added and removed within the range occurs twice, but Spark reads a file only once
+    # per scan.
     left = _are_deletes(files)
     for part in (files.filter(pc.invert(left)), files.filter(left)):
         yield ReadPlan(
@@ -69,7 +69,7 @@ def _read_plans(
 
 
 def _are_deletes(files: Any) -> Any:
-    """Which files are of rows that left: a `pa.BooleanArray`."""
+    """Which files are of deleted rows: a `pa.BooleanArray`."""
     key = string_column([CHANGE_TYPE_COLUMN])[0]
     deleted = string_column(["delete"])
     chunks = files["partition_values"].chunks
@@ -99,8 +99,8 @@ def _with_plain_vectors(files: Any, store: ObjectStore) -> Any:
 
 
 def _hide_unselected(files: Any, store: ObjectStore) -> tuple[Any, Any]:
-    """Per file a vector of the rows that are not selected (none where no row is), and statistics
-    with the number of rows, which readers of vectors need.
+    """Per file a vector of the unselected rows (no vector if there are none), and statistics with
+    the number of rows, which readers of vectors need.
     """
     loader = DeletionVectorLoader(store)
     counts = parse_statistics_json(files["stats"], ())["num_records"].to_pylist()

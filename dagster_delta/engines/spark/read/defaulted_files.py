@@ -1,7 +1,7 @@
-"""How Spark reads files that may lack columns which have a default in them.
+"""How Spark reads files that may lack columns which have a default.
 
-Spark's reader shows a column that a file lacks as null. Where it is known which columns those are,
-they are not asked of the files, and a literal stands in for them.
+Spark's reader shows a column that a file lacks as null. If these columns are known, they are not
+read from the files: a literal gives their value.
 
 Spec: none of the protocol's own; see `protocol.existing_defaults`.
 """
@@ -23,8 +23,8 @@ from dagster_delta.storage.object_store import ObjectStore
 __all__ = ["FileGroup", "groups_by_columns"]
 
 MAX_FOOTERS = 256
-"""The driver looks into up to this many footers for one read; more files than that are left to the
-Arrow engine on the executors, which looks into each anyway."""
+"""Maximum number of footers that the driver reads for one read; more files are read by the Arrow
+engine on the executors, which reads each footer anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def groups_by_columns(
     lacked = lacked_fields(store, doubted["path"].to_pylist(), columns, mode)
     for kind in dict.fromkeys(lacked):
         same = doubted.filter(pa.array([each == kind for each in lacked], pa.bool_()))
-        # A literal in the middle of a struct would take reading all of the struct.
+        # A literal inside a struct would require reading the whole struct.
         if any(len(path) > 1 for path in kind):
             yield FileGroup(same, by_arrow=True)
         else:

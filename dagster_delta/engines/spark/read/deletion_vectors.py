@@ -1,7 +1,7 @@
-"""Deletion vectors as a small table that Spark joins to the rows of the files they belong to.
+"""Deletion vectors as a small table that Spark joins to the rows of their files.
 
-One row stands for a chunk of 65,536 rows of one file, with a bit per deleted row, packed into
-64-bit words: testing a row costs a hash lookup and a shift, whatever share of the rows is deleted.
+One row is a chunk of 65,536 rows of one file, with a bit per deleted row, packed into
+64-bit words: testing a row costs a hash lookup and a shift, for any share of deleted rows.
 
 Spec: Deletion Vectors.
 """
@@ -76,7 +76,7 @@ def chunk_table(
 ) -> ChunkTable:
     """Every chunk of every file, those without a deleted row included.
 
-    A row whose chunk is not found can thus be told from one that is not deleted.
+    A row whose chunk is missing thus differs from a row that is not deleted.
 
     Args:
         bitmaps: deletion vector of each file.

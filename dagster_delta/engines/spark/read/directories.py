@@ -1,8 +1,8 @@
-"""Partition values that Spark may take from the directories of the files.
+"""Partition values that Spark may read from the directories of the files.
 
-The protocol takes them from the log alone, and so does this library: directories are only trusted
-where each of them spells exactly what the log says. What that gains is pruning: Spark then leaves
-out whole directories for a filter that comes after the scan was planned.
+In the protocol, and in this library, the log alone defines them: directories are used only if each
+of them has exactly the value in the log. This enables pruning: Spark then skips whole directories
+for a filter that is added after the scan was planned.
 
 Spec: Partition Value Serialization; Data Files (Hive-style directories are a convention).
 """
@@ -33,7 +33,7 @@ _INTEGER = re.compile(r"0|-?[1-9]\d{0,18}")
 _TIMESTAMP_NTZ = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?")
 _TIMESTAMP = re.compile(_TIMESTAMP_NTZ.pattern + r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 _TRUSTED_TEXT = {
-    # How a type is spelled where Spark and the protocol read the same value out of it.
+    # Formats of a type that Spark and the protocol read as the same value.
     "string": re.compile(r"[^\x00-\x1f]+"),
     "byte": _INTEGER,
     "short": _INTEGER,
@@ -65,7 +65,7 @@ _PARSED_BY_SPARK = {
 def are_in_directories(
     files: Any, paths: Sequence[str], root: str, configuration: TableConfiguration
 ) -> bool:
-    """Whether the directories of all files spell the partition values of the log.
+    """Whether the directories of all files have the partition values of the log.
 
     Args:
         files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
@@ -124,7 +124,7 @@ def _is_part(part: str, name: str, text: str | None, pattern: re.Pattern[str] | 
 
 
 def directory_read_fields(configuration: TableConfiguration) -> list[spark_types.StructField]:
-    """The partition columns as Spark is to read them from the directories."""
+    """The partition columns as Spark reads them from the directories."""
     from pyspark.sql import types
 
     fields = []
@@ -140,10 +140,10 @@ def directory_read_fields(configuration: TableConfiguration) -> list[spark_types
 def directory_column(
     field: StructField, configuration: TableConfiguration, functions: ModuleType
 ) -> Column:
-    """The value of a partition column from what Spark read of the directory."""
+    """The value of a partition column from the value that Spark read from the directory."""
     read = functions.col(quote(configuration.physical_name(field.name)))
     if field.data_type == PrimitiveType("timestamp"):
-        # Spec: text without a zone is UTC, whatever the session's zone is.
+        # Spec: text without a zone is UTC, also if the session's zone is another.
         zone = functions.when(functions.endswith(read, functions.lit("Z")), "").otherwise("Z")
         read = functions.concat(read, zone)
     return cast("Column", read.cast(to_spark_type(field.data_type)))

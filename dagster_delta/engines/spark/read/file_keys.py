@@ -33,9 +33,9 @@ _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 _SEED = np.uint64(42)
 
-# Two kinds of characters that no path given to Spark may hold. With `__globPaths__` off, one path
-# that looks like a pattern makes Spark read every other path twice. And other spaces and controls
-# are escaped by java.net.URI along lines that this language draws only roughly.
+# Two kinds of characters that paths given to Spark must not have. With `__globPaths__` off, one
+# path that looks like a pattern makes Spark read every other path twice. And
+# java.net.URI escapes other spaces and controls by rules that Python matches only roughly.
 _DOUBTFUL = re.compile(
     r"[{}\[\]*?\\\x00-\x1f\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]"
 )
@@ -44,8 +44,8 @@ _DOUBTFUL = re.compile(
 def is_misread_by_spark(path: str) -> bool:
     """Whether Spark's Parquet source would skip a file, fail on its name or read others twice.
 
-    Names that begin with `_` or `.` count as hidden; Hadoop folds empty and dotted path segments,
-    and its local file system takes what stands before a colon for a scheme.
+    Names that begin with `_` or `.` are hidden; Hadoop normalises empty and dotted path segments,
+    and its local file system reads the text before a colon as a scheme.
     """
     location = path.partition(":")[2].removeprefix("//")
     name = location.rpartition("/")[2]

@@ -1,8 +1,8 @@
-"""The files of a read as a list that Spark takes as it is, instead of looking up each of them.
+"""The files of a read as a list that Spark accepts without looking up each of them.
 
-Spark's streaming file sink keeps a log of the files it wrote, and whoever reads its directory gets
-those files with the sizes of the log. A directory with nothing but such a log hands over files that
-stand anywhere: in one call instead of one per file, and without a request to the store for each.
+Spark's streaming file sink keeps a log of the files it wrote; a reader of its directory gets those
+files with the sizes in the log. A directory with only such a log can list files at any location: in
+one call instead of one per file, and without a request to the store for each.
 
 Spark: `FileStreamSinkLog`, version 1; `MetadataLogFileIndex`.
 """
@@ -32,8 +32,8 @@ _GUARD = "spark-did-not-take-the-list-of-files.parquet"
 
 
 def takes_lists(session: SparkSession) -> bool:
-    """Whether the session reads lists: one whose driver runs beside this process, which writes
-    them, and that was not told to ignore them.
+    """Whether the session reads lists: its driver runs on this machine, where they are written, and
+    its settings do not ignore them.
     """
     if is_connect(session):
         return False
@@ -41,8 +41,8 @@ def takes_lists(session: SparkSession) -> bool:
 
 
 def list_files(paths: Sequence[str], sizes: Sequence[int], times_ms: Sequence[int | None]) -> bytes:
-    """A list of files. Local files are listed as they stand there: Spark reads no row
-    group that begins beyond the size it is told.
+    """A list of files. Local files get their actual size: Spark reads no row group that begins
+    beyond the listed size.
 
     Args:
         paths: see `spark_path`; each once.
@@ -50,7 +50,7 @@ def list_files(paths: Sequence[str], sizes: Sequence[int], times_ms: Sequence[in
         times_ms: when each file was made, as the log has it, in milliseconds since 1970.
 
     Raises:
-        FileNotFoundError: a local file is not there.
+        FileNotFoundError: a local file does not exist.
     """
     entries = (_entry(*each) for each in zip(paths, sizes, times_ms, strict=True))
     return b"\n".join([b"v1", *entries])
@@ -58,18 +58,18 @@ def list_files(paths: Sequence[str], sizes: Sequence[int], times_ms: Sequence[in
 
 @contextmanager
 def list_directory(listed: bytes) -> Iterator[str]:
-    """The path of a directory that reads as the files of a list (see `list_files`); it is needed
+    """The path of a directory that reads as the files of a list (see `list_files`); it must exist
     until Spark has loaded it.
 
     Raises:
-        OSError: there is no place for it.
+        OSError: the directory cannot be written.
     """
     with tempfile.TemporaryDirectory(prefix="delta-files-", ignore_cleanup_errors=True) as made:
         log = Path(made, "_spark_metadata")
         log.mkdir()
-        # Under this name it is found whatever interval the session compacts such logs in.
+        # This name is found with any compaction interval of the session.
         Path(log, "0.compact").write_bytes(listed)
-        # Were the log passed over, the directory would read as no rows at all; so it is an error.
+        # If Spark ignored the log, the directory would read as no rows; this makes it an error.
         Path(made, _GUARD).write_bytes(b"no Parquet file")
         yield spark_path(made)
 
@@ -77,7 +77,7 @@ def list_directory(listed: bytes) -> Iterator[str]:
 def _entry(path: str, size: int, time_ms: int | None) -> bytes:
     scheme, _, location = path.partition(":")
     if scheme == "file":
-        # Tables have many files, and to make a `Path` costs as much as to look.
+        # Tables have many files, and creating a `Path` costs as much as the lookup.
         found = os.stat(location)  # noqa: PTH116
         size, time_ms = found.st_size, found.st_mtime_ns // 1_000_000
     return _ENCODER.encode(

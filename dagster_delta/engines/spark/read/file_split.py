@@ -1,4 +1,4 @@
-"""Which files of a scan Spark reads itself, and which it leaves to the Arrow engine."""
+"""Which files of a scan Spark reads itself, and which the Arrow engine reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["FileSplit", "split_files"]
 
 MAX_BROADCAST_BYTES = 256 * 1024 * 1024
-"""Deletion vectors that would take more than this on every executor are applied file by file."""
+"""Deletion vectors larger than this on every executor are applied file by file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def split_files(files: Any, store: ObjectStore, *, native: bool) -> FileSplit:
     vectors = _has_vector(files)
     rows = _num_rows(files)
     by_arrow = _misread(paths) | _without_bytes(paths) if native else np.ones(len(paths), bool)
-    # Spec: numRecords is there on a file with a deletion vector. Without it the number of chunks
-    # is not known, and no row could be told from one that the join missed.
+    # Spec: a file with a deletion vector has numRecords. Without it the number of chunks is
+    # unknown, so a row that the join missed could not be detected.
     by_arrow |= vectors & (rows < 0)
     if _broadcast_bytes(rows[vectors & ~by_arrow]) > MAX_BROADCAST_BYTES:
         by_arrow |= vectors
@@ -83,14 +83,14 @@ def _has_vector(files: Any) -> NDArray[np.bool_]:
 
 
 def _num_rows(files: Any) -> NDArray[np.int64]:
-    """Physical number of rows of each file, -1 where the log does not say."""
+    """Physical number of rows of each file, -1 if the log does not have it."""
     counts = parse_statistics_json(files["stats"], ())["num_records"].combine_chunks()
     rows: NDArray[np.int64] = counts.fill_null(-1).to_numpy(zero_copy_only=False)
     return rows
 
 
 def _misread(paths: NDArray[np.object_]) -> NDArray[np.bool_]:
-    """Files whose name Spark trips over, and files named before: it would read them twice."""
+    """Files whose name Spark misreads, and repeated files, which it would read twice."""
     seen: set[str] = set()
     flags = np.zeros(len(paths), bool)
     for index, path in enumerate(paths):
@@ -100,19 +100,19 @@ def _misread(paths: NDArray[np.object_]) -> NDArray[np.bool_]:
 
 
 def _without_bytes(paths: NDArray[np.object_]) -> NDArray[np.bool_]:
-    """Local files of no bytes, as a machine leaves them that went down before they were on disk.
+    """Empty local files, as left by a machine that crashed before syncing them to disk.
 
-    Spark would show no rows of them and say nothing; the Arrow engine refuses them.
+    Spark would silently return no rows for them; the Arrow engine refuses them.
     """
     return np.array([path.startswith("file:") and _is_empty(path[5:]) for path in paths], bool)
 
 
 def _is_empty(path: str) -> bool:
     try:
-        # Tables have many files, and to make a `Path` costs as much as to look.
+        # Tables have many files, and creating a `Path` costs as much as the lookup.
         return os.stat(path).st_size == 0  # noqa: PTH116
     except OSError:
-        # Spark names a file that is not there when it looks for it.
+        # Spark reports a missing file itself.
         return False
 
 

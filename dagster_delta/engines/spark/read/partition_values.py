@@ -1,4 +1,4 @@
-"""Partition values of files, for Spark to put beside the rows.
+"""Partition values of files, which Spark adds to the rows.
 
 Spec: Partition Value Serialization.
 """
@@ -45,13 +45,13 @@ def partition_table(
         for each in fields
     ]
     if not columns:
-        # A table without columns would forget how many files there are.
+        # A table without columns would lose the number of files.
         return pa.table({"": pa.nulls(files.num_rows)}).select([])
     return pa.table(columns, [each.name for each in fields])
 
 
 def are_equal(values: Any) -> bool:
-    """Whether all files have the same partition values: one literal per column serves them all."""
+    """Whether all files have the same partition values: one literal per column is enough."""
     return all(len(pc.unique(each)) == 1 for each in values.columns)
 
 

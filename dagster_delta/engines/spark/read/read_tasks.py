@@ -1,4 +1,4 @@
-"""What reads on Spark's executors: names of files in, Arrow batches out. Nothing here needs Spark.
+"""Read tasks on Spark's executors: names of files in, Arrow batches out. Nothing here needs Spark.
 
 An executor must be able to import this package and pyarrow.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["FILE_SCHEMA", "ReadTask", "encode_files"]
 
 FILE_SCHEMA = "file string"
-"""What a read task is told, as a Spark schema: one live file as JSON per row."""
+"""Input of a read task, as a Spark schema: one live file as JSON per row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ReadTask:
     with_positions: bool = False
     """Whether the key of the file and the index of the row follow the columns."""
     verifies_pages: bool = True
-    """Whether pages are held against the checksums that they carry."""
+    """Whether to verify Parquet page checksums."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The live rows of the files named by batches of `FILE_SCHEMA`."""
@@ -108,7 +108,7 @@ def encode_files(files: Any, keys: Sequence[int] | None = None) -> Any:
 
     Args:
         files: pyarrow.Table with the columns of `LIVE_FILE_SCHEMA`.
-        keys: of the files, where the rows will come with positions.
+        keys: keys of the files, if the rows have positions.
     """
     rows = files.select(_LOG_COLUMNS).to_pylist()
     if keys is not None:

@@ -1,9 +1,8 @@
 """The rows of a planned scan as a DataFrame, read by Spark's own Parquet reader.
 
-What Parquet files do not know, deleted rows and partition values, comes in by one broadcast hash
-join per kind of file; partition values do without it where one literal or the directories serve.
-Files that Spark would misread, or that it has no means to read as the table asks, are read by the
-Arrow engine on the executors.
+One broadcast hash join per kind of file adds what Parquet files do not have: deleted rows and
+partition values. Partition values need no join if one literal or the directories give them. The
+Arrow engine on the executors reads the files that Spark would misread or cannot read.
 
 Spec: Deletion Vectors; Column Mapping; Partition Value Serialization.
 """
@@ -97,7 +96,7 @@ _OWN_PREFIX = "__delta_"
 def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = False) -> DataFrame:
     """The rows of the plan, lazily, with the logical schema of the table.
 
-    Every column is nullable, and the settings of the session are left as they are.
+    Every column is nullable, and the settings of the session do not change.
 
     Args:
         session: a classic or Connect session.
@@ -105,8 +104,8 @@ def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = 
         with_positions: whether `FILE_KEY` and `ROW_INDEX` follow the columns.
 
     Raises:
-        DataFileMissing: the log names a file that is not there. Where Spark looks for the files
-            only when rows are asked for (see `open_parquet`), its own error names the file.
+        DataFileMissing: a file in the log does not exist. If Spark looks for the files only when
+            rows are read (see `open_parquet`), its own error names the file.
         CorruptDeletionVector, InvalidTable.
     """
     carried = carried_columns(plan.configuration)
@@ -118,11 +117,12 @@ def read_frame(session: SparkSession, plan: ReadPlan, *, with_positions: bool = 
 
 
 def read_listed_files(session: SparkSession, plan: ReadPlan, files: DataFrame) -> DataFrame:
-    """The same of files that stand in a DataFrame, read by the Arrow engine where they stand.
+    """As `read_frame`, for files listed in a DataFrame; the Arrow engine reads them on the
+    executors.
 
     Args:
         session: a classic or Connect session.
-        plan: what to read; its files are not looked at.
+        plan: what to read; its files are ignored.
         files: of `FILE_SCHEMA`, one task per partition.
     """
     reader = _FrameReader(session, plan, with_positions=False)
@@ -138,7 +138,7 @@ class _PartitionSource:
     by_directory: bool = False
     """Whether Spark reads them from the directories."""
     joined: Any = None
-    """pyarrow.Table of their values, one row per file, where they are joined."""
+    """pyarrow.Table of their values, one row per file, if they are joined."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class _FrameReader:
     plan: ReadPlan
     with_positions: bool
     absent: frozenset[str] = frozenset()
-    """Logical names of the columns that all of the files lack and that have a default in them."""
+    """Logical names of the columns with a default that all of the files lack."""
 
     def read(self) -> DataFrame:
         parts = [part for group in self._groups() for part in self._parts_of(group)]
@@ -157,7 +157,7 @@ class _FrameReader:
         return self.result(reduce(lambda left, right: left.union(right), parts))
 
     def result(self, rows: DataFrame) -> DataFrame:
-        """The rows that the filter leaves, with the columns asked for."""
+        """The rows that pass the filter, with the requested columns."""
         if any(map(is_declared, self._needed_fields)):
             rows = rows.select(*map(self._declared, self._needed_fields), *self._position_names)
         if self.plan.where is not None:
@@ -179,7 +179,7 @@ class _FrameReader:
         return replace(self, plan=plan, absent=group.absent).parts()
 
     def parts(self) -> Iterator[DataFrame]:
-        """The rows of all files, those included that the filter is for."""
+        """The rows of all files, before the filter."""
         files = split_files(self.plan.files, self.plan.store, native=self._is_native())
         if files.plain.num_rows:
             yield self._read_plain(files)
@@ -222,7 +222,7 @@ class _FrameReader:
         return functions_of(self.session)
 
     def _own_name(self, what: str) -> str:
-        """The name of a column that stands beside those of the files until the rows are joined."""
+        """The name of a helper column, next to those of the files until the rows are joined."""
         return self._own_prefix + what
 
     @cached_property
@@ -252,24 +252,24 @@ class _FrameReader:
 
     @cached_property
     def _data_fields(self) -> tuple[StructField, ...]:
-        """Those that are read from files."""
+        """The needed fields that are read from files."""
         names = {*self.plan.configuration.partition_columns, *self.absent}
         return tuple(each for each in self._needed_fields if each.name not in names)
 
     def _is_native(self) -> bool:
-        """Whether Spark's reader can read the files of this table as the table asks."""
+        """Whether Spark's reader can read the files of this table correctly."""
         if not self.plan.files.num_rows:
             return True
         if any(has_nested_void(each.data_type) for each in self._data_fields):
             return False
         if has_unreadable_widening(StructType(self._data_fields)):
             return False
-        # Spark looks at this setting when the rows are read, which may be long after this call: it
-        # cannot be lent to one read, and without it every column would silently be null.
+        # Spark reads this setting when it reads the rows, maybe long after this call: it cannot be
+        # set for one read, and without it every column would silently be null.
         by_id = self.plan.configuration.column_mapping_mode == "id"
         if by_id and session_conf(self.session, FIELD_ID_READ) != "true":
             return False
-        # Nor is there an id for the column of a change data file that no other file has.
+        # The extra column of a change data file has no id either.
         if by_id and any(field_id(each) is None for each in self._data_fields):
             return False
         sample = decode_path(self.plan.files["path"][0].as_py())
@@ -277,7 +277,7 @@ class _FrameReader:
         return can_open(self.session, path, location=self.plan.store.location)
 
     def _open(self, files: Any, paths: Sequence[str], *, by_directory: bool) -> DataFrame:
-        """The data columns of files, and the partition columns as their directories spell them."""
+        """The data columns of files, and the partition columns as read from their directories."""
         configuration = self.plan.configuration
         schema = physical_read_schema(self._data_fields, configuration.column_mapping_mode)
         # Files with changed rows have no such column.
@@ -302,7 +302,7 @@ class _FrameReader:
         return spark_path(self.plan.store.resolve_uri("")).rstrip("/")
 
     def _partition_source(self, files: Any, paths: Sequence[str]) -> _PartitionSource:
-        """Where the partition values of these files come from: the cheapest way that is exact."""
+        """The source of the partition values of these files: the cheapest exact one."""
         configuration, functions = self.plan.configuration, self._functions
         values = partition_table(files, self._partition_fields, configuration)
         if are_equal(values):
@@ -317,7 +317,7 @@ class _FrameReader:
                 for each in self._partition_fields
             }
             return _PartitionSource(columns, by_directory=True)
-        # The files may have a column that goes by the name that a partition column has now.
+        # The files may have a column with the current name of a partition column.
         names = [self._own_name(f"partition_{n}") for n in range(len(self._partition_fields))]
         joined = {
             each.name: functions.col(name)
@@ -397,9 +397,9 @@ class _FrameReader:
         return schema
 
     def _is_found(self, condition: Column | None = None) -> Column:
-        """The condition on a joined row, and an error on one that the join has no entry for.
+        """The condition on a joined row; an error for a row without an entry in the join.
 
-        A silent miss would bring deleted rows back, or turn partition values into nulls.
+        A silent miss would return deleted rows, or turn partition values into nulls.
         """
         functions = self._functions
         found = functions.lit(True) if condition is None else condition
@@ -451,11 +451,11 @@ class _FrameReader:
         return self.read_spread(named.repartition(min(files.num_rows, _MAX_ARROW_TASKS)))
 
     def read_spread(self, files: DataFrame) -> DataFrame:
-        """Files of `FILE_SCHEMA`, read where they stand; all rows of the needed columns."""
+        """Rows of files of `FILE_SCHEMA`, read on the executors; all rows of the needed columns."""
         plan = self.plan
         counts_only = not self._needed_fields and not self.with_positions
         if counts_only and not is_apache_spark(self.session):
-            # Other servers take no batches for rows that have no columns.
+            # Other servers refuse batches for rows without columns.
             return replace(self, with_positions=True).read_spread(files).select()
         task = ReadTask(
             location=plan.store.location,
@@ -469,7 +469,7 @@ class _FrameReader:
         return files.mapInArrow(task, self._schema(StructType(self._needed_fields)))
 
     def _early_filter(self) -> SqlExpression | None:
-        """The filter, where the Arrow engine reads it as this session does: it saves rows."""
+        """The filter, if the Arrow engine evaluates it as this session does: it saves rows."""
         where = self.plan.where
         if where is None or (where.depends_on_time_zone and not is_utc(self.session)):
             return None

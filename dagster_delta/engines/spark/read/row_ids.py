@@ -1,4 +1,4 @@
-"""Ids of the rows of a DataFrame: those that rows carry, and those of their place in the files.
+"""Ids of the rows of a DataFrame: materialised ones, and those from their position in the files.
 
 Spec: Row Tracking (reader requirements).
 """
@@ -26,11 +26,11 @@ _KEY, _BASE, _VERSION = "__delta_ids_of", "__delta_base_row_id", "__delta_defaul
 def with_row_ids(
     rows: DataFrame, plan: ReadPlan, columns: MaterializedColumns, file_key: str, row_index: str
 ) -> DataFrame:
-    """The rows, with the ids and versions of their place where they carry none.
+    """The rows; those without a materialised id or version get one from their position.
 
     Args:
-        rows: with the materialised columns, and where each row stands.
-        plan: that they were read by; its files have the row ids of the log.
+        rows: with the materialised columns and the position of each row.
+        plan: the plan of the read; its files have the row ids of the log.
         columns: names of the materialised columns.
         file_key: name of the column with the key of the file, see `keys_of_files`.
         row_index: name of the column with the index of the row in its file.

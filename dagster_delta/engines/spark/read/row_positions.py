@@ -1,4 +1,4 @@
-"""Rows of data files by where they stand: found as bitmaps, and found again by a broadcast join.
+"""Rows of data files by position: collected as bitmaps, and selected by a broadcast join.
 
 Spec: Deletion Vectors.
 """
@@ -35,16 +35,16 @@ __all__ = [
 _BUCKET, _BITS = "__delta_bucket", "__delta_bits"
 _CHUNK, _WORDS = "__delta_chunk", "__delta_mark_words"
 
-# What Spark puts into one bitmap of `bitmap_construct_agg`.
+# Number of bits of one bitmap of `bitmap_construct_agg`.
 _BUCKET_ROWS = 32_768
 
 
 @dataclass(frozen=True, slots=True)
 class FileIndex:
-    """Data files by the keys that rows of a read with positions carry."""
+    """Data files by the keys in rows of a read with positions."""
 
     paths: Mapping[int, str]
-    """Path as the log spells it."""
+    """Path as in the log."""
 
     @classmethod
     def of(cls, files: Any, store: ObjectStore, *, version: int) -> FileIndex:
@@ -88,7 +88,7 @@ class FileIndex:
 def collect_rows(rows: DataFrame) -> dict[int, BitMap64]:
     """Indexes of the rows of a frame with positions, by the key of their file.
 
-    The executors make bitmaps of them; the driver gets a bit per row at most.
+    The executors build the bitmaps; the driver gets one bit per row at most.
     """
     bitmaps: dict[int, BitMap64] = {}
     for key, *bucket in _buckets(rows, ROW_INDEX, FILE_KEY).collect():
@@ -97,7 +97,7 @@ def collect_rows(rows: DataFrame) -> dict[int, BitMap64]:
 
 
 def collect_numbers(rows: DataFrame, name: str) -> BitMap64:
-    """The numbers in a column of a frame, however often they are there; nulls do not count."""
+    """The distinct numbers in a column of a frame, without nulls."""
     known = rows.where(functions_of(rows).col(name).isNotNull())
     return BitMap64.union(
         BitMap64(), *(_bucket_rows(*each) for each in _buckets(known, name).collect())
@@ -118,7 +118,7 @@ def _bucket_rows(bucket: int, bits: bytes) -> BitMap64:
 
 
 def with_number_marks(rows: DataFrame, number: str, marked: BitMap64, name: str) -> DataFrame:
-    """A frame with a column that says which rows have a number that stands in a bitmap.
+    """A frame with a boolean column: whether the row's number is in a bitmap.
 
     Args:
         rows: with a column of numbers.

@@ -1,4 +1,4 @@
-"""Spark's Parquet source, asked in a way that no setting of the session can change the answer."""
+"""Spark's Parquet source, with options that make the result independent of the session."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["can_open", "open_parquet"]
 
 MAX_LOOKED_UP = 32
-"""More files than this, and all of an object store, are handed to a classic session as a list: to
-look up a file costs Spark a call, or three requests to an object store."""
+"""More files than this, and all files of an object store, are passed to a classic session as a
+list: looking up a file costs Spark a call, or three requests to an object store."""
 
 _DISCOVERY_THRESHOLD = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
@@ -35,14 +35,14 @@ _V1_SOURCES = "spark.sql.sources.useV1SourceList"
 _V1_PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
 
 _READ_OPTIONS = {
-    # Paths are names, whatever characters they hold.
+    # Paths are literal names, never patterns.
     "__globPaths__": "false",
     "mergeSchema": "false",
     "recursiveFileLookup": "false",
-    # A file that is gone or damaged is an error, even where the session would rather skip it.
+    # A missing or damaged file is an error, even if the session is set to skip it.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
-    # Spec: dates and timestamps follow the proleptic Gregorian calendar, whoever wrote them.
+    # Spec: dates and timestamps follow the proleptic Gregorian calendar, for every writer.
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
 }
@@ -76,15 +76,15 @@ def open_parquet(
         schema: physical schema.
         location: location of the table.
         version: version of the table that is read, for errors.
-        sizes: bytes of each file, if the log knows: many files are not looked up then.
-        times_ms: when each file was made, likewise, for those who ask for `_metadata`.
+        sizes: size of each file in bytes, if the log has it: many files then need no lookup.
+        times_ms: creation time of each file, likewise, for queries of `_metadata`.
         base_path: where partition directories begin, if columns of the schema are read from them.
-        verifies_pages: whether pages are held against the checksums that they carry; if not, the
+        verifies_pages: whether to verify Parquet page checksums; if not, the
             session decides.
 
     Raises:
-        DataFileMissing: a file is not there. A classic session looks at once, but for files of
-            an object store; Connect looks when the rows are asked for.
+        DataFileMissing: a file does not exist. A classic session checks this at once, except in
+            an object store; Connect checks it when it reads the rows.
     """
     reader = session.read.schema(schema)
     for name, value in {**_READ_OPTIONS, **_file_system_options(location)}.items():
@@ -99,7 +99,7 @@ def open_parquet(
         except FileNotFoundError as error:
             raise missing_data_file(error.filename, table=location.uri, version=version) from error
         except OSError:
-            # A file that this process may not look at: Spark says so, or may.
+            # This process may not access the file: Spark can, or reports the error.
             listed = None
         else:
             listed = _load_list(reader, files, has_partitions=base_path is not None)
@@ -119,32 +119,32 @@ def open_parquet(
 
 
 def _can_list(session: SparkSession, sizes: Sequence[int], base_path: str | None) -> bool:
-    # Spark leaves out a listed file of no bytes without a word.
+    # Spark silently skips a listed file of zero bytes.
     if min(sizes) <= 0 or not takes_lists(session):
         return False
-    # Spark takes every directory above a file for a partition, up to the first without a value.
+    # Spark reads every directory above a file as a partition, up to the first without a value.
     return base_path is None or "=" not in base_path.rpartition("/")[2]
 
 
 def _load_list(reader: DataFrameReader, files: bytes, *, has_partitions: bool) -> DataFrame | None:
-    """The rows of files by their list, or None where they have to be looked up."""
+    """The rows of files by their list; None if Spark must look the files up."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         with list_directory(files) as directory:
-            # Without partitions no directory is looked at.
+            # Without partitions Spark reads no directory name.
             reader = reader.option("recursiveFileLookup", not has_partitions)
-            # One path by itself would be kept as an option, where the session asks for that.
+            # A single path would be kept as an option, if the session is set so.
             return reader.load([directory])
     except (OSError, PySparkException, Py4JError):
-        # No place for temporary files, or a driver that does not see those of this process.
+        # Temporary files cannot be written, or the driver does not see those of this process.
         return None
 
 
 def _parquet_source(session: SparkSession) -> str:
-    """The name of the source that knows where in its file a row stands, which Spark's second
-    implementation of it does not.
+    """The name of the source that has the position of a row in its file; Spark's second
+    implementation does not have it.
     """
     first = session_conf(session, _V1_SOURCES) or ""
     is_first = "parquet" in {each.strip().casefold() for each in first.split(",")}
@@ -155,8 +155,8 @@ def _parquet_source(session: SparkSession) -> str:
 def _serial_discovery(session: SparkSession, paths: Sequence[str]) -> Iterator[None]:
     """Look up many local files on the driver instead of in a Spark job with a task for each.
 
-    A classic session looks when it is given the paths, so the setting is only lent. A Connect
-    server looks each time the rows are asked for, and keeps the setting it has.
+    A classic session looks them up when it gets the paths, so the setting is changed only for that
+    time. A Connect server looks them up each time it reads the rows, and keeps its own setting.
     """
     if is_connect(session) or scheme_of(paths[0]) not in _BUILT_IN_SCHEMES:
         yield
@@ -173,7 +173,7 @@ def _serial_discovery(session: SparkSession, paths: Sequence[str]) -> Iterator[N
             yield
         finally:
             if chosen is None:
-                # A default that stood there by name would be a choice of the user's.
+                # Setting the default by name would look like a choice of the user.
                 session.conf.unset(_DISCOVERY_THRESHOLD)
             else:
                 session.conf.set(_DISCOVERY_THRESHOLD, chosen)
@@ -182,8 +182,8 @@ def _serial_discovery(session: SparkSession, paths: Sequence[str]) -> Iterator[N
 def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bool:
     """Whether Spark reads the session's files, and has a file system for a data file.
 
-    Object stores need JARs that Spark does not bring along; without them the Arrow engine reads.
-    So it does on Connect servers that are not Spark.
+    Object stores need JARs that Spark does not include; without them, and on Connect servers that
+    are not Spark, the Arrow engine reads.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -209,8 +209,8 @@ def can_open(session: SparkSession, path: str, *, location: StoreLocation) -> bo
 def _file_system_options(location: StoreLocation) -> Mapping[str, str]:
     """The storage options of a table as settings of Hadoop's file systems.
 
-    They go with the one read. Hadoop keeps one client per bucket, though: the first credentials
-    that a session uses for a bucket are those it keeps.
+    They apply to this read. But Hadoop keeps one client per bucket: a session keeps the first
+    credentials that it uses for a bucket.
     """
     if scheme_of(location.uri) not in {"s3", "s3a", "s3n"}:
         return {}

@@ -1,1 +1,1 @@
-"""Sessions, and what names, types and errors are in Spark."""
+"""Sessions, and Spark's names, types and errors."""

@@ -1,4 +1,4 @@
-"""Which session this process uses, and which values are Spark's; imports nothing to tell."""
+"""Which session this process uses, and which values are Spark's, without importing Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_spark_frame(data: object) -> bool:
 
 def active_spark_session() -> SparkSession | None:
     """The session that this process uses: the active one of this thread before that of others, a
-    classic one before one of Connect; None where the process does not use Spark.
+    classic one before one of Connect; None if the process does not use Spark.
     """
     if "pyspark.sql" not in sys.modules:
         return None
@@ -35,7 +35,7 @@ def active_spark_session() -> SparkSession | None:
         if (found := kind.getActiveSession()) is not None:
             return found
     for kind in kinds:
-        # What other threads use: raised where there is none.
+        # The session of other threads; `active` raises if there is none.
         with suppress(PySparkRuntimeError):
             return kind.active()
     return None

@@ -1,4 +1,4 @@
-"""From the columns that data files hold to the columns of the table, as Spark expressions.
+"""Converts columns of data files to columns of the table, as Spark expressions.
 
 Spec: Column Mapping.
 """
@@ -64,12 +64,12 @@ def sql_column(sql: str, functions: ModuleType) -> Column:
 
 
 def is_void(field: StructField) -> bool:
-    """Whether a column holds nothing but nulls, and no data file stores it."""
+    """Whether a column has only nulls and no data file stores it."""
     return field.data_type == VOID
 
 
 def has_nested_void(data_type: DataType) -> bool:
-    """Whether a void stands inside the type, where no Parquet schema can name it."""
+    """Whether the type has a nested void, which no Parquet schema can express."""
     match data_type:
         case StructType(fields):
             return any(is_void(each) or has_nested_void(each.data_type) for each in fields)
@@ -85,8 +85,8 @@ def has_unreadable_widening(schema: StructType) -> bool:
     """Whether files from before a type change may hold integers that Spark's reader refuses to
     read as the current decimal.
 
-    It wants ten digits before the point for whatever Parquet stores as INT32. The protocol asks
-    the same of writers, but tables with fewer were shipped.
+    It requires ten digits before the point for a Parquet INT32. The protocol requires the same of
+    writers, but tables with fewer digits exist.
     """
     for _, field in walk_fields(schema):
         changes = type_changes(field)
@@ -144,8 +144,8 @@ def _read_type(data_type: DataType, mode: ColumnMappingMode) -> spark_types.Data
 def read_name(field: StructField, mode: ColumnMappingMode) -> str:
     """The name under which Spark reads a field.
 
-    Under mode `id` it is one that no file has: should Spark ever fall back on names, it finds
-    nothing instead of a stranger's column, and predicates pushed down by name find nothing either.
+    Under mode `id` no file has this name: if Spark falls back to names, it finds no column instead
+    of a wrong one, and so do predicates pushed down by name.
     """
     if mode == "id":
         return f"__field_id_{_required_id(field)}"
@@ -164,7 +164,7 @@ def _required_id(field: StructField) -> int:
 
 
 def logical_column(field: StructField, mode: ColumnMappingMode, functions: ModuleType) -> Column:
-    """The expression that turns a column as it was read into the column of the table.
+    """The expression that converts a column from the files to the column of the table.
 
     Args:
         field: field of the logical schema.
@@ -177,8 +177,8 @@ def logical_column(field: StructField, mode: ColumnMappingMode, functions: Modul
     if not _is_renamed_inside(field.data_type, mode):
         return read
     if mode == "id":
-        # Spark prunes nested columns by name and loses their ids on the way, which makes them
-        # null without a word; it never prunes through a cast.
+        # Spark prunes nested columns by name and loses their ids, which silently makes them null;
+        # it never prunes through a cast.
         return read.cast(to_spark_type(field.data_type))
     return _renamed(read, field.data_type, mode, functions)
 

@@ -1,6 +1,6 @@
-"""Columns as a table declares them: texts with their collations, and CHAR(n) filled up with blanks.
+"""Columns as a table declares them: texts with their collations, and CHAR(n) padded with blanks.
 
-Spark compares by what it knows of a column, in the filters of the user too.
+Spark uses the declaration of a column in comparisons, also in the user's filters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def declared_column(column: Column, field: StructField) -> Column:
 
 
 def padded_column(column: Column, field: StructField, functions: ModuleType) -> Column:
-    """A column as it was read, with its texts filled up."""
+    """A column from the files, with its texts padded."""
     return _padded(column, padded_type(field), functions)
 
 

@@ -1,4 +1,4 @@
-"""What went wrong in Spark, as errors of this library."""
+"""Converts Spark's errors to errors of this library."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNREADABLE_FILE = re.compile(
     r"\[FAILED_READ_FILE\.(?P<reason>\w+)\] Encountered error while reading file "
     r"(?P<file>\S+?)\.?\s"
 )
-# What Hadoop's file systems and the JVM raise where the storage does not answer or refuses.
+# Errors of Hadoop's file systems and the JVM if the storage does not answer or refuses.
 _OUTAGE = re.compile(
     r"Caused by: (?:[\w.]+\.)?(?:AWS\w+Exception|Sdk\w*Exception|ApiCallTimeoutException|"
     r"AccessDeniedException|NoAuthWithAWSException|ConnectException|ConnectTimeoutException|"
@@ -65,7 +65,7 @@ _NO_FILE_SYSTEM = re.compile(
 
 
 def executor_failure(error: Exception, *, table: str) -> DeltaError | None:
-    """The error of this library that a failed Spark job amounts to, or None where it is Spark's own
+    """The error of this library for a failed Spark job; None if the error is Spark's own
     or that of the user's code.
     """
     text = _text_with_causes(error)
@@ -91,9 +91,9 @@ def executor_failure(error: Exception, *, table: str) -> DeltaError | None:
 
 
 def _text_with_causes(error: Exception) -> str:
-    """What Spark says, with the errors of the JVM that led to it."""
+    """Spark's message, with the JVM errors that caused it."""
     text = str(error)
-    # Of Spark Connect, which leaves them out of the text.
+    # Spark Connect omits them from the text.
     trace = getattr(error, "getStackTrace", None)
     causes = trace() if callable(trace) else None
     return f"{text}\n{causes}" if isinstance(causes, str) and causes not in text else text
@@ -101,8 +101,8 @@ def _text_with_causes(error: Exception) -> str:
 
 @contextmanager
 def executor_failures(*, table: str) -> Iterator[None]:
-    """Turns what Spark raises for an error on an executor into errors of this library, and leaves
-    what it raises for the query.
+    """Converts Spark's errors on an executor to errors of this library; errors of the query pass
+    unchanged.
 
     Raises:
         DeltaError: see `executor_failure`.
@@ -151,14 +151,14 @@ def _missing(module: str) -> str:
 
 @contextmanager
 def spark_failures(*, table: str) -> Iterator[None]:
-    """Turns what Spark raises for an expression of the caller, or on an executor, into errors of
-    this library.
+    """Converts Spark's errors for an expression of the caller, or on an executor, to errors of this
+    library.
 
     Args:
         table: URI of the table, for the errors.
 
     Raises:
-        InvalidArgument: Spark cannot make sense of an expression, or it fails on a value.
+        InvalidArgument: an expression is invalid in Spark, or it fails on a value.
         StorageFailure: the store refused or failed on an executor.
     """
     try:
@@ -187,7 +187,7 @@ def _query_failure(error: Exception, *, table: str) -> DeltaError | None:
 
 
 def read_failure(error: Exception, *, table: str, version: int) -> DeltaError | None:
-    """`DataFileMissing` where Spark could not find a path, else None."""
+    """`DataFileMissing` if Spark could not find a path, else None."""
     condition = getattr(error, "getCondition", None) or getattr(error, "getErrorClass", None)
     if condition is None or condition() != "PATH_NOT_FOUND":
         return None
@@ -196,7 +196,7 @@ def read_failure(error: Exception, *, table: str, version: int) -> DeltaError | 
 
 
 def missing_data_file(path: str | None, *, table: str, version: int) -> DataFileMissing:
-    """The error for a data file that was looked for and is not there."""
+    """The error for a missing data file."""
     return DataFileMissing(
         "the log refers to a data file that is missing from storage: restore the file, or "
         "restore a version of the table that does not need it",

@@ -1,4 +1,4 @@
-"""The Spark session that runs in this process already, whoever started it, and its end."""
+"""The Spark session that already runs in this process, and the loss of its JVM."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["naming_lost_session", "running_session"]
 
 
 def running_session() -> SparkSession | None:
-    """The session that this process has, classic or Connect, or None.
+    """The session of this process, classic or Connect; None if it has none.
 
     Raises:
-        SparkSessionLost: its JVM is gone.
+        SparkSessionLost: its JVM has ended.
     """
     return _classic_session() or _connect_session()
 
 
 @contextmanager
 def naming_lost_session() -> Iterator[None]:
-    """Tell of the end of the JVM where it is why the block fails: Spark itself speaks of a refused
-    connection.
+    """Raise SparkSessionLost if the block fails because the JVM has ended: Spark itself reports a
+    refused connection.
 
     Raises:
-        SparkSessionLost: the block failed, and the JVM is gone.
+        SparkSessionLost: the block failed, and the JVM has ended.
     """
     try:
         yield
@@ -52,12 +52,12 @@ def _classic_session() -> SparkSession | None:
         return None
     try:
         session = SparkSession.active()
-        # One whose context was stopped has none to ask.
+        # A session whose context was stopped has no context to ask.
         session.sparkContext.statusTracker()
     except (ConnectionError, Py4JNetworkError) as error:
         raise _lost() from error
     except Py4JError:
-        # Some platforms keep the context to themselves.
+        # Some platforms do not give access to the context.
         return session
     except (AttributeError, PySparkException):
         return None

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _COLLATIONS_KEY = "__COLLATIONS"
-"""Field metadata: collations of the texts in a column, by where they are in it."""
+"""Field metadata: collations of the texts in a column, by their path in it."""
 
 _SPARK_NAMES = {
     "string": "StringType",
@@ -53,8 +53,8 @@ _DELTA_NAMES = {spark: delta for delta, spark in _SPARK_NAMES.items()}
 def to_spark_type(data_type: DataType) -> spark_types.DataType:
     """The Spark type of a column type: nullable at every depth, without field metadata.
 
-    What a reader is asked for is always nullable: a file may lack a column, and Spark trusts a
-    schema that says it cannot be null.
+    A read schema is always nullable: a file may lack a column, and Spark trusts a schema that says
+    it cannot be null.
     """
     from pyspark.sql import types
 
@@ -118,7 +118,7 @@ def to_spark_schema(schema: StructType) -> spark_types.StructType:
 
 def column_metadata(field: StructField) -> dict[str, Any]:
     """The metadata that a column keeps in a DataFrame: its comment, and the declared lengths of
-    texts, by which Spark fills up what CHAR(n) is compared with.
+    texts, by which Spark pads values compared with CHAR(n).
     """
     kept = {"comment": field.comment, TEXT_LIMIT_KEY: field.metadata.get(TEXT_LIMIT_KEY)}
     return {key: value for key, value in kept.items() if value is not None}
@@ -129,15 +129,15 @@ def from_spark_schema(
 ) -> StructType:
     """The table schema of a DataFrame's schema, nullable at every depth.
 
-    Spark infers that a column is never null from how it was computed, which is no promise about
-    the rows that will be written later. NOT NULL is declared where a table is created.
+    Spark infers that a column is never null from how it was computed; later rows may still be null.
+    NOT NULL is declared where a table is created.
 
     Metadata that belongs to Spark's analyser or to the table a DataFrame was read from (its
-    column mapping, its generated columns) is left behind; comments and the user's own keys stay.
+    column mapping, its generated columns) is dropped; comments and the user's own keys stay.
 
     Args:
         schema: of the DataFrame.
-        with_collations: whether texts may have collations, which are left behind.
+        with_collations: whether texts may have collations, which are dropped.
 
     Raises:
         SchemaMismatch: a column has a type that Delta tables do not have, or two columns have one

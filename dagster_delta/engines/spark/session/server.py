@@ -1,4 +1,4 @@
-"""What answers a session: Apache Spark, or another server that speaks the protocol of Connect."""
+"""The server behind a session: Apache Spark, or another server with the Connect protocol."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _known: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
 
 
 def is_apache_spark(session: SparkSession) -> bool:
-    """Whether Spark itself reads the files of a session, as that of a vendor too.
+    """Whether Spark itself, including a vendor's, reads the files of a session.
 
-    Other servers lack the hidden column `_metadata`, and may show a file that they do not find as
-    no rows. A Connect server is asked once per session, without a job.
+    Other servers lack the hidden column `_metadata`, and may return no rows for a missing file. A
+    Connect server is asked once per session, without a job.
 
     Args:
         session: classic or Connect.
@@ -40,18 +40,18 @@ def _knows_metadata_columns(session: SparkSession) -> bool:
     except UnsupportedOperationException:
         return False
     except AnalysisException:
-        # Spark knows of the column, and that these rows have none.
+        # Spark has the column, and reports that these rows do not.
         return True
     return True
 
 
 def _has_version_of_spark(session: SparkSession) -> bool:
-    """Whether SQL names the version that the protocol names: others name their own."""
+    """Whether SQL and the protocol report the same version: other servers report their own."""
     from pyspark.errors import PySparkException
 
     try:
         (row,) = session.sql("SELECT version()").collect()
     except PySparkException:
-        # Not every platform lets everybody call every function.
+        # Some platforms restrict which functions a user may call.
         return True
     return str(row[0]).startswith(session.version)

@@ -1,4 +1,4 @@
-"""A local Spark session that works from any Python process, and the facts of a given session."""
+"""A local Spark session that works from any Python process, and properties of a given session."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 _MAX_BATCH_ROWS = 2**31 - 1
 lending_lock = threading.RLock()
-"""To be held while `MAX_RECORDS` is lent: keeps two threads from restoring each other's value."""
+"""Held while `MAX_RECORDS` is changed: stops two threads from restoring each other's value."""
 
 _JAVA_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
@@ -69,8 +69,8 @@ def local_spark_session(
 
     Args:
         app_name: name of the application.
-        conf: settings that win over those chosen here; those of a running session's JVM
-            (memory, master, JARs) take no effect any more.
+        conf: settings that override the defaults here; those of a running session's JVM
+            (memory, master, JARs) have no effect.
         cores: worker threads, `*` for one per processor.
         class_archive: see `start_session`.
 
@@ -80,8 +80,8 @@ def local_spark_session(
     from pyspark.sql import SparkSession
 
     settings = {**_local_settings(cores), **(conf or {})}
-    # Without it the workers would be whatever `python3` is first on the PATH, which in an
-    # unactivated virtual environment is another Python without our package.
+    # Without it the workers would run the first `python3` on the PATH; if the virtual
+    # environment is not activated, that Python lacks our package.
     os.environ.setdefault("PYSPARK_PYTHON", settings.get("spark.pyspark.python", sys.executable))
     if not has_jvm():
         check_java()
@@ -97,10 +97,10 @@ def start_session(
     """The session that a builder starts or gets.
 
     Args:
-        builder: with everything that is to be set.
-        conf: the settings among it.
-        class_archive: whether a JVM that is started for it takes its classes from an archive in
-            the user's cache directory, or leaves one when it ends.
+        builder: a builder with all settings.
+        conf: its settings.
+        class_archive: whether a JVM that is started for it loads its classes from an archive in
+            the user's cache directory, or writes one when it ends.
     """
     from pyspark.errors import PySparkRuntimeError
 
@@ -118,7 +118,7 @@ def start_session(
 
 
 def has_jvm() -> bool:
-    """Whether this process has started the JVM of a classic session, be it stopped or not."""
+    """Whether this process has started the JVM of a classic session, stopped or not."""
     from pyspark import SparkContext
 
     return getattr(SparkContext, "_gateway", None) is not None
@@ -134,12 +134,12 @@ def _local_settings(cores: int | str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
-        # The default, INT96, has no statistics that anybody else reads.
+        # Other readers ignore statistics of the default, INT96.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         FIELD_ID_READ: "true",
-        # Spark's guess is of a cluster's file system: it makes a task of each 32 small files.
+        # Spark's default is for a cluster's file system: it makes a task of each 32 small files.
         "spark.sql.files.openCostInBytes": "65536",
-        # 200 shuffle tasks on a few cores cost more than what they compute.
+        # The overhead of 200 shuffle tasks on a few cores exceeds their work.
         "spark.sql.shuffle.partitions": str(max(4, 2 * workers)),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
@@ -147,7 +147,7 @@ def _local_settings(cores: int | str) -> dict[str, str]:
 
 
 def check_java() -> None:
-    """Make sure that Spark will find a Java it runs on.
+    """Check that Spark finds a suitable Java.
 
     Raises:
         InvalidArgument: there is none, or it is older than Java 17.
@@ -168,7 +168,7 @@ def check_java() -> None:
 
 
 def _java_version(java: str) -> int | None:
-    """Major version of a Java executable, or None where it does not run."""
+    """Major version of a Java executable; None if it does not run."""
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own Java, as Spark would start it
             [java, "-version"], capture_output=True, text=True, check=False, timeout=60
@@ -190,12 +190,12 @@ def is_connect(value: object) -> bool:
 def frame_of(session: SparkSession, rows: Any, schema: Any) -> DataFrame:
     """A DataFrame of the rows of a `pyarrow.Table`, all of them.
 
-    Left to itself Spark stops at the first chunk without rows, and says nothing.
+    By default Spark silently stops at the first empty chunk.
 
     Args:
         session: classic or Connect.
         rows: `pyarrow.Table`; it is copied where it has several chunks.
-        schema: as `createDataFrame` takes it.
+        schema: schema for `createDataFrame`.
     """
     whole = rows.combine_chunks()
     with _bounded_batches(session):
@@ -204,9 +204,9 @@ def frame_of(session: SparkSession, rows: Any, schema: Any) -> DataFrame:
 
 @contextmanager
 def _bounded_batches(session: SparkSession) -> Iterator[None]:
-    """Lend a session a size for its batches where it bounds them by none.
+    """Set a batch size while the block runs, if the session has no limit.
 
-    Spark knows a zero for that, and its Python part fails on it.
+    Spark accepts zero as no limit, but its Python part fails on it.
     """
     if is_connect(session) or int(session_conf(session, MAX_RECORDS) or 1) > 0:
         yield
@@ -221,9 +221,10 @@ def _bounded_batches(session: SparkSession) -> Iterator[None]:
 
 
 def functions_of(value: object) -> ModuleType:
-    """The module of SQL functions that fits a session or a DataFrame.
+    """The module of SQL functions for a session or a DataFrame.
 
-    `pyspark.sql.functions` decides for the whole process, which may hold sessions of both kinds.
+    `pyspark.sql.functions` has one mode for the whole process, which may have sessions of both
+    kinds.
     """
     if is_connect(value):
         from pyspark.sql.connect import functions as connect_functions
@@ -235,12 +236,12 @@ def functions_of(value: object) -> ModuleType:
 
 
 def session_conf(session: SparkSession, name: str) -> str | None:
-    """The value of a setting, Spark's own default included, or None where it has none."""
+    """The value of a setting, Spark's own default included; None if it has none."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
-        # With a default of the caller's, Spark would not tell its own.
+        # If the caller passes a default, Spark does not return its own.
         value = session.conf.get(name)
     except (Py4JJavaError, PySparkException):
         return None
@@ -253,12 +254,12 @@ def settings_without_effect(
     """The settings that the JVM of a session was started without, with what it has instead.
 
     Args:
-        session: classic or Connect, that was asked for with these settings.
+        session: classic or Connect, requested with these settings.
         wanted: the settings.
     """
     found = {}
     for name, value in wanted.items():
-        # What is no static setting of SQL was just set in the session.
+        # Other than static SQL settings, these were just set in the session.
         in_force = _setting_in_force(session, name)
         if in_force != value and not session.conf.isModifiable(name):
             found[name] = in_force
@@ -274,7 +275,7 @@ def _setting_in_force(session: SparkSession, name: str) -> str | None:
     try:
         return session.sparkContext.getConf().get(name)
     except (Py4JError, PySparkException):
-        # Some platforms keep the context to themselves.
+        # Some platforms do not give access to the context.
         return session_conf(session, name)
 
 

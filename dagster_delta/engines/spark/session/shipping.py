@@ -26,15 +26,15 @@ _SHIPPED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 def ship_package(spark: SparkSession) -> None:
     """Send this package to the Python workers of a session.
 
-    What it needs has compiled parts and has to be in their Python already: pyarrow, pandas, msgspec
-    and pyroaring, and for tables in object stores fsspec and what reads the store. For streams from
-    the log the driver of a Connect server needs the package too, installed.
+    Its dependencies have compiled parts and must already be in their Python: pyarrow, pandas,
+    msgspec and pyroaring, and for tables in object stores fsspec and the store's client. For
+    streams from the log the driver of a Connect server needs the package too, installed.
 
     Args:
         spark: classic or Connect. Sending to the same session again does nothing.
 
     Raises:
-        InvalidArgument: the session takes no files.
+        InvalidArgument: the session does not accept files.
     """
     from pyspark.errors import PySparkException
 
@@ -62,7 +62,7 @@ def _package_file() -> Path:
     content = hashlib.sha256()
     for each in modules:
         content.update(each.read_bytes())
-    # Another version of the package under the same name would be refused by the session.
+    # The session would refuse another version of the package under the same name.
     target = directory / f"dagster_delta-{content.hexdigest()[:16]}.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
         for each in modules:

@@ -1,8 +1,8 @@
-"""How Spark cuts the rows that it hands to Python into Arrow batches, while we write them.
+"""The size of the Arrow batches in which Spark passes rows to Python, while we write them.
 
-Spark bounds a batch by bytes, and for that sums up the buffers of all columns before each row: up
-to nine tenths of what its side of the exchange costs. A bound of few rows keeps batches small too,
-as long as no row is long: a batch of documents would be too much for the memory of the JVM.
+Spark limits a batch by bytes, and for that sums the buffers of all columns before each row: up to
+nine tenths of the cost on its side. A limit on rows keeps batches small too, if no row is long: a
+batch of documents could exceed the memory of the JVM.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ __all__ = ["collect_counted"]
 _MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _DEFAULT_BYTES = "67108864b"
 _UNBOUNDED_BYTES = str(2**31 - 1)
-"""Spark looks at the buffers unless it is exactly this."""
+"""Spark sums the buffers unless the byte limit is exactly this."""
 _BATCH_ROWS = 512
 """Batches of fewer rows cost more than the exchange gains."""
 _MAX_TEXT_BYTES = 128 * 1024
-"""Of all strings in a row: so many rows of them fill the 64 MB that Spark would allow."""
+"""Maximum bytes of all strings in a row: batches of such rows reach Spark's limit of 64 MB."""
 _TOO_LONG = "dagster_delta: a row is long, so that batches are bounded by bytes"
 
 
 def collect_counted(
     frame: DataFrame, job: Callable[[DataFrame], DataFrame], *, table: str
 ) -> list[Row]:
-    """The rows of a job that hands those of a DataFrame to Python.
+    """The rows of a job that passes the rows of a DataFrame to Python.
 
-    Batches are bounded by a number of rows alone, by settings that the session of the DataFrame
-    lends. They stay as they are where somebody else than Spark has bounded the bytes, and where a
-    column has no cheap measure. Where it comes upon a long row the job is run again with them, and
-    so are, at once, later ones of the same table.
+    Settings of the DataFrame's session, changed while the job runs, limit batches by rows alone.
+    They do not change if the user has set a byte limit, or if a column has no cheap measure. If a
+    row is long, the job runs again with Spark's byte limit, and later jobs of the same table start
+    with it.
 
     Args:
-        frame: of a classic session or of Connect.
-        job: makes its query of the DataFrame; may be called twice.
+        frame: DataFrame of a classic or Connect session.
+        job: makes the query from the DataFrame; may be called twice.
         table: URI of the table that is written.
 
     Raises:
@@ -78,7 +78,8 @@ def _of_short_rows(frame: DataFrame) -> DataFrame:
     ]
     if not sizes:
         return frame
-    # What hangs on the partition stays above the columns; below them it would compute them twice.
+    # Spark does not push a condition on the partition below the columns, which would compute them
+    # twice.
     is_short = (functions.spark_partition_id() >= 0) & (sum(sizes[1:], sizes[0]) <= _MAX_TEXT_BYTES)
     failure = functions.raise_error(functions.lit(_TOO_LONG)).cast("boolean")
     return frame.where(functions.when(is_short, functions.lit(True)).otherwise(failure))
@@ -104,10 +105,10 @@ def _texts(frame: DataFrame) -> Iterator[Column]:
 class _ConfOverride:
     session: SparkSession
     max_records: str | None
-    """As the user has set it; None for Spark's default."""
+    """Value set by the user; None for Spark's default."""
 
     def give_back(self) -> None:
-        # A session that was closed meanwhile has nothing to take back, and must fail no other job.
+        # A session that was closed meanwhile has nothing to restore, and must not fail other jobs.
         with suppress(Exception):
             self.session.conf.unset(_MAX_BYTES)
             if self.max_records is None:
@@ -117,7 +118,7 @@ class _ConfOverride:
 
 
 class _Lending:
-    """What the sessions of this process have lent. Thread-safe."""
+    """Changed settings of the sessions of this process. Thread-safe."""
 
     def __init__(self) -> None:
         self._loans: list[_ConfOverride] = []
@@ -125,9 +126,9 @@ class _Lending:
 
     @contextmanager
     def by(self, session: SparkSession) -> Iterator[bool]:
-        """Gives whether batches are bounded by rows alone while it is open."""
+        """Yields whether batches are limited by rows alone while it is open."""
         with lending_lock:
-            # Another job, by whose loan this one goes, may end first: that costs speed alone.
+            # Another job that changed the setting may end first: that only costs speed.
             is_lent = bool(self._loans) and session_conf(session, _MAX_BYTES) == _UNBOUNDED_BYTES
             loan = None if is_lent or self._suspensions else _lend(session)
             if loan is not None:
@@ -142,7 +143,7 @@ class _Lending:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """While it is open nothing is lent: rows that may be long go to Python meanwhile."""
+        """While it is open no setting is changed: rows that may be long pass to Python."""
         with lending_lock:
             self._suspensions += 1
             while self._loans:
@@ -159,28 +160,28 @@ _tables_of_long_rows: set[str] = set()
 
 
 def _lend(session: SparkSession) -> _ConfOverride | None:
-    """A loan, or None where the session bounds bytes otherwise, or lets nobody set that."""
+    """An override; None if the session limits bytes differently, or does not allow the change."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     before = session_conf(session, MAX_RECORDS)
     if before is None or session_conf(session, _MAX_BYTES) != _DEFAULT_BYTES:
         return None
-    # A default that stood there by name would be a choice of the user's.
+    # Setting the default by name would look like a choice of the user.
     loan = _ConfOverride(session, session.conf.get(MAX_RECORDS, None))
     rows = min(_BATCH_ROWS, int(before) if int(before) > 0 else _BATCH_ROWS)
     try:
         session.conf.set(MAX_RECORDS, str(rows))
         session.conf.set(_MAX_BYTES, _UNBOUNDED_BYTES)
     except (Py4JError, PySparkException):
-        # Some platforms let nobody set what they do not list.
+        # Some platforms only allow settings that they list.
         loan.give_back()
         return None
     return loan
 
 
 def _is_unmeasured(data_type: DataType) -> bool:
-    """Whether values may be long, and to measure them would cost."""
+    """Whether values may be long and expensive to measure."""
     from pyspark.sql import types
 
     if isinstance(data_type, types.StructType):

@@ -1,6 +1,6 @@
 """Writing data files again with the shadow of a changing column, on the executors.
 
-Each task takes a few files and does with them what the embedded engine would do here.
+Each task does for a few files what the embedded engine does.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["backfill_on_spark"]
 
 TASK_BYTES = 128 * 1024 * 1024
-"""Bytes of data files that one task writes again."""
+"""Bytes of data files that one task rewrites."""
 
 
 class _BackfillDetail(msgspec.Struct, frozen=True):
-    """What a task tells beside its files."""
+    """What a task reports besides its files."""
 
     num_rows: int
     num_nulled: int
@@ -56,7 +56,7 @@ def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession)
     Raises:
         InvalidArgument: the executors cannot import this package.
         DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure:
-            of a file; files already written are deleted as far as the store lets it.
+            of a file; files already written are deleted if the store allows it.
     """
     task = BackfillTask(spec.location, plan.version, plan.configuration, plan.columns, spec)
     shares = pa.table({"files": pa.array([_encode(each) for each in _shares(plan.files)])})
@@ -79,7 +79,7 @@ def backfill_on_spark(plan: ReadPlan, spec: WriteSpec, *, session: SparkSession)
 
 @dataclass(frozen=True, slots=True)
 class BackfillTask:
-    """Writes the files again that rows of one binary column name."""
+    """Rewrites the files that are encoded in the rows of one binary column."""
 
     location: StoreLocation
     version: int
@@ -116,7 +116,7 @@ class BackfillTask:
 
 
 def _shares(files: Any) -> Iterator[Any]:
-    """The files in runs of about TASK_BYTES."""
+    """The files in groups of about TASK_BYTES."""
     start = size = 0
     for index, size_bytes in enumerate(files["size_bytes"].to_pylist()):
         if index > start and size + size_bytes > TASK_BYTES:

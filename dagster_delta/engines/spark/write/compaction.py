@@ -1,8 +1,8 @@
-"""Writing the rows of data files anew on Spark's executors.
+"""Rewriting the rows of data files on Spark's executors.
 
-Compaction hands each executor the files of a group, which it reads and writes by itself: rows are
-neither shuffled nor taken into the JVM. A Z-order has to bring rows of all files together, so there
-Spark reads, shuffles by stretches of the curve and sorts.
+In compaction each executor reads and writes the files of a group itself: rows are not shuffled and
+do not enter the JVM. A Z-order needs the rows of all files, so Spark reads them, shuffles by ranges
+of the curve and sorts.
 
 Spec: Add File and Remove File (dataChange).
 """
@@ -52,7 +52,7 @@ def compact_on_spark(
 
     Raises:
         DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure:
-            files that were written are deleted as far as the store lets it.
+            files that were written are deleted if the store allows it.
         InvalidArgument: the executors cannot import this package.
     """
     first = groups[0]
@@ -68,7 +68,7 @@ def compact_on_spark(
 
 @dataclass(frozen=True, slots=True)
 class _CompactionTask:
-    """Writes groups of files anew on an executor, and reports the new files."""
+    """Rewrites groups of files on an executor, and reports the new files."""
 
     location: StoreLocation
     version: int
@@ -132,7 +132,7 @@ def sort_on_spark(
     keys = [functions.col(_quoted(each)) for each in (*partition_columns, _PLACE)]
     sizes = [pc.sum(each.files["size_bytes"]).as_py() for each in groups]
     if max(sizes) <= spec.target_file_size_bytes:
-        # Ranges would cut most partitions in two, each of which is to be one file.
+        # Ranges would split most partitions in two, but each should be one file.
         spread = placed.repartition(len(groups), *keys[:-1])
     else:
         count = max(len(groups), -(-sum(sizes) // spec.target_file_size_bytes))
@@ -143,13 +143,13 @@ def sort_on_spark(
 
 @dataclass(frozen=True, slots=True)
 class _PlaceTask:
-    """Tells each row's place along the curve, in one more column."""
+    """Adds a column with each row's position along the curve."""
 
     curve: ZOrderCurve
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            # 63 bits at most, so the sign is never touched.
+            # 63 bits at most, so the sign bit is never set.
             places = index_of(self.curve.positions(batch))
             yield pa.RecordBatch.from_arrays(
                 [*batch.columns, places], names=[*batch.schema.names, _PLACE]
@@ -178,7 +178,7 @@ def _quoted(name: str) -> str:
 
 
 def _as_arranged(spec: WriteSpec) -> WriteSpec:
-    """The spec for rows that come as the files are to hold them, so that nothing shuffles them."""
+    """The spec for rows that are already arranged, so that they are not shuffled."""
     metadata = spec.configuration.metadata
     properties = {**metadata.configuration, "delta.autoOptimize.optimizeWrite": "false"}
     return replace(

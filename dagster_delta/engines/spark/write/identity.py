@@ -1,4 +1,4 @@
-"""Numbering rows on many executors at once, without one of them knowing of the others.
+"""Numbering rows on many executors at once, without coordination.
 
 Spec: Identity Columns.
 """
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 __all__ = ["identity_value"]
 
 _ROW_BITS = 33
-"""Spark numbers the rows of a task with this many bits, and puts the number of the task above."""
+"""Spark numbers the rows of a task with this many low bits; the task's number is above them."""
 
 
 def identity_value(identity: IdentityColumn, functions: ModuleType) -> Column:
-    """The value of an identity column for each row of a query, no two alike; null where it does not
+    """The unique value of an identity column for each row of a query; null if it does not
     fit a 64-bit integer.
 
-    How many tasks there will be is not known when rows are numbered. So row `k` of task `t` takes
+    The number of tasks is unknown when rows are numbered. So row `k` of task `t` takes
     the number whose low bits are the Elias gamma code of `t + 1`, and whose high bits are `k`: no
-    such code begins another one, so no two tasks meet, and a query of few tasks leaves small gaps.
+    such code is a prefix of another, so tasks never collide, and few tasks leave small gaps.
 
     Args:
         identity: the column and its mark.
@@ -39,7 +39,7 @@ def identity_value(identity: IdentityColumn, functions: ModuleType) -> Column:
     number = functions.monotonically_increasing_id()
     row = number.bitwiseAND(long((1 << _ROW_BITS) - 1))
     task = functions.shiftright(number, _ROW_BITS) + long(1)
-    # The length of the binary form less one: logarithms would be rounded.
+    # The length of the binary form minus one: logarithms would be rounded.
     width = functions.length(functions.bin(task)) - functions.lit(1)
     power = _shifted(long(1), width, functions)
     code = power + _shifted(task - power, width + functions.lit(1), functions)

@@ -1,9 +1,9 @@
-"""Bringing the rows of each partition of a table together, as row groups instead of rows.
+"""Shuffles the rows of a table by partition, as encoded row groups instead of rows.
 
-A task encodes the rows of a partition as they will stand in a file, Spark shuffles the row groups,
-and the tasks behind the shuffle put them into files: a fraction of the bytes that the rows would be
-there. Rows too few for a row group travel as record batches, and are encoded when others have
-joined them. Nothing here needs Spark.
+A task encodes the rows of a partition as in a file, Spark shuffles the row groups, and the tasks
+after the shuffle write them to files: this shuffles a fraction of the bytes. Rows too few for a row
+group are shuffled as record batches, and are encoded together with others. Nothing here needs
+Spark.
 
 Spec: Data Files.
 """
@@ -64,10 +64,10 @@ _MAX_SLICE_BYTES = 1024 * 1024
 
 
 def slice_size_bytes(max_records: int) -> int:
-    """How long slices may be, so that those which Spark hands to a task at once fit into memory.
+    """Maximum size of a slice, so that a Spark batch of slices fits into memory.
 
     Args:
-        max_records: rows that Spark puts into a batch at most; 0 or less for any number.
+        max_records: maximum rows that Spark puts into a batch; 0 or less for no limit.
     """
     if max_records <= 0:
         return _MAX_SLICE_BYTES
@@ -76,14 +76,14 @@ def slice_size_bytes(max_records: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PackTask:
-    """Packs the rows of one Spark partition, those of each partition of the table by themselves.
+    """Packs the rows of one Spark partition, separately for each partition of the table.
 
-    Values are cast and constraints checked before: both may change what partition a row is of, and
-    whether it is written at all.
+    Values are cast and constraints checked before: both may change the partition of a row, and
+    whether it is written.
     """
 
     write: WriteTask
-    """What the rows are; it numbers none of them."""
+    """The form of the rows; it does not number them."""
     slice_bytes: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -115,15 +115,15 @@ class _WaitingRows:
     num_rows: Counter[PartitionKey] = field(default_factory=Counter)
     size_bytes: Counter[PartitionKey] = field(default_factory=Counter)
     total_bytes: int = 0
-    # No two tasks, nor two attempts of one, may name their packs alike.
+    # Pack names must differ between tasks, and between attempts of one task.
     name: str = field(default_factory=lambda: secrets.token_hex(8))
     num_packed: int = 0
 
     def add(self, key: PartitionKey, rows: Any) -> Iterator[Any]:
-        """Take rows of a partition, and pack what has become enough."""
+        """Add rows of a partition, and pack them if they are enough."""
         self.rows.setdefault(key, []).append(rows)
         self.num_rows[key] += rows.num_rows
-        # Few rows in many columns weigh more than their values.
+        # Few rows in many columns take more memory than their values.
         weight_bytes = rows.nbytes + COLUMN_OVERHEAD_BYTES * rows.num_columns
         self.size_bytes[key] += weight_bytes
         self.total_bytes += weight_bytes
@@ -133,7 +133,7 @@ class _WaitingRows:
             yield self._pack(max(self.size_bytes, key=self.size_bytes.__getitem__))
 
     def pack_all(self) -> Iterator[Any]:
-        """Pack what waits."""
+        """Pack all waiting rows."""
         while self.rows:
             yield self._pack(next(iter(self.rows)))
 
@@ -196,7 +196,7 @@ class UnpackTask:
             yield report_encoded_errors(errors)
 
     def _write(self, batches: Iterator[Any], errors: list[bytes]) -> WriteResult:
-        """Write all packs but errors, which are added to `errors`."""
+        """Write all packs except errors, which are added to `errors`."""
         location = self.spec.location
         store = open_store(location.uri, location.options)
         schema = to_arrow_schema(self.spec.configuration.schema)
@@ -213,10 +213,11 @@ class UnpackTask:
 
 
 def _whole_packs(batches: Iterator[Any]) -> Iterator[tuple[PartitionKey, str, Any]]:
-    """Partition, kind and data of each pack, once its last slice is there; in any order they come.
+    """Partition, kind and data of each pack, once its last slice has arrived; slices may arrive in
+    any order.
 
     Raises:
-        StorageFailure: a slice never came.
+        StorageFailure: a slice is missing.
     """
     incomplete: dict[str, dict[int, Any]] = {}
     for batch in batches:
@@ -230,5 +231,5 @@ def _whole_packs(batches: Iterator[Any]) -> Iterator[tuple[PartitionKey, str, An
                 whole = pa.py_buffer(b"".join(slices[index] for index in range(count)))
                 yield msgspec.json.decode(partition, type=PartitionKey), kind, whole
     if incomplete:
-        # What one task sends for a partition is never split, however skewed the partition is.
+        # The packs of one task for a partition are never split, even if the partition is skewed.
         raise StorageFailure("the shuffle lost rows on the way to the data files")

@@ -1,4 +1,4 @@
-"""What writes on Spark's executors: Arrow batches in, reports out. Nothing here needs Spark.
+"""Write tasks on Spark's executors: Arrow batches in, reports out. Nothing here needs Spark.
 
 An executor must be able to import this package and pyarrow.
 """
@@ -50,7 +50,7 @@ class WriteTask:
 
     spec: WriteSpec
     columns: tuple[str, ...]
-    """Names of the DataFrame's columns. Behind them stands one boolean column per constraint."""
+    """Names of the DataFrame's columns. One boolean column per constraint follows them."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reports of `REPORT_SCHEMA`, once all rows are written.
@@ -74,7 +74,7 @@ class WriteTask:
         return report_result(result, checked.marks)
 
     def conforming(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows as they will be stored: batches of the table's schema.
+        """The rows to store: batches of the table's schema.
 
         Args:
             batches: of the task, at least one.
@@ -88,7 +88,7 @@ class WriteTask:
 
 @dataclass(slots=True)
 class _CheckedRows:
-    """Rows on their way from Spark into the files."""
+    """Rows from Spark, cast and checked for writing."""
 
     task: WriteTask
     batches: Iterator[Any]
@@ -107,8 +107,8 @@ class _CheckedRows:
         )
         schema = spec.configuration.schema
         for batch in assign_batches(reader, schema, table=spec.location.uri):
-            # Values are cast first, so that one that does not fit is called just that, although
-            # its constraints were evaluated on a null.
+            # Values are cast first, so the error names a value that does not fit, although its
+            # constraints were evaluated on a null.
             results = [each.slice(0, batch.num_rows) for each in self.checks]
             self.checks = [each.slice(batch.num_rows) for each in self.checks]
             refuse_violations(spec.constraints, results, batch, table=spec.location.uri)
@@ -123,7 +123,7 @@ class _CheckedRows:
 
     def _mark(self, identity: IdentityColumn, values: Any) -> None:
         if values.null_count:
-            # The query makes null of what does not fit.
+            # The query makes a value that does not fit null.
             raise identity.overflow()
         bounds = pc.min_max(values)
         for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
@@ -141,7 +141,7 @@ class _CheckedRows:
 
 
 def joined_batches(batches: Iterator[Any]) -> Iterator[Any]:
-    """The same rows in batches that are worth the overhead of a kernel call."""
+    """The same rows in batches large enough for the overhead of a kernel call."""
     waiting: list[Any] = []
     rows = size_bytes = 0
     for batch in batches:
@@ -168,7 +168,7 @@ def concatenated(batches: list[Any]) -> Any:
 
 
 class WriteDetail(msgspec.Struct, frozen=True):
-    """What a task that writes tells beside its files."""
+    """What a write task reports besides its files."""
 
     num_rows: int
     """Rows of the files."""
@@ -180,13 +180,13 @@ def report_result(result: WriteResult, marks: IdentityMarks | None = None) -> An
 
     Args:
         result: what it wrote.
-        marks: of the columns that it numbered.
+        marks: last value and step of the columns that it numbered.
     """
     return report(result.files, details=[WriteDetail(result.num_rows, marks or {})])
 
 
 def result_of(reports: Reports[WriteDetail]) -> WriteResult:
-    """What all tasks wrote together."""
+    """The combined result of all tasks."""
     return WriteResult(
         reports.files,
         sum(each.num_rows for each in reports.details),

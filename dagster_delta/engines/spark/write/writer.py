@@ -1,6 +1,6 @@
-"""Writing a DataFrame: the executors write the data files, the driver learns their names.
+"""Writing a DataFrame: the executors write the data files, the driver gets their names.
 
-The rows never reach the driver, and the DataFrame is evaluated once, or anew if a row is long.
+The rows never reach the driver. The DataFrame is evaluated once, or again if a row is long.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = ["write_frame"]
 
 
 def write_frame(frame: DataFrame, spec: WriteSpec, store: ObjectStore) -> WriteResult:
-    """The data files that now hold the rows of the DataFrame.
+    """Write the rows of the DataFrame; returns the data files.
 
     Only the files of tasks whose reports arrived are in the result; those of a speculative or
     repeated attempt stay unreferenced until VACUUM removes them.
 
     Raises:
         SchemaMismatch, InvalidCast, ConstraintViolation, PartitionMismatch: as the Arrow engine;
-            files already written are deleted where that is possible.
+            files already written are deleted if possible.
         StorageFailure: the store refused or failed on an executor.
         InvalidArgument: the executors cannot import this package, or an identity column has no
             values left.
@@ -72,7 +72,7 @@ def _reporting(rows: WrittenRows) -> DataFrame:
 
 
 def _check_columns(schema: StructType, spec: WriteSpec) -> None:
-    """Refuse columns that cannot be stored before a job is started for them."""
+    """Refuse columns that cannot be stored, before the job starts."""
     filled = frozenset(spec.values.columns)
     target = StructType(
         tuple(each for each in spec.configuration.schema if each.name not in filled)

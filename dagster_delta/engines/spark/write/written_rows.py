@@ -1,4 +1,5 @@
-"""A DataFrame on its way into a table: what it lacks filled in, constraints evaluated, arranged.
+"""Prepares a DataFrame for writing: missing columns filled in, constraints evaluated, rows
+arranged.
 
 Spec: Generated Columns; Identity Columns; Default Columns; Column Invariants; CHECK Constraints.
 """
@@ -29,30 +30,30 @@ _OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """Rows that are to be written; make them with `WrittenRows.of`."""
+    """Rows to write; make them with `WrittenRows.of`."""
 
     frame: DataFrame
-    """The columns are numbered, so that no name of theirs meets one of the table's."""
+    """The columns have numbers as names, so that they never collide with the table's names."""
     schema: StructType
-    """Name and type of each column, as they come: not yet cast to the table's types."""
+    """Name and type of each column, before the cast to the table's types."""
     spec: WriteSpec
 
     @classmethod
     def of(cls, frame: DataFrame, spec: WriteSpec) -> WrittenRows:
-        """The rows of a DataFrame, as they are.
+        """The rows of a DataFrame, unchanged.
 
         Raises:
-            SchemaMismatch: a column has a type that Delta tables do not have, or a name is there
+            SchemaMismatch: a column has a type that Delta tables do not have, or a name occurs
                 twice.
         """
         schema = from_spark_schema(frame.schema)
         return cls(frame.toDF(*map(_source_name, range(len(schema)))), schema, spec)
 
     def completed(self) -> WrittenRows:
-        """The rows with every column that the spec says how to fill.
+        """The rows with every column that the spec defines how to fill.
 
-        Rows are numbered last, in the stage that writes them: where Spark runs a task again, the
-        files of one attempt are all that counts. So they are brought together before.
+        Rows are numbered last, in the stage that writes them: if Spark retries a task, only the
+        files of one attempt count. So the shuffle comes before.
         """
         values = self.spec.values
         early, late = _by_need(values, self.spec.configuration.schema)
@@ -61,13 +62,13 @@ class WrittenRows:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the rows are to be brought together by partition in packs, after they are
-        completed and checked.
+        """Whether the rows are shuffled by partition in packs, after they are completed and
+        checked.
         """
         return _is_gathered(self.spec) and not self.spec.values.identities
 
     def checked(self) -> DataFrame:
-        """The numbered columns, and behind them one boolean per constraint."""
+        """The numbered columns, followed by one boolean per constraint."""
         if not self.spec.constraints:
             return self.frame
         functions = functions_of(self.frame)
@@ -84,8 +85,8 @@ def _sources(rows: WrittenRows) -> list[Column]:
 
 
 def _named(rows: WrittenRows) -> DataFrame:
-    """The columns, and the table's behind them: expressions speak of its names and types, whatever
-    the DataFrame has.
+    """The columns, followed by the table's: expressions use its names and types, not those of the
+    DataFrame.
     """
     functions = functions_of(rows.frame)
     targets = [
@@ -124,11 +125,10 @@ def _extended(
 
 
 def _is_gathered(spec: WriteSpec) -> bool:
-    """Whether the rows are brought together by partition, so that a partition is not scattered over
-    as many files as there are tasks. Adaptive execution splits what is too big for one task.
+    """Whether rows are shuffled by partition, so that a partition does not get one file per task.
 
-    A table whose rows come clustered already can decline what that costs by the property that
-    delta-spark has for it.
+    Adaptive execution splits a partition too big for one task. A table whose rows are already
+    clustered can avoid the cost with the property that delta-spark has for it.
     """
     configuration = spec.configuration
     declined = configuration.metadata.configuration.get(_OPTIMIZE_WRITE, "").lower() == "false"
@@ -136,7 +136,7 @@ def _is_gathered(spec: WriteSpec) -> bool:
 
 
 def _arranged(rows: WrittenRows) -> WrittenRows:
-    """The rows brought together by partition, one by one."""
+    """The rows shuffled by partition, row by row."""
     if not _is_gathered(rows.spec):
         return rows
     functions, schema = functions_of(rows.frame), rows.schema
@@ -169,8 +169,8 @@ def _source_name(index: int) -> str:
 
 
 def _as_stored(field: StructField, schema: StructType, functions: ModuleType) -> Column:
-    """A column of the table as it will be stored; null where a value does not fit, which the task
-    refuses before it looks at the constraints.
+    """A column of the table as stored; null if a value does not fit, which the task refuses before
+    it checks the constraints.
     """
     target = to_spark_type(field.data_type)
     found = schema.get(field.name)
