@@ -1,3 +1,3 @@
-"""Dagster: the only code here that imports it."""
+"""Integration with Dagster; the only code here that imports Dagster."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The key of whatever stands for an asset."""
+"""The key of an asset given in any form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["asset_key_of"]
 
 
 def asset_key_of(asset: Any) -> AssetKey:
-    """The key of an asset, of its spec, or of what can be read as a key."""
+    """The key of an asset, of its spec, or of a value that Dagster converts to a key."""
     if isinstance(asset, AssetsDefinition | AssetSpec | SourceAsset):
         return asset.key
     return AssetKey.from_coercible(asset)

@@ -1,19 +1,19 @@
-"""Incremental assets: functions that see the changes of another Delta table, each of them once.
+"""Incremental assets: functions that receive each change of another Delta table once.
 
 What happens when:
-- the first run takes every row, and its table is made of them; so does a run that somebody launches
-  with `full_refresh`, and one whose changes cannot be told any more: the upstream log was cleaned
-  or set back, files with changes were vacuumed, the change data feed was off for a while, or
-  another table is there now. The reason stands in the metadata of the run;
-- any other run takes the changes since the last one, and applies them together with the note how
-  far it has read, in one commit: a crashed, repeated or concurrent run applies nothing twice;
-- where no row has changed the function is not called.
+- the first run reads every row, and creates its table from them; so does a run launched with
+  `full_refresh`, and a run whose changes can no longer be read: the upstream log was cleaned up or
+  restored, files with changes were vacuumed, the change data feed was off for some time, or the
+  upstream table was replaced by another. The reason is in the metadata of the run;
+- any other run reads the changes since the last one, and applies them and its new position in one
+  commit: a crashed, repeated or concurrent run applies nothing twice;
+- if no row has changed, the function is not called.
 
-New columns of the upstream table follow the `schema_mode` of the asset. A column that was renamed
-there, as its id tells, and has its old name in the table of the asset makes a run take every row;
-with the schema_mode `overwrite` so does one that was dropped, or whose wider type this table cannot
-take on. With other modes those are left as they are, and the run says so. Whoever renames the
-column in the table of the asset as well, before the next run, is spared the full refresh.
+New columns of the upstream table follow the `schema_mode` of the asset. If a column was renamed
+upstream (detected by its id) and has its old name in the table of the asset, the run reads every
+row. With the schema_mode `overwrite`, a dropped column, or a wider type that this table cannot
+adopt, has the same effect. With other modes such columns do not change, and the run reports them.
+To avoid the full refresh, rename the column in the table of the asset too, before the next run.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ from dagster_delta.table.read.scan import Scan
 __all__ = ["FULL_REFRESH_TAG", "ChangeFeedConfig", "delta_change_feed_asset"]
 
 FULL_REFRESH_TAG = "delta/full_refresh"
-"""Tag of a run whose incremental assets take every row, with the value `true`."""
+"""Tag of a run whose incremental assets read every row, with the value `true`."""
 
 _INPUT = "changes"
 
 _CONTEXT_NAMES = ("context", "_context", "_")
-"""What Dagster lets a function call its context."""
+"""Names that Dagster allows for the context parameter."""
 
 _LOADABLE = frozenset(
     {"pyspark", "pyarrow", "pyarrow_reader", "pandas", "polars", "polars_lazy", "duckdb"}
@@ -77,7 +77,7 @@ _LOADABLE = frozenset(
 
 
 class ChangeFeedConfig(KnownFieldsOnly, dg.Config):
-    """Run config of an incremental asset; a function with a `config` of its own extends it."""
+    """Run config of an incremental asset; a function with its own `config` extends it."""
 
     full_refresh: bool = Field(
         default=False,
@@ -103,41 +103,41 @@ def delta_change_feed_asset(
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
     """A decorator for an asset that is updated incrementally from the changes of another table.
 
-    The function has a parameter `changes`, and its annotation says as what they come: as
-    `pa.Table`, `pa.RecordBatchReader`, a pandas, polars or pyspark frame, or as `UpstreamChanges`,
-    which tells versions as well. Behind the columns of the upstream table stand `_change_type`,
-    `_commit_version` and `_commit_timestamp`. What it returns is written by the DeltaIOManager:
+    The function has a parameter `changes`, whose annotation selects its type: `pa.Table`,
+    `pa.RecordBatchReader`, a pandas, polars or pyspark frame, or `UpstreamChanges`, which also has
+    versions. After the columns of the upstream table come `_change_type`, `_commit_version` and
+    `_commit_timestamp`. The DeltaIOManager writes the returned value:
 
-    - mode `merge`, returns `changes`: of every key the last row counts. It is inserted or updated
-      or, where it is gone, deleted. The rows keep `_change_type` and `_commit_version`.
+    - mode `merge`, returns `changes`: the last row of every key counts. It is inserted or updated
+      or, if it was deleted upstream, deleted. The rows keep `_change_type` and `_commit_version`.
     - mode `merge`, returns `rows`: every row is inserted or updated by its key.
-    - mode `append`: every row is added, a full refresh replaces all of them.
+    - mode `append`: every row is added; a full refresh replaces all rows.
 
-    The upstream table should have `delta.enableChangeDataFeed`. One without can be read as long as
-    rows are only added to it.
+    The upstream table should have `delta.enableChangeDataFeed`. A table without it can be read
+    while rows are only added.
 
-    A partitioned asset reads the changes of the partitions of the run, each from where that
-    partition stands. They are those of the upstream asset, where that is partitioned as well, else
+    A partitioned asset reads the changes of the partitions of the run, each from the position of
+    that partition. They are the partitions of the upstream asset if it is partitioned too, else
     those of the column that `partition_expr` names in both tables.
 
     Args:
         upstream: asset (or its key) whose table is read.
-        keys: columns that tell the rows of this asset's table apart; for the mode `merge`.
+        keys: columns that identify the rows of this asset's table; for the mode `merge`.
         mode: how rows are written.
-        returns: what the function returns.
-        table: location of the upstream table, where no DeltaIOManager stores it.
-        storage_options: how to reach that.
+        returns: kind of rows that the function returns.
+        table: location of the upstream table, if no DeltaIOManager stores it.
+        storage_options: storage options for `table`.
         columns: of the upstream table; all by default.
-        upstream_partition_expr: column of the upstream table that holds the partition, where it is
-            not the one of `partition_expr`.
-        on_gap: `refresh`, or `fail` where the changes cannot be told any more.
+        upstream_partition_expr: column of the upstream table that holds the partition, if it
+            differs from `partition_expr`.
+        on_gap: `refresh` or `fail`, if changes can no longer be read.
         lineage: whether to show columns as coming from the upstream columns of the same name,
-            unless the function returns a `dagster/column_lineage` of its own.
+            unless the function returns its own `dagster/column_lineage`.
         io_manager_key: a DeltaIOManager, which writes the table.
         asset_options: of `dg.asset`: name, key_prefix, partitions_def, metadata, ins, …
 
     Raises:
-        InvalidArgument: the arguments or the function do not fit.
+        InvalidArgument: the arguments or the function are invalid.
 
     Examples:
         @delta_change_feed_asset("flights", keys=["id"])
@@ -175,13 +175,13 @@ class _Source:
     def open(self) -> Scan:
         from dagster_delta.table.delta_table import DeltaTable
 
-        assert self.table is not None  # noqa: S101  else the IO manager opens it
+        assert self.table is not None  # noqa: S101  otherwise the IO manager opens it
         options = plain_options(self.storage_options)
         return DeltaTable(self.table, storage_options=options).snapshot().scan(self.columns)
 
 
 class _IncrementalAsset:
-    """A function and what is known of it before it runs."""
+    """A function and its options, before it runs."""
 
     def __init__(
         self,
@@ -248,7 +248,9 @@ class _IncrementalAsset:
             _load_type(hint, None)
 
     def _computation(self, *, takes_manager: bool) -> Callable[..., Any]:
-        """What Dagster calls: the function, with a context, a config, and a scan for changes."""
+        """The compute function for Dagster: calls the function with a context, a config, and a scan
+        for changes.
+        """
         own = self._signature.parameters
         parameters = {
             each.name: each.replace(annotation=self._hints.get(each.name, each.annotation))
@@ -280,7 +282,7 @@ class _IncrementalAsset:
             for each in signature.parameters.values()
             if each.annotation is not inspect.Parameter.empty
         }
-        # Dagster resolves annotations in the function that is wrapped, where one is known.
+        # Dagster resolves annotations in the wrapped function, if it finds one.
         del compute.__wrapped__
         return compute
 
@@ -292,8 +294,8 @@ class _IncrementalAsset:
         options = manager.asset_options(context.asset_key, metadata)
         consumer = self._consumer(context, arguments["config"], options.schema_mode)
         target = manager.table_of(context.asset_key, metadata)
-        # Another run may have read on since the input was opened: what the target says is read
-        # first, so that it never looks as if the upstream table had been set back.
+        # Another run may have read further since the input was opened. Read the position in the
+        # target first, so that the upstream table never seems to have been restored.
         upstream = Scan(
             upstream.snapshot.update(),
             upstream.columns,
@@ -409,7 +411,7 @@ class _IncrementalAsset:
 
 
 def _load_type(hint: Any, default: str | None) -> TypeHandler[Any] | None:
-    """As what changes are loaded; None as they are."""
+    """The handler that loads changes; None for `UpstreamChanges` itself."""
     if hint is UpstreamChanges:
         return None
     load_type = type_handler_of(hint, default, name=_INPUT)
@@ -432,7 +434,7 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except NameError:
-        # A name that only a type checker imports: Dagster does without it as well.
+        # A name that only a type checker imports; Dagster ignores it too.
         return {
             name: hint
             for name, hint in inspect.get_annotations(function).items()
@@ -441,7 +443,7 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _tell(context: dg.AssetExecutionContext, consumption: Consumption) -> None:
-    """Say which changes were read, over what the input said of the table when it was opened."""
+    """Report which changes were read; this replaces the metadata of the opened input."""
     changes = consumption.changes
     facts: dict[str, Any] = {
         "table": changes.snapshot.store.location.uri,

@@ -1,7 +1,7 @@
-"""The switch of a deployment: whether columns of its tables may change their type online.
+"""The deployment's switch for online type changes of columns.
 
-A change begins only where two agree: the resource that opens the table, and the table itself by its
-property. What has begun may be resumed and cancelled whatever they say by then.
+A change begins only if both allow it: the resource that opens the table, and the property of the
+table. A change that has begun may be resumed and cancelled in any case.
 """
 
 from __future__ import annotations
@@ -18,4 +18,4 @@ COLUMN_CHANGE_DESCRIPTION = (
 )
 
 NEW_TABLE_PROPERTIES = {COLUMN_CHANGE_SWITCH: "true"}
-"""What a table gets that is created while the switch is on."""
+"""Properties of a table that is created while the switch is on."""

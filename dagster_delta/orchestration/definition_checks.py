@@ -1,4 +1,4 @@
-"""What can be known to be wrong with the assets of a code location before any of them runs."""
+"""Checks of a code location's assets before any of them runs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ __all__ = ["check_definitions"]
 
 
 def check_definitions(definitions: dg.Definitions) -> dg.Definitions:
-    """The same definitions, once every asset that a DeltaIOManager stores has passed.
+    """The same definitions, after checking every asset that a DeltaIOManager stores.
 
     Unknown and misspelled metadata keys, wrong values, a missing `partition_expr` and assets with
-    one table are errors while the definitions are loaded, and not after an asset was computed. No
-    storage is touched. Assets that return no value to be stored (`-> None`, `MaterializeResult`)
-    are left out.
+    one table are errors at load time instead of after an asset was computed. Storage is not
+    accessed. Assets that return no value to store (`-> None`, `MaterializeResult`) are skipped.
 
     Args:
         definitions: with the assets and their resources.
 
     Raises:
-        InvalidArgument: the metadata of an asset or input make no sense, or the tables of two
-            assets lie at one location or inside each other.
+        InvalidArgument: the metadata of an asset or input is invalid, or the tables of two assets
+            are at one location or inside each other.
 
     Examples:
         defs = check_definitions(
@@ -77,7 +76,8 @@ def _returns_value(definition: dg.AssetsDefinition, key: dg.AssetKey) -> bool:
     name = definition.get_output_name_for_asset_key(key)
     if definition.node_def.output_def_named(name).dagster_type.kind.name == "NOTHING":
         return False
-    # Dagster takes a MaterializeResult for any value; the function alone says what it is.
+    # Dagster does not distinguish a MaterializeResult from other values; only the function's
+    # annotation does.
     function = getattr(getattr(definition.node_def, "compute_fn", None), "decorated_fn", None)
     annotation = getattr(function, "__annotations__", {}).get("return")
     return "MaterializeResult" not in str(annotation)
@@ -89,7 +89,7 @@ def _check_options(asset: _StoredAsset) -> AssetOptions:
     options = read_asset_options(metadata, defaults, asset=asset.name)
     partitions_def = asset.definition.get_asset_spec(asset.key).partitions_def
     if partitions_def is not None:
-        # No keys: whether the columns fit the dimensions is known without them.
+        # No keys: they are not needed to check that the columns fit the dimensions.
         expression = options.partition_expr
         select_partitions(partitions_def, (), expression, asset=asset.name, metadata_keys=metadata)
     if options.mode == "merge":
@@ -98,7 +98,7 @@ def _check_options(asset: _StoredAsset) -> AssetOptions:
 
 
 def _check_inputs(asset: _StoredAsset, managers: Mapping[dg.AssetKey, DeltaIOManager]) -> None:
-    """Refuse metadata of inputs that no DeltaIOManager would understand when it loads them."""
+    """Refuse metadata of inputs that a DeltaIOManager cannot parse when it loads them."""
     for given in asset.definition.node_def.input_defs:
         key = asset.definition.keys_by_input_name.get(given.name)
         if key is not None and key in managers and given.input_manager_key is None:
@@ -129,7 +129,7 @@ def _check_locations(assets: list[tuple[_StoredAsset, AssetOptions]]) -> None:
 
 
 def _path(asset: _StoredAsset, options: AssetOptions) -> tuple[str, ...]:
-    """Directories of the table; a variable of the environment is told apart by its name."""
+    """Directories of the table; an environment variable is identified by its name."""
     parts = (asset.manager.root_uri, *options.table_path(asset.key, asset.name))
-    # An EnvVar refuses to be formatted before a run, and its methods give its name.
+    # An EnvVar cannot be formatted before a run; its methods return its name.
     return tuple(step for part in parts for step in part.rstrip("/").split("/") if step)

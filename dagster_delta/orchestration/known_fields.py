@@ -1,7 +1,7 @@
-"""Configuration that refuses what it does not know, and says what took its place.
+"""Configuration that refuses unknown fields, and names their replacement.
 
-Dagster checks the fields of a resource that YAML or the Launchpad configures, and drops unknown
-ones that Python gives: a typo, or an option of an earlier integration, would be lost in silence.
+Dagster checks the fields of a resource that YAML or the Launchpad configures, and silently drops
+unknown fields from Python: a typo, or an option of an earlier integration, would have no effect.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ = ["KnownFieldsOnly"]
 
 
 class KnownFieldsOnly(BaseModel):
-    """To be put before the Dagster class that a configuration extends.
+    """A mixin, listed before the Dagster base class of a configuration.
 
-    A class whose predecessors in other integrations have more fields may forgive those that are
-    None or false, as nobody has set them: see `forgives_unset`.
+    A class with fewer fields than its counterparts in other integrations may ignore such fields if
+    they are None or false: see `forgives_unset`.
 
     Raises:
         InvalidArgument: a field is given that the class does not have.
     """
 
     earlier_options: ClassVar[Mapping[str, str]] = {}
-    """Option of an earlier integration to what to do instead."""
+    """Option of an earlier integration to its replacement."""
     earlier_values: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-    """By option, value of an earlier integration to what to do instead."""
+    """By option, value of an earlier integration to its replacement."""
     forgives_unset: ClassVar[bool] = False
-    """Whether unknown fields that are None or false are left out."""
+    """Whether unknown fields that are None or false are ignored."""
 
     def __init__(self, **data: Any) -> None:
         known = {field.alias or name for name, field in type(self).model_fields.items()}
@@ -49,8 +49,8 @@ class KnownFieldsOnly(BaseModel):
 
 
 def _check_kind(owner: type[BaseModel], name: str, value: object) -> None:
-    """Refuse a plain mapping for a field that takes one of several classes: Dagster wants to be
-    told which, and fails on any other mapping with an error that names nothing.
+    """Refuse a plain mapping for a field that takes one of several classes: Dagster needs the
+    class, and its error for any other mapping names no field.
     """
     field = owner.model_fields.get(name)
     if field is None or not field.discriminator or not isinstance(value, Mapping):
@@ -68,13 +68,13 @@ def _check_kind(owner: type[BaseModel], name: str, value: object) -> None:
 def _check_choice(
     owner: type[BaseModel], name: str, value: object, earlier: Mapping[str, str]
 ) -> None:
-    """Refuse a value that is none of those of a choice, in words that say what to do."""
+    """Refuse a value outside a choice, with an error that says what to do."""
     field = owner.model_fields.get(name)
     if field is None:
         return
     allowed = _choices(field.annotation)
     text = value.value if isinstance(value, Enum) else value
-    # Expressions such as EnvVar are strings of a class of their own, for Dagster to resolve.
+    # Expressions such as EnvVar are instances of a str subclass, which Dagster resolves.
     if not allowed or text in allowed or type(text) not in (str, int, float, bool, type(None)):
         return
     hint = f": {earlier[text]}" if isinstance(text, str) and text in earlier else ""
@@ -86,7 +86,7 @@ def _check_choice(
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
-    """The values of a Literal; none of another type."""
+    """The values of a Literal; empty for another type."""
     return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 

@@ -1,6 +1,6 @@
-"""The resources that an asset or op asks for: a Delta table, and a Spark session.
+"""The resources of assets and ops: a Delta table, and a Spark session.
 
-This is where a deployment picks its storage and its Spark; everything below takes them as they are.
+A deployment configures its storage and its Spark here; the layers below receive them.
 """
 
 from __future__ import annotations
@@ -38,17 +38,16 @@ __all__ = ["DeltaTableResource", "SparkSessionResource"]
 _ANY_MASTER = "local[*]"
 
 _TOLD: set[tuple[str, str]] = set()
-"""Settings of which was said that they take no effect, with their values."""
+"""Settings, with their values, that were already reported to have no effect."""
 
 
 class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]):
     """The Spark session of this process, started on first use and then shared.
 
-    A session that runs already is used as it is, whoever started it, which is how to hand one in:
-    it takes the settings of `conf` that it still can, those that would have needed another JVM are
-    named in a warning, and it is never stopped. Where there is none, and neither `remote` nor a
-    master is given, the Connect server that SPARK_REMOTE names is used. To build a session in
-    another way, override `create_session`.
+    A running session is reused, so you can start your own first: it gets the settings of `conf`
+    that can change at run time, a warning names those that require another JVM, and it is never
+    stopped. If no session runs, and neither `remote` nor a master is given, the Connect server in
+    SPARK_REMOTE is used. To build a session in another way, override `create_session`.
 
     Examples:
         SparkSessionResource()                                      # local, all cores
@@ -67,8 +66,8 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
     master: str = Field(
         default=_ANY_MASTER, description="Spark master: local[*], spark://…, yarn, k8s://…"
     )
-    # The None of a factory is no default to Dagster, which puts a mask into the Launchpad for that
-    # of a secret; a run would take the mask for the server.
+    # Dagster ignores a None from a factory; for the default None of a secret it puts a mask into
+    # the Launchpad, and a run would use the mask as the server.
     remote: str | None = Field(
         default_factory=lambda: None,
         repr=False,
@@ -103,10 +102,10 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
     @property
     def session(self) -> SparkSession:
-        """The session, started if there is none yet.
+        """The session, started on first use.
 
         Raises:
-            InvalidArgument: a local Spark finds no Java that it runs on.
+            InvalidArgument: a local Spark finds no suitable Java.
             SparkSessionLost: the JVM of the session is gone.
         """
         return self.create_session()
@@ -117,7 +116,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
         return self.session
 
     def create_session(self) -> SparkSession:
-        """Start or get the session. Override it to hand in a session of your own."""
+        """Start or get the session. Override it to provide your own session."""
         from dagster_delta.engines.spark.session.running_session import running_session
         from dagster_delta.engines.spark.session.session import is_connect
         from dagster_delta.engines.spark.session.shipping import ship_package
@@ -128,7 +127,8 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             _local_cores(self.master)
         session = running_session()
         if session is not None and (self.remote is None or is_connect(session)):
-            # Our own defaults are for a session of ours: a cluster's would shuffle into few tasks.
+            # The defaults are for a session started here: on a cluster, shuffles would have too few
+            # tasks.
             late = {
                 name: value for name, value in self.conf.items() if not _set(session, name, value)
             }
@@ -146,14 +146,14 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
         from dagster_delta.engines.spark.session.session import local_spark_session, start_session
 
-        # The workers' Python has to have our package, and `python3` may be any; a Connect server
+        # The workers' Python needs this package, and `python3` may be another one; a Connect server
         # that is started here inherits it too.
         os.environ.setdefault(
             "PYSPARK_PYTHON", self.conf.get("spark.pyspark.python", sys.executable)
         )
         remote = self.remote
         if remote is None and self.master == _ANY_MASTER:
-            # As Spark itself has it: a master would be refused beside it.
+            # As in Spark itself, which refuses a master together with it.
             remote = os.environ.get("SPARK_REMOTE")
         # The URL of a Connect server may hold a token.
         what = self.master if remote is None else "to a Spark Connect server"
@@ -179,7 +179,7 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
             ) from error
 
     def _tell_what_takes_no_effect(self, session: SparkSession, late: Mapping[str, str]) -> None:
-        """Warn once per process about settings that the running session cannot take any more."""
+        """Warn once per process about settings that the running session can no longer change."""
         from dagster_delta.engines.spark.session.session import settings_without_effect
 
         wanted = dict(late)
@@ -198,10 +198,10 @@ class SparkSessionResource(KnownFieldsOnly, ConfigurableResource["SparkSession"]
 
 
 def _check_history_server(template: str | None) -> None:
-    """Refuse what makes no link, or one that shows a password.
+    """Refuse a template that is not a link, or that shows a password.
 
     Raises:
-        InvalidArgument: the template is none.
+        InvalidArgument: the template is invalid.
     """
     if template is None:
         return
@@ -218,7 +218,7 @@ def _check_history_server(template: str | None) -> None:
 
 
 def _set(session: SparkSession, name: str, value: str) -> bool:
-    """Set what a running session takes; whether it does."""
+    """Set a value in a running session; returns whether the session accepts it."""
     from pyspark.errors import PySparkException
 
     try:
@@ -229,8 +229,8 @@ def _set(session: SparkSession, name: str, value: str) -> bool:
 
 
 def _local_cores(master: str) -> int | str | None:
-    """The `n` or `*` of `local[n]`, 1 for `local`, or None where the master is not local. Raises
-    InvalidArgument where it is local, and no number.
+    """The `n` or `*` of `local[n]`, 1 for `local`, or None if the master is not local. Raises
+    InvalidArgument if it is local and not a number.
     """
     if master == "local":
         return 1
@@ -249,8 +249,8 @@ def _local_cores(master: str) -> int | str | None:
 class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
     """One Delta table, for use in any asset or op.
 
-    The table is named by its `uri`, or by `root_uri`, `schema` and `name` as `DeltaIOManager` lays
-    tables out.
+    The table is named by its `uri`, or by `root_uri`, `schema` and `name`, in the layout of
+    `DeltaIOManager`.
 
     Examples:
         @dg.asset
@@ -307,10 +307,10 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
         """The table, opened.
 
         Args:
-            version: version to open, over the one of the resource.
+            version: version to open; overrides the version of the resource.
 
         Raises:
-            TableNotFound: there is no table yet; `create` makes one.
+            TableNotFound: the table does not exist; `create` creates it.
         """
         from dagster_delta.table.delta_table import DeltaTable
 
@@ -344,18 +344,18 @@ class DeltaTableResource(KnownFieldsOnly, ConfigurableResource["DeltaTable"]):
     ) -> DeltaTable:
         """The table, created.
 
-        Where `enable_column_change` is on, a table that was not there before gets what an online
-        change of its columns takes.
+        If `enable_column_change` is on, a new table gets the features and properties for online
+        column changes.
 
         Args:
             schema: a `StructType` or a `pyarrow.Schema`.
             partition_by: physical partition columns.
             properties: table properties.
-            mode: what to do where a table is there already.
+            mode: what to do if a table already exists.
             description: what the table holds.
 
         Raises:
-            TableAlreadyExists: the mode is `error` and there is one.
+            TableAlreadyExists: the mode is `error` and the table exists.
         """
         from dagster_delta.table.delta_table import DeltaTable
 

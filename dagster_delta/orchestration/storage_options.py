@@ -1,8 +1,7 @@
-"""Where tables lie and as whom to reach them, as typed configuration whose secrets stay secret.
+"""Storage of tables and its credentials, as typed configuration that hides secrets.
 
 Secret fields are left out of every `repr`, log line and error. Give them as `dg.EnvVar("NAME")`:
-Dagster then shows the name of the variable where its own pages show the configuration of a
-resource, and would show a literal as it stands.
+Dagster's pages then show the name of the variable; they show a literal value in plain text.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = [
 
 
 _MASK = "********"
-"""What the Launchpad puts where a secret stands, and sends back with a run as the value."""
+"""The Launchpad's placeholder for a secret, which it sends back as the value of a run."""
 
 
 def _secret(description: str) -> Any:
@@ -52,7 +51,7 @@ def refuse_mask(name: str, value: object) -> None:
         value: of the field.
 
     Raises:
-        InvalidArgument: it is the mask.
+        InvalidArgument: the value is the mask.
     """
     if value == _MASK:
         raise InvalidArgument(
@@ -72,7 +71,7 @@ class StorageOptions(KnownFieldsOnly, Config):
 
     forgives_unset: ClassVar[bool] = True
 
-    # Pydantic would quote the offending input, a mistyped secret say, in its errors.
+    # Pydantic quotes invalid input in its errors, for example a mistyped secret.
     model_config = ConfigDict(hide_input_in_errors=True)
 
     extra: dict[str, Any] = Field(
@@ -107,7 +106,7 @@ class LocalStorageOptions(StorageOptions):
 class S3StorageOptions(StorageOptions):
     """Tables on S3 or S3-compatible storage.
 
-    What is not set comes from the environment and the AWS configuration files.
+    Unset fields come from the environment and the AWS configuration files.
     """
 
     provider: Literal["s3"] = "s3"
@@ -197,7 +196,7 @@ def _parse_key(text: str) -> dict[str, Any]:
     key = None
     with suppress(json.JSONDecodeError):
         key = json.loads(text)
-    # Outside of the handler: the error of the parser holds the whole text.
+    # Outside the handler: the parser's error contains the whole text.
     if not isinstance(key, dict):
         raise InvalidArgument(
             "service_account_key is not the JSON of a key: pass the content of the key file, or "
@@ -253,9 +252,9 @@ AnyStorageOptions: TypeAlias = (
 
 
 def plain_options(options: StorageOptions | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The storage options that `DeltaTable` takes, for definitions that are no resource.
+    """The storage options that `DeltaTable` takes, for definitions that are not resources.
 
-    Nobody else looks up their environment variables. They hold the secrets in plain text.
+    Environment variables are resolved here. The options hold the secrets in plain text.
     """
     plain = options.to_options() if isinstance(options, StorageOptions) else dict(options or {})
     return {

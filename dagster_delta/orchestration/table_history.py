@@ -1,4 +1,4 @@
-"""The history of a table for people to read, each commit with the run that made it."""
+"""The history of a table for people, each commit with the run that made it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["history_markdown", "history_metadata"]
 _RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|#~!&]")
-"""What Markdown would take for markup; a commit may say anything."""
+"""Markdown markup to escape; a commit may contain any text."""
 
 _LONGEST_TEXT = 100
 
@@ -35,12 +35,12 @@ _ROWS = {
 
 
 def history_metadata(snapshot: Snapshot, commits: int) -> dict[str, MarkdownMetadataValue]:
-    """The latest commits of a table as metadata `delta/history`; none for no commits.
+    """The latest commits of a table as metadata `delta/history`; empty if `commits` is 0.
 
-    Reads as many commit files.
+    It reads one file per commit.
 
     Args:
-        snapshot: where the history ends.
+        snapshot: the latest version to show.
         commits: how many at most.
 
     Raises:
@@ -83,7 +83,7 @@ def _time(timestamp_ms: int) -> str:
 
 def _rows(entry: HistoryEntry) -> str:
     metrics = entry.operation_metrics
-    # What a merge has written includes the rows that it only copied.
+    # The rows written by a merge include copied rows.
     names = _MERGED_ROWS if any(each in metrics for each in _MERGED_ROWS) else _ROWS
     told = []
     for name, deed in names.items():
@@ -94,7 +94,7 @@ def _rows(entry: HistoryEntry) -> str:
 
 
 def _author(entry: HistoryEntry) -> str:
-    """The run, its asset and partitions; for commits of others, the engine."""
+    """The run, its asset and partitions; for commits by other writers, the engine."""
     info = entry.commit_info
     run_id = info.get("dagsterRunId")
     if not isinstance(run_id, str) or _RUN_ID.fullmatch(run_id) is None:
@@ -102,7 +102,7 @@ def _author(entry: HistoryEntry) -> str:
     what = ": ".join(
         _plain(info[key]) for key in ("dagsterAsset", "dagsterPartitions") if key in info
     )
-    # Relative, since nobody tells a run where the UI is.
+    # Relative, since a run does not know the address of the UI.
     return f"[{run_id[:8]}](/runs/{run_id}) {what}".rstrip()
 
 

@@ -63,7 +63,7 @@ class Consumer:
     name: str
     """Of the asset, for messages."""
     partition_keys: tuple[str, ...]
-    """Of the run; none where the asset is not partitioned."""
+    """Of the run; none if the asset is not partitioned."""
     selection: Callable[[Sequence[str]], PartitionSelection] | None
     """Some of these partitions, by the columns of the upstream table that hold them."""
     on_gap: OnGap
@@ -87,7 +87,7 @@ class Consumption:
     progress: tuple[AppTransaction, ...]
     """What the target's commit records."""
     target: Snapshot | None = None
-    """The table of the asset, as the run found it; None where it was not there yet."""
+    """The table of the asset, as the run found it; None if it was not there yet."""
     columns_not_followed: str | None = None
     """What happened to columns of the upstream table that the target keeps as they are."""
 
@@ -115,7 +115,7 @@ def plan_consumption(upstream: Scan, target: Snapshot | None, consumer: Consumer
 
     Args:
         upstream: the table that is read, its columns, and its partitions where its asset has any.
-        target: the table of the asset; None where it is not there yet.
+        target: the table of the asset; None if it is not there yet.
         consumer: who reads.
 
     Raises:

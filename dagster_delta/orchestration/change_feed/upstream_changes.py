@@ -51,7 +51,7 @@ class UpstreamChanges(RowFrames):
         ranges: the versions to take; empty for a full refresh.
         where: of a full refresh, as in `VersionRange`.
         columns: of the upstream table; None for all.
-        refresh_reason: why every row is taken; None where only changes are.
+        refresh_reason: why every row is taken; None if only changes are.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class UpstreamChanges(RowFrames):
         self.snapshot = snapshot
         """The upstream table as of the last version that is taken."""
         self.refresh_reason = refresh_reason
-        """Why every row is taken; None where only changes are."""
+        """Why every row is taken; None if only changes are."""
         self.columns = snapshot.schema.names if columns is None else tuple(columns)
         """Columns of the upstream table that are read."""
         self._where = where

@@ -73,7 +73,7 @@ def delta_asset_checks(
     Args:
         asset: the asset, its spec, or its key where `table` is given.
         table: location of the table, where no DeltaIOManager stores it.
-        storage_options: how to reach that.
+        storage_options: storage options for `table`.
         constraints: whether to check NOT NULL, CHECK constraints, invariants and generated columns.
         unique: columns in which no two rows agree, such as the keys of a merge.
         row_count: least and most number of rows, either of them None for no bound.

@@ -40,7 +40,7 @@ class DiscoveredTable:
     uri: str
     description: str | None = None
     columns: tuple[DiscoveredColumn, ...] = ()
-    """Empty where the table could not be opened."""
+    """Empty if the table could not be opened."""
     partition_columns: tuple[str, ...] = ()
 
     def metadata(self) -> dict[str, Any]:

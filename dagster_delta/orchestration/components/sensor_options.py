@@ -107,7 +107,7 @@ def build_sensor(
 
     Args:
         options: what it looks for and what it runs.
-        tables: locations of the tables; none where `further` names a root.
+        tables: locations of the tables; none if `further` names a root.
         storage_options: how to reach them.
         further: options of `delta_table_sensor` that no declaration has.
 

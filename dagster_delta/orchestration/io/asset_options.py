@@ -1,10 +1,10 @@
-"""What an asset's metadata, and the IO manager's configuration behind it, ask for: read once.
+"""Storage options of an asset, parsed once from its metadata and the IO manager's configuration.
 
 Metadata on the asset (or on an op's `Out`) overrides the configuration of the IO manager, and
-metadata that the asset puts on its output while it runs overrides both, for what does not decide
-where the table lies. A key may be written plainly, as the other Delta integrations have it
-(`partition_expr`), or under our own namespace (`delta/partition_expr`). A key that is nearly an
-option, or an option of another integration, is an error and not a typo that nobody notices.
+metadata that the asset puts on its output while it runs overrides both, except for the location of
+the table. A key may be plain, as in the other Delta integrations (`partition_expr`), or in this
+library's namespace (`delta/partition_expr`). A key that is similar to an option, or an option of
+another integration, is an error, so that typos are noticed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ EARLIER_MODES = {
     "replace": _REPLACED,
     "upsert": "use merge with merge_config",
 }
-"""Modes of earlier integrations to what to do instead."""
+"""Modes of earlier integrations to their replacement."""
 
 NAMESPACE = "delta/"
 DEFAULT_SCHEMA = "public"
@@ -109,10 +109,10 @@ _FOREIGN_KEYS = {
     "storage_options": "they are an option of the DeltaIOManager, for all of its tables",
     "writer_engine": "leave it out, what an asset returns picks the engine",
 }
-"""Metadata key of another integration to what takes its place here."""
+"""Metadata key of another integration to its replacement here."""
 
 _FIXED_OPTIONS = frozenset({"partition_expr", "schema", "table_name"})
-"""Options that readers of the table go by too, so that no run can have its own."""
+"""Options that readers of the table use too, so that a run cannot override them."""
 
 INPUT_KEYS = {
     "columns": "columns",
@@ -143,7 +143,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AssetOptions:
-    """Everything that says where and how one asset is stored."""
+    """Where and how one asset is stored."""
 
     mode: WriteMode = "overwrite"
     schema_mode: SchemaMode = "strict"
@@ -154,30 +154,30 @@ class AssetOptions:
     partition_expr: str | Mapping[str, str] | None = None
     """Column that holds the Dagster partition, or one per dimension."""
     partition_by: tuple[str, ...] | None = None
-    """Physical partition columns of a new table; None: those of `partition_expr` that take one
+    """Physical partition columns of a new table; None: the columns of `partition_expr` with one
     value per Dagster partition. Empty: not partitioned."""
     cluster_by: tuple[str, ...] | None = None
-    """Columns that OPTIMIZE clusters the rows of a new table by, instead of partition columns."""
+    """Columns by which OPTIMIZE clusters the rows of a new table, instead of partition columns."""
     sort_by: tuple[str, ...] | None = None
-    """Columns that the rows of each file are sorted by."""
+    """Columns by which the rows of each file are sorted."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """Table properties of a new table."""
     custom_metadata: Mapping[str, str] = field(default_factory=dict)
-    """Put into the commitInfo of every commit."""
+    """Added to the commitInfo of every commit."""
     merge: MergeConfig | None = None
     """Configuration of the mode `merge`."""
     history: int = 0
-    """Latest commits of the table that every materialisation shows; each is read for it."""
+    """Number of latest commits that every materialisation shows; it reads one file per commit."""
     renamed_from: tuple[str, ...] = ()
-    """Keys that the asset had before, as `a/b`: its table belongs to one of them."""
+    """Earlier keys of the asset, as `a/b`: its table may belong to one of them."""
     shared_table: bool = False
-    """Whether several assets write the table on purpose."""
+    """Whether several assets write the table intentionally."""
 
     def table_uri(self, root_uri: str, asset_key: AssetKey | None, output_name: str) -> str:
-        """`<root>/<schema>/<table>`, where earlier Delta IO managers keep the table too.
+        """`<root>/<schema>/<table>`, the same location as in earlier Delta IO managers.
 
         Raises:
-            InvalidArgument: the root is empty, which would be that of the file system.
+            InvalidArgument: the root is empty, which would mean the root of the file system.
         """
         if not root_uri.strip():
             raise InvalidArgument(
@@ -199,12 +199,12 @@ class AssetOptions:
 
 @dataclass(frozen=True, slots=True)
 class InputOptions:
-    """What one input asks of the table it reads, from the metadata of its `AssetIn` or `In`."""
+    """Read options of one input, from the metadata of its `AssetIn` or `In`."""
 
     columns: tuple[str, ...] | None = None
     """Columns to read; None: all."""
     where: str | None = None
-    """Spark SQL filter, on top of the partitions being read."""
+    """Spark SQL filter, in addition to the partitions being read."""
     version: int | None = None
     """Table version to read; None: the latest."""
 
@@ -220,13 +220,13 @@ def read_asset_options(
 
     Args:
         metadata: definition metadata of the asset or output.
-        defaults: what holds where the metadata is silent.
+        defaults: options that the metadata does not set.
         asset: name of the asset, for error messages; None for the IO manager's own configuration.
-        runtime: metadata of the output, from the run; keys that name no option are the user's own.
+        runtime: metadata of the output, from the run; keys that are not options are ignored.
 
     Raises:
-        InvalidArgument: a key of our namespace that does not exist, two keys for one option, or a
-            value that the option does not take.
+        InvalidArgument: an unknown key in the namespace `delta/`, two keys for one option, or a
+            value that the option does not accept.
     """
     owner = "the DeltaIOManager" if asset is None else f"asset {asset}"
     found = _options(metadata, ASSET_KEYS, owner)
@@ -277,8 +277,8 @@ def read_input_options(
 
     Args:
         metadata: definition metadata of the input.
-        defaults: what holds where the metadata is silent.
-        asset: name of the asset that is read, for error messages.
+        defaults: options that the metadata does not set.
+        asset: name of the upstream asset, for error messages.
 
     Raises:
         InvalidArgument: as `read_asset_options` does.
@@ -324,11 +324,11 @@ def _check_plain_keys(
     found: Mapping[str, object],
     owner: str,
 ) -> None:
-    """Refuse keys that mean an option, and say once of others that they mean none.
+    """Refuse keys that resemble an option, and log other unknown keys once.
 
     Raises:
-        InvalidArgument: a key is nearly that of an option which is not given, or the name that
-            another integration has for one.
+        InvalidArgument: a key is similar to an option that is not set, or is another integration's
+            name for an option.
     """
     for key in metadata:
         if key in known or "/" in key:
@@ -350,12 +350,12 @@ def _check_plain_keys(
 _WORDS = frozenset({"code", "model", "node"})
 
 _SHORT_WORDS = frozenset({"table", "schema", "version", "where"})
-"""Options whose names are near to too many other words."""
+"""Options whose names are similar to too many other words."""
 
 
 def _is_misspelled(key: str, option: str) -> bool:
-    """Whether a key is an option but for one letter, or for case and underscores. A word of its own
-    is not: `model` is no `mode`.
+    """Whether a key differs from an option only by one letter, or by case and underscores. Another
+    word is not similar: `model` is not `mode`.
     """
     plain, meant = (each.lower().replace("_", "") for each in (key, option))
     if plain == meant:
@@ -371,7 +371,7 @@ def _is_misspelled(key: str, option: str) -> bool:
 
 @cache
 def note_foreign_key(key: str, owner: str) -> None:
-    """Say once that a metadata key changes nothing about how a table is written or read."""
+    """Log once that a metadata key has no effect on how a table is written or read."""
     _LOG.warning(
         "the metadata %r of %s is no option of the DeltaIOManager and changes nothing about its "
         "table; a key with a namespace, such as 'team/%s', is not looked at",
@@ -401,7 +401,7 @@ def _unknown_key(key: str, known: Mapping[str, str], owner: str) -> InvalidArgum
 
 
 class _Reader:
-    """Validated access to the options found, with errors that name the key as it was written."""
+    """Validated access to the options, with errors that name the key as written."""
 
     def __init__(self, options: Mapping[str, tuple[str, Any]], owner: str) -> None:
         self._options = options

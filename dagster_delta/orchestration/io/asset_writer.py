@@ -1,4 +1,4 @@
-"""One asset's value as one commit: what is written where, what it replaces, what it may not do."""
+"""Writing one asset's value as one commit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class AssetWrite:
-    """Everything about one write but the rows."""
+    """Everything about one write except the rows."""
 
     name: str
     """Of the asset, for messages."""
@@ -55,28 +55,28 @@ class AssetWrite:
     storage_options: Mapping[str, Any] = field(repr=False)
     options: AssetOptions
     selection: PartitionSelection | None
-    """The Dagster partitions of the run; None where the asset has none."""
+    """The Dagster partitions of the run; None if the asset has none."""
     idempotency: tuple[str, int] | None
     commit_info: Mapping[str, object]
     progress: tuple[AppTransaction, ...] = ()
-    """Applications that the commit moves on."""
+    """`txn` actions to record with the commit."""
     description: str | None = None
-    """Of the asset; a new table takes it as its own."""
+    """Of the asset; it becomes the description of a new table."""
     asset_key: str | None = None
     """Of the asset, as `a/b`; None for the output of an op."""
     control_columns: tuple[str, ...] = ()
-    """Columns of the rows that steer a merge, and are none of the table's."""
+    """Columns of the rows that control a merge and are not written to the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenAsset:
-    """What became of one write."""
+    """Result of one write."""
 
     mode: str
     snapshot: Snapshot
     """The table after it."""
     metrics: Mapping[str, int | str]
-    """Of the commit; empty where nothing was written."""
+    """Of the commit; empty if nothing was written."""
     predicate: str | None
     """Spark SQL of the partitions that were replaced or appended to; None for the whole table."""
     skipped_because: str | None = None
@@ -86,30 +86,30 @@ class WrittenAsset:
     history: int = 0
     """Latest commits to show."""
     column_lineage: TableColumnLineage | None = None
-    """Where its columns come from, where that is known."""
+    """Lineage of its columns, if known."""
     compacted_version: int | None = None
-    """The version in which small files were compacted after it, where that was due."""
+    """The version in which small files were compacted after the write, if needed."""
     attempts: int = 1
-    """How often the write was planned, more than once after conflicts with other writers."""
+    """Number of attempts of the write; more than one after conflicts."""
     other_properties: Mapping[str, tuple[str | None, str]] = field(default_factory=dict)
-    """Table properties that the options ask of a new table and this one does not have: the value
-    that it has, and the one asked for."""
+    """Table properties in the options that this existing table does not have: its value, and the
+    requested value."""
     null_columns: tuple[str, ...] = ()
-    """Columns of the table that the rows lack, so that they are null in what was written."""
+    """Columns of the table that the rows lack, so that they are null in the written rows."""
 
 
 def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
-    """Write the rows of an asset as one commit, or find that there is nothing to write.
+    """Write the rows of an asset as one commit, or skip it if there is nothing to write.
 
     Raises:
-        PartitionMismatch: a row lies outside the partitions of the run.
-        TableAlreadyExists: the mode is `error`, and there are rows already.
+        PartitionMismatch: a row is outside the partitions of the run.
+        TableAlreadyExists: the mode is `error`, and rows already exist.
         DeltaError: the rows, the options and the table do not fit together.
     """
     from dagster_delta.engines import engine_for
     from dagster_delta.table.delta_table import DeltaTable
 
-    # After the commit nothing may fail: a run that is repeated would write its rows again.
+    # After the commit nothing may fail: a repeated run would write its rows again.
     properties = normalize_properties(write.options.properties)
     table = DeltaTable(write.uri, storage_options=write.storage_options, must_exist=False)
     before = _snapshot(table)
@@ -117,7 +117,7 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
     schema = _without(engine_for(data).schema_of(data), write.control_columns)
     predicate = None
     if write.selection is not None:
-        # The rows take the types of the table, so its types decide what a partition looks like.
+        # Rows are cast to the types of the table, so its types determine the partition predicate.
         known = schema if before is None else before.schema
         predicate = partition_predicate(write.selection, known)
     if before is not None and write.options.mode in {"error", "ignore"}:
@@ -154,7 +154,9 @@ def write_asset(write: AssetWrite, data: Any) -> WrittenAsset:
 
 
 def _claimed(write: AssetWrite, table: DeltaTable, before: Snapshot | None) -> AssetWrite:
-    """The write once its table belongs to the asset, a new one by its properties."""
+    """Do the write after making the asset the owner of its table; a new table records it in its
+    properties.
+    """
     options = write.options
     claim = TableClaim(write.asset_key, options.renamed_from, options.shared_table)
     if before is None:
@@ -209,11 +211,11 @@ def check_merge_options(options: AssetOptions, asset: str) -> None:
 
 
 def default_partition_columns(selection: PartitionSelection, schema: StructType) -> tuple[str, ...]:
-    """The columns that partition a new table, unless the asset says otherwise.
+    """The columns that partition a new table by default.
 
-    Those that hold one value per Dagster partition: keys, dates of days, numbers. A column that
-    holds a range of values (a timestamp, the dates of a month) would make a directory for each of
-    them, and is left to the statistics of the files.
+    The columns with one value per Dagster partition: keys, dates of days, numbers. A column with a
+    range of values (a timestamp, the dates of a month) would make a directory per value; for it,
+    file skipping uses statistics.
     """
     columns = []
     for each in selection.boxes[0] if selection.boxes else ():
@@ -221,15 +223,15 @@ def default_partition_columns(selection: PartitionSelection, schema: StructType)
         if field_ is not None and identity_values(each, schema) is not None:
             columns.append(field_.name)
     distinct = tuple(dict.fromkeys(columns))
-    # A table has to have a column besides those it is partitioned by.
+    # A table needs a column that is not a partition column.
     return distinct if len(distinct) < len(schema) else ()
 
 
 def _keeping_other_partitions(
     write: AssetWrite, before: Snapshot | None, schema: StructType
 ) -> AssetWrite:
-    """The write without `schema_mode` overwrite, which replaces all rows, where a run writes some
-    partitions: harmless as long as the rows have the columns of the table.
+    """The write without `schema_mode` overwrite, which replaces all rows, if a run writes some
+    partitions: allowed if the rows have the columns of the table.
     """
     options = write.options
     if write.selection is None or options.mode != "overwrite":
@@ -254,7 +256,7 @@ def _outside_of_run(
     predicate: str | None,
     error: PartitionMismatch,
 ) -> PartitionMismatch:
-    """The error in the words of the asset, with the rows of the first one."""
+    """The error in terms of the asset, with the rows of the first error."""
     named = ", ".join(selection.keys[:_MAX_NAMED])
     more = len(selection.keys) - _MAX_NAMED
     run = f"{named} and {more} more" if more > 0 else named
@@ -276,7 +278,7 @@ def _without(schema: StructType, names: tuple[str, ...]) -> StructType:
 def _skip_reason(result: CommitResult) -> str | None:
     if not result.skipped:
         return None
-    # A merge has counted the rows that it found nothing to do with.
+    # A merge has counted the rows for which it had nothing to do.
     if result.metrics:
         return "the rows change nothing"
     return "an earlier attempt of this run has committed it"
@@ -290,7 +292,7 @@ def _snapshot(table: DeltaTable) -> Snapshot | None:
 
 
 def _read_once(data: Any) -> Any:
-    """A value whose schema can be asked for without reading its rows twice."""
+    """A value whose schema can be read without reading its rows twice."""
     if type(data).__module__.startswith("pyspark."):
         return data
     from dagster_delta.engines.values.data_input import to_reader
@@ -301,10 +303,10 @@ def _read_once(data: Any) -> Any:
 def _keep_existing(
     write: AssetWrite, before: Snapshot, predicate: str | None
 ) -> WrittenAsset | None:
-    """What the modes `error` and `ignore` make of rows that are there, or None if there are none.
+    """The outcome of the modes `error` and `ignore` if rows exist; None if there are none.
 
-    A partitioned asset asks for its partitions, not for the table: the second partition would
-    never be written otherwise.
+    For a partitioned asset only rows of its partitions count; otherwise the second partition would
+    never be written.
     """
     from dagster_delta.table.write.app_transactions import ApplicationRecord
 
@@ -331,7 +333,7 @@ def _partition_by(
 ) -> tuple[str, ...] | None:
     if write.options.partition_by is not None:
         return write.options.partition_by
-    # A table is clustered or partitioned.
+    # A table is clustered or partitioned, not both.
     if before is not None or write.selection is None or write.options.cluster_by:
         return None
     return default_partition_columns(write.selection, schema)
@@ -346,8 +348,8 @@ def _commit(
 ) -> CommitResult:
     options = write.options
     if options.mode == "overwrite":
-        # Replacing twice is replacing once, so a repeated overwrite needs no transaction id, and
-        # the log none for every run.
+        # An overwrite is idempotent, so it needs no transaction id, and the log does not grow by
+        # one per run.
         return table.overwrite(
             data,
             where=predicate,
@@ -408,7 +410,7 @@ def _merge(
 def _schema_mode_of_merge(
     write: AssetWrite, before: Snapshot, source: StructType
 ) -> Literal["strict", "merge"]:
-    """Whether the merge changes the schema of its table, once the columns of its rows are checked.
+    """Whether the merge changes the schema of its table; checks the columns of its rows.
 
     Raises:
         SchemaMismatch, SchemaChangeRefused: the schema_mode does not allow them.
@@ -420,13 +422,13 @@ def _schema_mode_of_merge(
         return "merge"
     merge_type = (write.options.merge or MergeConfig()).merge_type
     if merge_type is not MergeType.custom or write.control_columns:
-        # A merge by itself leaves columns alone that only the source has; clauses one by one may
-        # want them for their conditions.
+        # A merge ignores columns that only the source has; custom clauses may need them for their
+        # conditions.
         check_strict(known, source, option='schema_mode "merge"', filled=known.names)
     if mode == "strict":
         return "strict"
     check_widening(before.configuration, source)
-    # Without new columns in the rows, all that is left to merge is wider types.
+    # Without new columns in the rows, only wider types remain to merge.
     return "strict" if diff_schemas(known, source).added else "merge"
 
 
@@ -436,7 +438,7 @@ def _prepare_merge(
     source: StructType,
     partition_by: tuple[str, ...] | None,
 ) -> Snapshot:
-    """The table to merge into: made by a commit of its own where there is none."""
+    """The table to merge into; a separate commit creates it if it does not exist."""
     options = write.options
     before = _snapshot(table)
     if before is not None:

@@ -1,4 +1,4 @@
-"""Applying what an incremental asset made of the changes: rows and progress in one commit."""
+"""Applies the result of an incremental asset: rows and progress in one commit."""
 
 from __future__ import annotations
 
@@ -36,35 +36,36 @@ if TYPE_CHECKING:
 __all__ = ["AppliedChanges", "ChangeFeedMode", "Returns", "consumption_metadata", "write_changes"]
 
 ChangeFeedMode = Literal["merge", "append"]
-"""Whether the rows change those with the same key, or are added."""
+"""Whether the rows are merged by key, or appended."""
 
 Returns = Literal["changes", "rows"]
-"""Whether the rows that an asset returns say by their columns what changed, or all are to be there.
+"""Whether the returned rows are changes, as their columns say, or rows that must all exist.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedChanges:
-    """What an incremental asset hands to its IO manager."""
+    """The output of an incremental asset for its IO manager."""
 
     consumption: Consumption
     rows: Any
-    """What its function returned; None where it was not called, as nothing had changed."""
+    """The value that its function returned; None if it was not called, because nothing had
+    changed."""
     mode: ChangeFeedMode
     keys: tuple[str, ...]
-    """Columns that tell rows of the table apart; of the mode `merge`."""
+    """Columns that identify rows of the table; for the mode `merge`."""
     returns: Returns
     upstream_key: AssetKey | None = None
-    """Of the asset that its columns of the same name come from; None where nobody says so."""
+    """Key of the asset that its columns of the same name come from; None if not declared."""
 
 
 def write_changes(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
     """Apply the rows and record the progress, as one commit.
 
     Raises:
-        ConcurrentTransaction: another run has applied changes meanwhile.
+        ConcurrentTransaction: a concurrent run has applied changes.
         ConstraintViolation: several returned rows have the same key.
-        InvalidArgument: the returned rows lack the key, or what says what changed.
+        InvalidArgument: the returned rows lack the key, or the columns of the change.
         DeltaError: the rows, the options and the table do not fit together.
     """
     written = _write(write, applied)
@@ -79,7 +80,7 @@ def write_changes(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
 
 
 def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
-    # The progress tells a repeated attempt from a new one, and leaves no identifier per run.
+    # The progress identifies a repeated attempt, so no identifier per run is needed.
     write = replace(write, idempotency=None, progress=applied.consumption.progress)
     if applied.rows is None:
         return _only_progress(write, applied.consumption)
@@ -101,7 +102,7 @@ def _write(write: AssetWrite, applied: AppliedChanges) -> WrittenAsset:
 
 
 def _added(write: AssetWrite, rows: Any) -> WrittenAsset:
-    """The rows beside those that are there."""
+    """The write that adds the rows to the existing ones."""
     try:
         return write_asset(write, rows)
     except InvalidCast as error:
@@ -117,8 +118,8 @@ def _replacing(write: AssetWrite) -> str:
 
 
 def _check_types(write: AssetWrite, applied: AppliedChanges) -> None:
-    """Refuse columns of the upstream table that would be cast to their older type, where the asset
-    asked to have them as they are.
+    """Refuse columns of the upstream table that would be cast to their older type, if the asset
+    requires them unchanged.
     """
     from dagster_delta.engines import engine_for
 
@@ -153,7 +154,7 @@ def _check_keys(write: AssetWrite, applied: AppliedChanges) -> None:
 
 
 def _anew(write: AssetWrite, rows: Any) -> WrittenAsset:
-    """The rows in place of all others."""
+    """The write that replaces all rows."""
     try:
         return write_asset(replace(write, options=replace(write.options, mode="overwrite")), rows)
     except SchemaMismatch as error:
@@ -169,7 +170,7 @@ def _anew(write: AssetWrite, rows: Any) -> WrittenAsset:
 
 
 def consumption_metadata(consumption: Consumption) -> dict[str, Any]:
-    """What the UI shows of the changes that a run took."""
+    """Metadata for the UI about the changes that a run read."""
     changes = consumption.changes
     metadata: dict[str, Any] = {
         "delta/upstream_table": changes.snapshot.store.location.uri,
@@ -187,8 +188,8 @@ def consumption_metadata(consumption: Consumption) -> dict[str, Any]:
 
 
 def _only_progress(write: AssetWrite, consumption: Consumption) -> WrittenAsset:
-    """What becomes of a run that found no changed rows: the progress is recorded, if there is any,
-    so that the log of the upstream table may be cleaned behind it.
+    """The result of a run that found no changed rows: any progress is recorded, so that the older
+    log of the upstream table may be cleaned up.
     """
     from dagster_delta.table.delta_table import DeltaTable
 
@@ -231,7 +232,7 @@ def _net(rows: Any, applied: AppliedChanges, asset: str) -> Any:
 
 
 def _present(rows: Any) -> Any:
-    """The rows that are there in the end."""
+    """The rows that exist after the changes."""
     if _is_spark(rows):
         from pyspark.sql import functions
 
@@ -242,8 +243,8 @@ def _present(rows: Any) -> Any:
 
 
 def _growing(options: AssetOptions) -> AssetOptions:
-    """The options for rows that are added to others: these keep their columns, so that the schema
-    is replaced only where every row is taken anew.
+    """The options for rows that are added to others: existing rows keep their columns, so the
+    schema is replaced only in a full refresh.
     """
     if options.schema_mode != "overwrite":
         return options
@@ -257,7 +258,7 @@ def _merging(write: AssetWrite, applied: AppliedChanges, rows: Any) -> AssetWrit
     controls = (ACTION_COLUMN,) if applied.returns == "changes" else ()
     names = [each for each in engine_for(rows).schema_of(rows).names if each not in controls]
     config = _merge_config({quote_column(each): f"s.{quote_column(each)}" for each in names})
-    # Nulls are keys like others: a feed with one must not add it once more in every run.
+    # Nulls are keys like others: otherwise every run would add a row with a null key again.
     on = " AND ".join(f"t.{key} <=> s.{key}" for key in map(quote_column, applied.keys))
     config = config.model_copy(update={"predicate": on})
     if not controls:

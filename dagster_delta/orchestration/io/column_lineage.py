@@ -1,8 +1,8 @@
-"""Which columns of upstream assets a column is made of, where the text of a query or the names of
-columns tell it.
+"""Which upstream columns a column is computed from, derived from the text of a query or from column
+names.
 
-A DataFrame tells it nowhere: its analysed plan is no public API of Spark, and Spark Connect does
-not have it at all.
+For a DataFrame it cannot be derived: its analysed plan is not a public API of Spark, and Spark
+Connect does not have it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class UpstreamColumns:
 
 
 def column_lineage_by_name(columns: Sequence[str], upstream: UpstreamColumns) -> TableColumnLineage:
-    """Every column from the upstream column that is called the same.
+    """Lineage of every column from the upstream column with the same name.
 
     Args:
-        columns: of the table; those of another name have no lineage.
-        upstream: what they come from.
+        columns: of the table; columns with other names have no lineage.
+        upstream: the upstream asset.
     """
     known = {each.lower(): each for each in upstream.columns}
     return TableColumnLineage(
@@ -60,17 +60,16 @@ def sql_column_lineage(
     """The column lineage of a query: for each of its columns, the upstream columns it is computed
     from.
 
-    Columns that only filter, join or group have no part in it; nor have constants and counts of
-    rows.
+    Columns that only filter, join or group, constants and row counts are excluded.
 
     Args:
         sql: a query.
         tables: name in the query to the upstream asset.
-        columns: of the result, in its order; by default as the query names them.
-        dialect: the SQL that the query is in.
+        columns: of the result, in order; by default as named by the query.
+        dialect: SQL dialect of the query.
 
     Raises:
-        UnsupportedExpression: the query cannot be understood, or is about other tables.
+        UnsupportedExpression: the query cannot be analysed, or uses other tables.
 
     Examples:
         sql_column_lineage(
@@ -98,7 +97,7 @@ def _lineage(
 
     catalog, database = REGISTERED.split(".")
     upstream = {name.lower(): each for name, each in tables.items()}
-    # Types play no part in where a column comes from.
+    # Types do not affect lineage.
     schema: dict[str, object] = {
         catalog: {
             database: {
@@ -115,7 +114,7 @@ def _lineage(
     )
     names = qualified.named_selects
     if columns is None:
-        # Qualified names have lost their case; with a star there are no others.
+        # Qualified names are lower-cased; with a star there are no other names.
         columns = written if len(written) == len(names) and "*" not in written else names
     if len(columns) != len(names):
         raise UnsupportedExpression(

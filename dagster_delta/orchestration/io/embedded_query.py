@@ -1,4 +1,6 @@
-"""A query over Delta tables, computed in this process by a DuckDB without other access."""
+"""A query over Delta tables, computed in this process by a DuckDB that can access only these
+tables.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,18 @@ def run_query(
 ) -> pa.RecordBatchReader:
     """The result of a query as a `pa.RecordBatchReader`, computed while it is consumed.
 
-    Columns and filters of the query are pushed down into the scans. HUGEINT, the type of sums of
-    integers, becomes BIGINT, and timestamps are in UTC.
+    Columns and filters of the query are pushed down into the scans. HUGEINT (the type of integer
+    sums) becomes BIGINT, and timestamps are in UTC.
 
     Args:
         sql: one query in DuckDB's SQL.
-        tables: name in the query to what it reads.
+        tables: name in the query to its input.
         name: of the asset, for messages.
         memory_limit: of DuckDB, such as `2GB`; sorts, joins and aggregates beyond it go to disk.
 
     Raises:
-        InvalidArgument: DuckDB refuses the query, here, or it fails on a value, later.
+        InvalidArgument: DuckDB refuses the query (raised here), or a value fails (raised while
+            reading).
         DeltaError: of reading the tables.
     """
     import duckdb
@@ -54,7 +57,7 @@ def run_query(
         if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
             raise InvalidArgument(f"the query of {name} has to be one SELECT: {sql!r}")
         reader = to_reader(connection.sql(sql))
-        # Whoever reads the result closes the connection with its end.
+        # The connection closes when the result is read to its end.
         resources = stack.pop_all()
     return pa.RecordBatchReader.from_batches(reader.schema, _until_closed(reader, resources))
 
@@ -66,7 +69,7 @@ def _until_closed(reader: pa.RecordBatchReader, resources: ExitStack) -> Iterato
 
 @contextmanager
 def _sealed_connection(memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB that reads what is registered, and no file, network or variable."""
+    """A DuckDB that reads registered inputs only: no files, network or variables."""
     import duckdb
 
     from dagster_delta.engines.expressions.duckdb_sql import SEALED_CONFIG
@@ -81,7 +84,9 @@ def _sealed_connection(memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]
 
 @contextmanager
 def _errors_of_query(name: str, datasets: Mapping[str, BatchDataset]) -> Iterator[None]:
-    """What DuckDB raises, as the error of the table that could not be read, or as one of ours."""
+    """An error of DuckDB, converted to the error of the failed input or to an error of this
+    library.
+    """
     import duckdb
 
     try:

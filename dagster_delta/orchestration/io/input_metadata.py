@@ -1,9 +1,9 @@
-"""What a run tells of the tables it has read: which version, which files, how many rows.
+"""Metadata of a run about the tables it has read: versions, files, rows.
 
-Dagster would put metadata of an input on an observation of the asset that is read. That is one
-event per reader and partition there, which hides the observations of an external table and cannot
-be made for several partitions at once. The facts stand on what the step makes instead: on the
-materialisations of its assets, or on the loaded input where it makes none.
+Dagster puts metadata of an input on an observation of the upstream asset: one event per reader and
+partition, which hides the observations of an external table and cannot cover several partitions at
+once. So these facts are put on the materialisations of the step's assets, or on the loaded input if
+the step has none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["INPUT_PREFIX", "input_facts", "log_input_metadata"]
 
 INPUT_PREFIX = "delta/input/"
-"""Metadata key of what was read, before the name of the input."""
+"""Prefix of the metadata key; the name of the input follows."""
 
 _OPENED_ONLY = frozenset({"delta_table", "snapshot", "scan"})
 """Load types that read nothing by themselves."""
@@ -32,12 +32,12 @@ _MAX_WHERE_CHARACTERS = 1_000
 
 
 def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> dict[str, Any]:
-    """What is known of an input: nothing is read for it that the input itself did not take.
+    """Facts about an input, from data that is already read.
 
     Args:
-        scan: what the input asked for.
-        handler: what it was loaded by.
-        value: what the asset or op is given.
+        scan: of the input.
+        handler: that loaded the input.
+        value: that the asset or op receives.
     """
     snapshot = scan.snapshot
     facts: dict[str, Any] = {
@@ -51,7 +51,7 @@ def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> dict[st
         facts["columns"] = list(scan.columns)
     if handler.name in _OPENED_ONLY:
         return facts
-    # Where Spark has read the log, or nobody yet, the totals are not worth reading it.
+    # If Spark has read the log, or it was not read yet, do not read it only for the totals.
     if snapshot.logged_files(more_than=0) is None:
         files = {"files": scan.num_files, "of_files": snapshot.num_files, "bytes": scan.size_bytes}
         facts |= files
@@ -62,8 +62,7 @@ def input_facts(scan: Scan, handler: TypeHandler[Any], value: object) -> dict[st
 
 
 def log_input_metadata(context: InputContext, facts: Mapping[str, Any]) -> None:
-    """Put the facts about an input into the metadata of the running step; nothing happens outside
-    of a step.
+    """Add the facts about an input to the metadata of the running step; outside a step, do nothing.
 
     Args:
         context: of the input.
@@ -85,7 +84,7 @@ def _cut(sql: str) -> str:
 
 
 def _rows(value: object) -> int | None:
-    """Rows of what is in memory: a frame or table; None for what is read later."""
+    """Row count of a frame or table in memory; None for a lazy value."""
     if isinstance(value, dict):
         counts = [_rows(frame) for frame in value.values()]
         known = [count for count in counts if count is not None]

@@ -194,7 +194,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         """Write the value as one commit.
 
         Raises:
-            PartitionMismatch: a row lies outside the partitions of the run.
+            PartitionMismatch: a row is outside the partitions of the run.
             DeltaError: the options, the data or the table do not fit.
         """
         name = _name(context)
@@ -257,7 +257,7 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         self._report(context, write, written)
 
     def load_input(self, context: InputContext) -> Any:
-        """The input as its annotation says; None where that allows it and there is no table yet.
+        """The input as its annotation says; None if that allows it and there is no table yet.
 
         Raises:
             TableNotFound: the upstream asset was never materialised here.
@@ -310,8 +310,8 @@ class DeltaIOManager(KnownFieldsOnly, ConfigurableIOManager):
         return ()
 
     def table_of(self, asset_key: AssetKey, metadata: Mapping[str, Any]) -> Snapshot | None:
-        """The latest version of the table of an asset that is stored here; None where there is
-        none yet.
+        """The latest version of the table of an asset that is stored here; None if there is none
+        yet.
 
         Args:
             asset_key: of the asset.

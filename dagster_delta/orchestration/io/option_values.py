@@ -35,7 +35,7 @@ class ValueKind(Generic[T]):
 
     expected: str
     parse: Callable[[Any], T | None]
-    """The option's value, or None where it does not fit."""
+    """The option's value, or None if it does not fit."""
 
 
 def one_of(choices: Any) -> ValueKind[Any]:

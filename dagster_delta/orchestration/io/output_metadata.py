@@ -56,7 +56,7 @@ def table_metadata(snapshot: Snapshot, *, uri: str, table_name: str | None) -> d
     Args:
         snapshot: the version.
         uri: location of the table, without credentials.
-        table_name: `schema.table`; None where there is no such name.
+        table_name: `schema.table`; None if there is no such name.
     """
     metadata: dict[str, Any] = {
         "dagster/column_schema": MetadataValue.table_schema(table_schema(snapshot.configuration)),

@@ -33,8 +33,8 @@ class PartitionFrames:
     asset: str
     """Name of the asset, for messages."""
     frames: Mapping[str, Any]
-    """The rows of each partition, in any form that a table is written from; None where the
-    partition is left as it is."""
+    """The rows of each partition, in any form that a table is written from; None if the partition
+    is left as it is."""
     select: Callable[[Sequence[str]], PartitionSelection]
     """The partitions behind some of the keys."""
 

@@ -85,7 +85,7 @@ def run_facts(context: OutputContext, partition_keys: Sequence[str]) -> RunFacts
 
 
 def asset_description(context: OutputContext) -> str | None:
-    """What the asset says about itself; None where the output is no asset's."""
+    """What the asset says about itself; None if the output is no asset's."""
     try:
         return context.asset_spec.description
     except DagsterInvariantViolationError:

@@ -40,7 +40,7 @@ class TableClaim:
     renamed_from: tuple[str, ...] = ()
     """Keys that the asset had before."""
     is_shared: bool = False
-    """Whether several assets write the table on purpose."""
+    """Whether several assets write the table intentionally."""
 
     @property
     def properties(self) -> Mapping[str, str]:

@@ -43,7 +43,7 @@ class TableInput:
     """What an input reads, opened but not yet read."""
 
     table: DeltaTable | None
-    """The whole table; None where changes are read."""
+    """The whole table; None if changes are read."""
     scan: Scan | UpstreamChanges
     """The columns, rows and partitions that the input asked for."""
     spark: Callable[[], SparkSession]

@@ -68,7 +68,7 @@ class MaintainedTable:
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Definition metadata of the asset."""
     io_manager_key: str | None = None
-    """Resource that knows where the asset lies; None where `uri` does."""
+    """Resource that knows where the asset lies; None if `uri` does."""
     uri: str | None = None
     storage_options: StorageOptions | Mapping[str, Any] | None = field(default=None, repr=False)
     allow_column_changes: bool = False
@@ -80,7 +80,7 @@ class MaintainedTable:
         return "".join(each if each.isalnum() else "_" for each in self.name)
 
     def open(self, resources: Any) -> DeltaTable | None:
-        """The table, or None where the asset was never materialised.
+        """The table, or None if the asset was never materialised.
 
         Args:
             resources: of the step.
@@ -101,7 +101,7 @@ class MaintainedTable:
             return None
 
     def table_name(self, resources: Any) -> str | None:
-        """`schema.table` as the IO manager lays it out; None where the location names the table.
+        """`schema.table` as the IO manager lays it out; None if the location names the table.
 
         Args:
             resources: of the step.

@@ -47,7 +47,7 @@ class DimensionSlice:
     keys: tuple[str, ...]
     """Partition keys, without repeats; in time order where they are time windows."""
     windows: tuple[Window, ...] | None = None
-    """The window of each key, or None where the dimension is not partitioned by time."""
+    """The window of each key, or None if the dimension is not partitioned by time."""
 
 
 @dataclass(frozen=True, slots=True)

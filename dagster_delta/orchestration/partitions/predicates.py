@@ -70,7 +70,7 @@ def partition_predicate(
 
 
 def identity_values(each: DimensionSlice, schema: StructType) -> tuple[object, ...] | None:
-    """For every key of the slice the one value its rows hold, or None where a key is a range.
+    """For every key of the slice the one value its rows hold, or None if a key is a range.
 
     A column for which this is not None can partition the table: one directory per key.
     """

@@ -25,8 +25,8 @@ _KEY_SEPARATOR = "|"
 def partition_row_counts(snapshot: Snapshot, selection: PartitionSelection) -> dict[str, int]:
     """Partition key to the rows that the table holds for it in this version.
 
-    Empty where the log cannot tell: where the table is not physically partitioned by the columns
-    of the partition, or a file does not say how many rows it has.
+    Empty if the log cannot tell: where the table is not physically partitioned by the columns of
+    the partition, or a file does not say how many rows it has.
     """
     schema = snapshot.schema
     columns = [_physical_column(snapshot, column) for column in selection.columns]

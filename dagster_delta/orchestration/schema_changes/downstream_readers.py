@@ -22,8 +22,8 @@ _UNKNOWN = "(no column lineage)"
 
 
 def assets_of_code_location(context: OpExecutionContext) -> tuple[AssetsDefinition, ...]:
-    """All assets of the code location that a step runs in; none where it runs in none, as a job
-    does that a test executes by itself.
+    """All assets of the code location that a step runs in; none if it runs in none, as a job does
+    that a test executes by itself.
 
     Args:
         context: of the step.

@@ -68,12 +68,12 @@ class TableChanges:
     operations: tuple[str, ...]
     """What was done."""
     rows: int | None
-    """Rows written, changed or deleted in the range; None where a commit does not tell."""
+    """Rows written, changed or deleted in the range; None if a commit does not tell."""
     committers: tuple[str, ...]
     """Who did it."""
     change_files: tuple[str, ...]
-    """Change data files, as the log spells their paths; none where the changes follow from the
-    data files that came and went."""
+    """Change data files, as the log spells their paths; none if the changes follow from the data
+    files that came and went."""
 
     @classmethod
     def of(cls, uri: str, waiting: WaitingChanges, partition_key: str | None) -> TableChanges:

@@ -28,7 +28,7 @@ class WaitingChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """When the first one was read, in milliseconds since the epoch."""
     commits: int = 0
     rows: int | None = 0
-    """Rows that were written, changed or deleted; None where a commit does not tell."""
+    """Rows that were written, changed or deleted; None if a commit does not tell."""
     operations: tuple[str, ...] = ()
     committers: tuple[str, ...] = ()
     change_files: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ _KEY = re.compile(r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{16}|eyJ[\w-]+\.[\w-]+\.[\w-]*)")
 
 def physical_plan(frame: DataFrame) -> str | None:
     """The plan as `EXPLAIN FORMATTED` has it, without secrets and cut to `MAX_PLAN_CHARACTERS`;
-    None where Spark does not tell. No job is run for it.
+    None if Spark does not tell. No job is run for it.
 
     Args:
         frame: of a classic session or of Connect.

@@ -46,7 +46,7 @@ class _Watch(Protocol):
         """Address of a UI that answers as long as this process runs."""
 
     def line(self) -> str | None:
-        """How far Spark is; None where it does nothing."""
+        """How far Spark is; None if it does nothing."""
 
     def metadata(self) -> dict[str, Any]:
         """What the work came to."""
@@ -57,7 +57,7 @@ class _Watch(Protocol):
 
 @dataclass(slots=True)
 class SparkWork:
-    """What Spark does for one step; nothing where no session works for it."""
+    """What Spark does for one step; nothing if no session works for it."""
 
     metadata: dict[str, Any] = field(default_factory=dict)
     """For the metadata of the output, once the work is done."""

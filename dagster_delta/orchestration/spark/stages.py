@@ -57,7 +57,7 @@ class StageMetrics:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def of_stages(self, ids: frozenset[int], *, active: bool = False) -> list[StageBytes]:
-        """Of every attempt of these stages; empty where nobody answers.
+        """Of every attempt of these stages; empty if nobody answers.
 
         Args:
             ids: numbers of the stages.
