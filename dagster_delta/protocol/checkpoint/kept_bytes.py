@@ -52,8 +52,8 @@ def refuse_repeated_paths(num_paths: int, metadata: pq.FileMetaData, leaf: int, 
         return
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     size_bytes = sum(group.column(leaf).total_uncompressed_size for group in groups)
-    # Spec: a checkpoint holds every logical file once. In every encoding of Parquet, a path that
-    # differs from the others takes a byte at least.
+    # Spec: a checkpoint holds every logical file once. In every encoding of Parquet, a distinct
+    # path takes at least one byte.
     if num_paths > size_bytes:
         raise CorruptLog(
             f"The checkpoint file lists at least {num_paths} files in {size_bytes} bytes of paths, "

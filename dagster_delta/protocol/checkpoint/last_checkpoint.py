@@ -1,4 +1,4 @@
-"""The `_last_checkpoint` file: a hint, believed only when it is whole.
+"""The `_last_checkpoint` file: a hint, used only if it is valid.
 
 Spec: Last Checkpoint File; JSON checksum.
 """
@@ -46,7 +46,7 @@ class _InvalidJson(ValueError):
 
 
 def parse_last_checkpoint(data: bytes) -> LastCheckpoint | None:
-    """The hint, or None if the file is empty, cut, malformed or fails its checksum."""
+    """The hint, or None if the file is empty, truncated, malformed or fails its checksum."""
     try:
         value = _load(data.decode("utf-8"))
         if not isinstance(value, dict):
@@ -74,7 +74,7 @@ def encode_last_checkpoint(
     """The file's contents, its checksum included.
 
     Args:
-        hint: what it says.
+        hint: its contents.
         extra: further keys, such as `checkpointSchema`; JSON values.
     """
     named = {
@@ -94,7 +94,7 @@ def json_checksum(text: str) -> str:
     """The MD5 of the canonical form, in lower-case hexadecimal.
 
     Raises:
-        ValueError: the text is no JSON, or repeats a key.
+        ValueError: the text is not JSON, or repeats a key.
     """
     return _checksum_of(_load(text))
 

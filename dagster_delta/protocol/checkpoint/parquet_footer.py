@@ -1,4 +1,4 @@
-"""The footers of Parquet files, with a checksum that Parquet has none of.
+"""The footers of Parquet files, with a checksum that Parquet itself does not define.
 
 Pages have a checksum, but the footer has none: a flipped bit in it changes statistics, counts and
 names, and some of these end the process in Arrow. Files written here have twelve bytes before the
@@ -30,7 +30,7 @@ _MAGIC = b"PAR1"
 _END_BYTES = 8
 """Length of the footer, and magic."""
 _TAIL_BYTES = 64 * 1024
-"""What is read of a file at first: nearly always the whole footer."""
+"""Bytes of the first read at the end of a file: nearly always the whole footer."""
 _COPIED_BYTES = 4 * 1024 * 1024
 
 
@@ -44,18 +44,18 @@ def sealed(footer: bytes | memoryview) -> bytes:
 
 
 def with_sealed_footer(file: bytes) -> bytes:
-    """A whole file with the checksum in it."""
+    """A whole file that contains the checksum."""
     view = memoryview(file)
     start = len(file) - _END_BYTES - _footer_length(file)
     return b"".join((view[:start], sealed(view[start:-_END_BYTES]), view[start:]))
 
 
 def copy_sealed(file: Path, sink: Any) -> int:
-    """Write a whole file of the local disk with the checksum in it, some megabytes at a time.
+    """Write a whole file from the local disk with the checksum added, a few megabytes at a time.
 
     Args:
         file: Parquet file without the checksum.
-        sink: what takes the bytes by `write`.
+        sink: object whose `write` receives the bytes.
 
     Returns:
         Number of bytes written.
@@ -76,10 +76,10 @@ def copy_sealed(file: Path, sink: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ParquetFooter:
-    """What the footer of a file says."""
+    """The footer of a file."""
 
     metadata: Any
-    """`pyarrow.parquet.FileMetaData` whose column chunks can be asked for."""
+    """`pyarrow.parquet.FileMetaData` whose column chunks are safe to read."""
     statistics: ChunkStatistics
     """Use these instead of those of the metadata."""
     _reader: Any

@@ -1,4 +1,4 @@
-"""Opening Parquet bytes with the allocator that suits decoding, and without a file system."""
+"""Opening Parquet bytes with an allocator that suits decoding, and without a file system."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _FETCHED_BYTES = 64 * 1024 * 1024
 def open_parquet_reader(source: pa.NativeFile | pa.PythonFile, **options: Any) -> Any:
     """A `pyarrow.parquet.core.ParquetReader` over an open file.
 
-    `pyarrow.parquet.ParquetFile` wraps the same reader and takes no memory pool; everything used
-    here (`schema_arrow`, `metadata`, `iter_batches`) is what it calls itself.
+    `pyarrow.parquet.ParquetFile` wraps the same reader and accepts no memory pool; it calls the
+    same methods as used here (`schema_arrow`, `metadata`, `iter_batches`).
 
     Args:
         source: `pyarrow.NativeFile` of the file.
@@ -37,7 +37,7 @@ def open_parquet_reader(source: pa.NativeFile | pa.PythonFile, **options: Any) -
             checksums.
 
     Raises:
-        pyarrow.ArrowInvalid, OSError: it is no Parquet file, or cannot be read.
+        pyarrow.ArrowInvalid, OSError: it is not a Parquet file, or cannot be read.
     """
     # Import it from its module: `pyarrow.parquet` first loads every file system that Arrow
     # supports, which takes as long as finding one file among 100,000.
@@ -57,7 +57,7 @@ def storage_failure(
     request. The operating system sets `errno`, and the S3 client uses its own prefix.
 
     Args:
-        error: what Arrow raised.
+        error: error raised by Arrow.
         table: URI of the table, without credentials.
         file: path of the file, relative to the table root.
     """
@@ -81,7 +81,7 @@ def storage_failure(
 def row_group_runs(
     metadata: pq.FileMetaData, leaves: Sequence[int], *, is_fetched: bool
 ) -> list[list[int]]:
-    """The row groups of a file in runs that are read one after the other.
+    """The row groups of a file in runs that are read one at a time.
 
     Args:
         metadata: `pyarrow.parquet.FileMetaData`.
@@ -120,7 +120,7 @@ def decoding_pool() -> pa.MemoryPool:
 
 
 def release_scratch_memory() -> None:
-    """Give back what this thread does not use of the pool that the process began with.
+    """Release unused memory of this thread in the default memory pool.
 
     Arrow allocates scratch memory from the default pool, whichever pool it decodes or encodes with,
     and mimalloc keeps many times the allocated size per thread: tens of megabytes for two or three.

@@ -23,11 +23,11 @@ _MAX_GROUP_ROWS = 250_000
 
 
 class ActionFile:
-    """One Parquet file of a checkpoint, under way.
+    """One Parquet file of a checkpoint while it is written.
 
     Args:
         sink: path of a local file, or a `pa.NativeFile`.
-        first: `pa.Table` of actions that it begins with; every column that others have is in it.
+        first: `pa.Table` with the first actions; it has every column of later tables.
     """
 
     def __init__(self, sink: Any, first: pa.Table) -> None:
@@ -43,7 +43,7 @@ class ActionFile:
         self._count(first)
 
     def add(self, actions: pa.Table) -> None:
-        """Take the rows of a `pa.Table`; they are written once there are enough of them."""
+        """Add the rows of a `pa.Table`; they are written once there are enough."""
         if not actions.num_rows:
             return
         self._pending.append(actions)
@@ -56,7 +56,7 @@ class ActionFile:
         self.pending_bytes += actions.nbytes
 
     def flush(self) -> None:
-        """Write what is there."""
+        """Write the buffered rows."""
         rows = stack_actions([self._empty, *self._pending])
         if rows.num_rows:
             self._writer.write_table(rows, row_group_size=_MAX_GROUP_ROWS)
@@ -68,12 +68,12 @@ class ActionFile:
         self._writer.close()
 
     def abandon(self) -> None:
-        """Let go of a file that will not be used."""
+        """Discard a file that will not be used."""
         self._writer.close()
 
 
 class ClusteredFiles:
-    """The parts of a classic checkpoint, written side by side: all actions of a path in one.
+    """The parts of a classic checkpoint, written in parallel: all actions of a path in one part.
 
     Args:
         parts: the files.
@@ -83,14 +83,14 @@ class ClusteredFiles:
         self._parts = parts
 
     def add(self, actions: pa.Table, paths: pa.ChunkedArray) -> None:
-        """Take file actions.
+        """Add file actions.
 
         Args:
             actions: `pa.Table`.
             paths: of the files, row for row.
         """
         numbers = _part_numbers(paths, len(self._parts))
-        # Every part gets its rows by one copy of all of them, however many parts there are.
+        # All rows are copied once for all parts together.
         ordered = actions.take(pc.sort_indices(index_column(numbers)))
         counts, start = Counter(numbers), 0
         for number, part in enumerate(self._parts):
@@ -102,6 +102,6 @@ class ClusteredFiles:
 
 
 def _part_numbers(paths: pa.ChunkedArray, num_parts: int) -> list[int]:
-    # Spec: the parts MUST be clustered by path. The hash is a stable one, because several attempts
-    # at one checkpoint must agree about the contents of a part.
+    # Spec: the parts MUST be clustered by path. The hash is stable, because several attempts at one
+    # checkpoint must agree on the contents of a part.
     return [zlib.crc32(path.encode()) % num_parts for path in paths.to_pylist()]

@@ -1,7 +1,7 @@
 """Reconciliation of file actions, column by column.
 
-A file's key is its path and the id of its deletion vector. The newest action of a key wins: an add
-makes a file live, a remove leaves a tombstone.
+A file's key is its path and the id of its deletion vector. The newest action of a key counts: an
+add makes a file live, a remove leaves a tombstone.
 
 Spec: Action Reconciliation; Deletion Vectors, Derived Fields.
 """
@@ -83,7 +83,7 @@ _ABSOLUTE = re.compile("file:/+")
 # No file path contains it, so that a key can be split again.
 KEY_SEPARATOR = "\0"
 """Separates path and deletion vector in a key."""
-# A Python text as an argument of a function of pyarrow would import pandas.
+# A Python string as an argument of a pyarrow function would import pandas.
 _AT, _NOTHING, _SEPARATOR = string_column(["@", "", KEY_SEPARATOR])
 
 
@@ -101,7 +101,7 @@ class ReconciledTail:
     """The outcome of the commits after a checkpoint, in ordinals counted over all of them."""
 
     keys: tuple[str, ...]
-    """Every key the commits speak of: what they hide of anything older."""
+    """Every key in the commits; they replace older actions of these keys."""
     live_adds: Sequence[int]
     """Ordinals of the adds that are live, ascending."""
     live_removes: Sequence[int]
@@ -118,11 +118,11 @@ def file_key(
 
     Args:
         path: as in the log.
-        storage_type: of the deletion vector, where the file has one.
-        inline: path or contents of the deletion vector, as its descriptor spells it.
-        offset: of the deletion vector in its file, where it has one.
+        storage_type: of the deletion vector, if the file has one.
+        inline: path or contents of the deletion vector, as in its descriptor.
+        offset: of the deletion vector in its file, if it has one.
     """
-    # One comparison settles nearly every path; this runs once per file of every commit.
+    # One comparison is enough for nearly every path; this runs once per file of every commit.
     if path[:1] == "f" and path.startswith("file:/"):
         path = _ABSOLUTE.sub("/", path, count=1)
     if storage_type is None:
@@ -157,7 +157,7 @@ def reconcile_tail(tails: Sequence[FileActions]) -> ReconciledTail:
 
 
 def keys_of(paths: pa.ChunkedArray, deletion_vectors: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The keys of files as a column, spelled as `file_key` does.
+    """The keys of files as a column, in the form of `file_key`.
 
     Args:
         paths: `pa.StringArray` or chunked.
@@ -180,7 +180,7 @@ def keys_of(paths: pa.ChunkedArray, deletion_vectors: pa.ChunkedArray) -> pa.Chu
 
 
 class HiddenFiles:
-    """The files that newer actions speak of, so that older ones about them count no more.
+    """The files in newer actions, which replace older actions on them.
 
     Args:
         keys: of the files, see `file_key`.
@@ -194,7 +194,7 @@ class HiddenFiles:
     def rows_to_keep(
         self, paths: pa.ChunkedArray, deletion_vectors: Callable[[Any], Any]
     ) -> pa.BooleanArray | None:
-        """Which rows no newer action speaks of: a `pa.BooleanArray`, or None if all are kept.
+        """Which rows no newer action replaces: a `pa.BooleanArray`, or None if all are kept.
 
         Args:
             paths: `pa.ChunkedArray` of strings.

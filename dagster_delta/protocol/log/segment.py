@@ -24,7 +24,7 @@ __all__ = [
 
 
 class ListedFile(Protocol):
-    """One entry of a listing, as a store gives it."""
+    """One entry of a listing, as returned by a store."""
 
     @property
     def path(self) -> str:
@@ -70,7 +70,7 @@ class LogSegment:
     commit: ListedFile | None
     """The version's own commit file; None if a clean-up has removed it."""
     checksum: ListedFile | None
-    """The version's own checksum file, where there is one."""
+    """The version's own checksum file, if there is one."""
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class LogListing:
 
     @property
     def latest_version(self) -> int | None:
-        """The newest version with a commit or a complete checkpoint; None in an empty log."""
+        """The newest version with a commit or a complete checkpoint; None if the log is empty."""
         return max((*self.commits.keys(), *self.checkpoints.keys()), default=None)
 
     @property
@@ -134,7 +134,7 @@ class LogListing:
         Raises:
             TableNotFound: the log holds neither commits nor checkpoints.
             VersionNotFound: the version does not exist or was deleted.
-            LogGap: a commit that the version builds on is missing.
+            LogGap: a commit that the version needs is missing.
         """
         latest = self.latest_version
         if latest is None:
@@ -162,7 +162,7 @@ class LogListing:
     def _check_available(self, version: int, latest: int, *, table: str) -> None:
         earliest = self.earliest_version
         if earliest is None:
-            # Nothing can be reconstructed: the gap before the first commit says why.
+            # No version can be reconstructed: the gap before the first commit explains it.
             return
         if not earliest <= version <= latest:
             raise VersionNotFound(
@@ -184,7 +184,8 @@ class LogListing:
                 yield CommitFile(version, version, file)
                 version += 1
             else:
-                # By leaps: a stray file with an absurd version must not cost a step per version.
+                # Step over gaps: a stray file with a very high version must not cost one step per
+                # version.
                 after = bisect_right(known, version)
                 last = min(known[after] - 1, end) if after < len(known) else end
                 missing.append((version, last))
@@ -211,7 +212,7 @@ def _complete_checkpoint(
     by_kind: dict[tuple[LogFileKind, int], dict[int, ListedFile]] = {}
     for name, file in found:
         parts = by_kind.setdefault((name.kind, name.num_parts), {})
-        # Several V2 checkpoints of one version are equally good; names decide, for repeatability.
+        # V2 checkpoints of one version are equivalent; choose by name, for repeatability.
         if name.part not in parts or file.path > parts[name.part].path:
             parts[name.part] = file
     for kind in (LogFileKind.CHECKPOINT_V2, LogFileKind.CHECKPOINT, LogFileKind.CHECKPOINT_PART):
@@ -223,7 +224,7 @@ def _complete_checkpoint(
 
 
 def spell_versions(ranges: Sequence[tuple[int, int]]) -> str:
-    """Ranges of versions, both ends included, as an error spells them; there is at least one."""
+    """Ranges of versions, both ends included, as text for an error; there is at least one."""
     texts = [str(low) if low == high else f"{low} to {high}" for low, high in ranges[:10]]
     more = f" and {len(ranges) - 10} more ranges" if len(ranges) > 10 else ""
     several = len(ranges) > 1 or ranges[0][0] != ranges[0][1]

@@ -65,8 +65,8 @@ class RawCommit(NamedTuple):
     """Relative to the table root, for errors."""
     data: bytes
     is_compacted: bool = False
-    """Whether it holds several commits. Some writers of such files list the actions of a key
-    newest first instead of keeping the newest alone."""
+    """Whether it holds several commits. Some writers of such files list the actions of a key newest
+    first instead of keeping only the newest."""
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ _NO_ACTION = _KeyLine()
 
 
 def decode_tail(commits: Iterable[RawCommit]) -> LogTail:
-    """The commits, decoded as far as reconciliation needs.
+    """The commits, decoded to the fields that reconciliation needs.
 
     Args:
         commits: oldest first.
@@ -246,7 +246,7 @@ def add_columns(commits: Iterable[RawCommit], ordinals: Sequence[int]) -> pa.Tab
     """A `pa.Table` of LIVE_FILE_SCHEMA: the adds with these ordinals.
 
     Args:
-        commits: the same as were decoded for the ordinals.
+        commits: the same commits as decoded for the ordinals.
         ordinals: ascending, counted over all commits.
     """
     with garbage_collection_paused():
@@ -277,7 +277,7 @@ def check_file_actions(commits: Sequence[RawCommit]) -> None:
     """Decode every add and remove as readers do, to validate them; the results are discarded.
 
     Raises:
-        CorruptLog: a value is of a wrong type.
+        CorruptLog: a value has a wrong type.
     """
     with garbage_collection_paused():
         for each in chain(_every_add(commits), _every_remove(commits)):
