@@ -89,7 +89,7 @@ def published_configuration(
     """
     schema = published_schema(configuration.schema, change)
     source = change.source(configuration.schema)
-    assert source is not None  # noqa: S101  the schema exists only with it
+    assert source is not None  # noqa: S101  published_schema checks it
     said = {key: each for key, each in source.metadata.items() if key not in OWN_KEYS}
     own = {key: each for key, each in change.shadow.metadata.items() if key in OWN_KEYS}
     final = replace(change.shadow, name=source.name, metadata={**said, **own})
