@@ -223,6 +223,18 @@ def test_a_file_whose_statistics_the_winner_replaced_has_those_that_its_vector_a
     assert json.loads(found) == {"numRecords": 10, "tightBounds": False}
 
 
+def test_a_new_file_of_a_winner_that_is_gone_by_now_is_planned_around() -> None:
+    store = make(VECTORS)
+
+    def rival(other: DeltaTable) -> None:
+        other.update({"v": "'x'"}, "id IN (3, 5)")
+        other.delete("id IN (3, 5)")
+        other.vacuum(0, enforce_retention=False, dry_run=False)
+
+    assert delete(interrupted(store, rival), 4).attempts == 2
+    assert set(values(store)) == set(range(20)) - {3, 4, 5}
+
+
 def test_a_merge_that_inserts_by_an_unchanged_match_is_planned_again() -> None:
     """The winner deletes a row that kept this merge from inserting one."""
     store = make(VECTORS)

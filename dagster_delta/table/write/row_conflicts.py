@@ -16,7 +16,12 @@ import msgspec
 from pyroaring import BitMap64
 
 from dagster_delta.engines.rows.deletion_vector_loader import DeletionVectorLoader
-from dagster_delta.errors import ConcurrentAppend, ConcurrentDeleteDelete, ConcurrentDeleteRead
+from dagster_delta.errors import (
+    ConcurrentAppend,
+    ConcurrentDeleteDelete,
+    ConcurrentDeleteRead,
+    DataFileMissing,
+)
 from dagster_delta.protocol.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from dagster_delta.protocol.features.deletion_vectors import deletion_vector_path
 from dagster_delta.protocol.features.table_configuration import TableConfiguration
@@ -85,27 +90,17 @@ def unite_row_changes(
         winners: the commits since the version it was planned on, in order.
 
     Raises:
-        CorruptDeletionVector, DataFileMissing, InvalidTable, StorageFailure: of a vector, or of a
-            new file that had to be read.
+        CorruptDeletionVector, InvalidTable, StorageFailure: of a vector, or of a new file that had
+            to be read.
     """
     if change.reads.whole_table:
         return None
-    hidden = _HiddenRows(store)
-    removed = {remove.path: remove for remove in change.removes}
-    latest: dict[str, AddFile] = {}
-    for winner in winners:
-        added = {add.path: add for add in winner.adds}
-        for remove in winner.removes:
-            add = added.pop(remove.path, None)
-            if add is not None and not hidden.grow(remove, add):
-                return None
-            if remove.path in removed and add is not None:
-                latest[remove.path] = add
-            elif remove.path in removed or remove.path in change.reads.paths:
-                return None
-        if _adds_selected_rows(change, winner, list(added.values())):
-            return None
-    return _united(store, configuration, change, latest, hidden)
+    try:
+        return _on_top_of(store, configuration, change, winners)
+    except DataFileMissing:
+        # VACUUM may have deleted what one winner added and a later one removed. The newest version
+        # shows whether the file is needed.
+        return None
 
 
 def winners_of_rows(
@@ -133,6 +128,30 @@ def winners_of_rows(
 def superseded_vectors(before: Iterable[AddFile], after: Iterable[AddFile]) -> set[str]:
     """Files of deletion vectors that only the former adds name, relative to the table root."""
     return set(_vector_files(before)) - set(_vector_files(after))
+
+
+def _on_top_of(
+    store: ObjectStore,
+    configuration: TableConfiguration,
+    change: RowChange,
+    winners: Iterable[CommitActions],
+) -> UnitedChange | None:
+    hidden = _HiddenRows(store)
+    removed = {remove.path: remove for remove in change.removes}
+    latest: dict[str, AddFile] = {}
+    for winner in winners:
+        added = {add.path: add for add in winner.adds}
+        for remove in winner.removes:
+            add = added.pop(remove.path, None)
+            if add is not None and not hidden.grow(remove, add):
+                return None
+            if remove.path in removed and add is not None:
+                latest[remove.path] = add
+            elif remove.path in removed or remove.path in change.reads.paths:
+                return None
+        if _adds_selected_rows(change, winner, list(added.values())):
+            return None
+    return _united(store, configuration, change, latest, hidden)
 
 
 def _vector_files(adds: Iterable[AddFile]) -> Iterator[str]:
