@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from dagster_delta.errors import InvalidArgument
+from dagster_delta.orchestration.change_feed_assets import ChangeFeedConfig
 from dagster_delta.orchestration.io.asset_options import (
     AssetOptions,
     InputOptions,
@@ -16,6 +17,7 @@ from dagster_delta.orchestration.io.asset_options import (
 )
 from dagster_delta.orchestration.io.asset_writer import check_merge_options
 from dagster_delta.orchestration.io.io_manager import DeltaIOManager
+from dagster_delta.orchestration.io.merge_config import refuse_unused_merge
 from dagster_delta.orchestration.partitions.partitions import select_partitions
 
 __all__ = ["check_definitions"]
@@ -78,23 +80,42 @@ def _returns_value(definition: dg.AssetsDefinition, key: dg.AssetKey) -> bool:
         return False
     # Dagster does not distinguish a MaterializeResult from other values; only the function's
     # annotation does.
-    function = getattr(getattr(definition.node_def, "compute_fn", None), "decorated_fn", None)
-    annotation = getattr(function, "__annotations__", {}).get("return")
+    annotation = getattr(_function(definition), "__annotations__", {}).get("return")
     return "MaterializeResult" not in str(annotation)
+
+
+def _function(definition: dg.AssetsDefinition) -> object:
+    return getattr(getattr(definition.node_def, "compute_fn", None), "decorated_fn", None)
 
 
 def _check_options(asset: _StoredAsset) -> AssetOptions:
     metadata = asset.definition.metadata_by_key[asset.key]
-    defaults = AssetOptions(schema=asset.manager.schema_, merge=asset.manager.merge_config)
+    manager = asset.manager
+    defaults = AssetOptions(
+        mode=manager.mode,
+        schema_mode="overwrite" if manager.overwrite_schema else manager.schema_mode,
+        schema=manager.schema_,
+        merge=manager.merge_config,
+    )
     options = read_asset_options(metadata, defaults, asset=asset.name)
     partitions_def = asset.definition.get_asset_spec(asset.key).partitions_def
     if partitions_def is not None:
         # No keys: they are not needed to check that the columns fit the dimensions.
         expression = options.partition_expr
         select_partitions(partitions_def, (), expression, asset=asset.name, metadata_keys=metadata)
-    if options.mode == "merge":
-        check_merge_options(options, asset.name)
+    if not _applies_changes(asset.definition):
+        refuse_unused_merge(options.mode, metadata, asset=asset.name)
+        if options.mode == "merge":
+            check_merge_options(options, asset.name)
     return options
+
+
+def _applies_changes(definition: dg.AssetsDefinition) -> bool:
+    """Whether the asset is incremental, and so merges or appends whatever its `mode` is."""
+    annotations = getattr(_function(definition), "__annotations__", {}).values()
+    return any(
+        isinstance(each, type) and issubclass(each, ChangeFeedConfig) for each in annotations
+    )
 
 
 def _check_inputs(asset: _StoredAsset, managers: Mapping[dg.AssetKey, DeltaIOManager]) -> None:

@@ -70,10 +70,24 @@ def test_definitions_that_make_sense_come_back():
         ({"mode": "upsert"}, "takes one of append"),
         ({"mode": "merge", "merge_predicate": "t.id = s.id", "sort_by": "id"}, "support sort_by"),
         ({"mode": "merge"}, "predicate"),
+        ({"merge_predicate": "t.id = s.id"}, "which does not merge"),
     ],
 )
 def test_metadata_that_make_no_sense_are_refused(metadata, message):
     assert message in refused(asset("orders", metadata=metadata))
+
+
+def test_the_mode_of_the_io_manager_counts():
+    merging = DeltaIOManager(root_uri="lake", mode="merge")
+    assert "there is no predicate" in refused(asset("orders"), io_manager=merging)
+    check(asset("orders", metadata={"merge_predicate": "t.id = s.id"}), io_manager=merging)
+    check(asset("orders", metadata={"mode": "append"}), io_manager=merging)
+
+    @delta_change_feed_asset("orders", keys="id")
+    def late(changes: pa.Table) -> pa.Table:
+        raise AssertionError
+
+    check(late, dg.AssetSpec("orders"), io_manager=merging)
 
 
 def test_a_partitioned_asset_names_its_column():
