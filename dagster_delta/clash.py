@@ -15,13 +15,28 @@ __all__ = ["OTHER_DISTRIBUTION", "clash_explanation", "missing_name"]
 OTHER_DISTRIBUTION = "dagster-delta"
 OUR_DISTRIBUTION = "dagster-delta-protocol"
 
-_BUILT_IN = "none: pandas, polars, pyarrow and pyspark are built in"
+_BUILT_IN = "none: pandas, polars, pyarrow and pyspark are built in, and a TypeHandler adds a type"
+_PROPERTY = (
+    "a table property, in table_configuration of an asset or properties of DeltaTable.create"
+)
 _A_CLAUSE = "the plain mapping of its fields"
 
 _REPLACEMENTS = {
     "BackoffConfig": "none: the retries of requests are fixed",
     "ClientConfig": "none: the timeouts and retries of requests are fixed",
     "SchemaMode": 'a plain string, as in schema_mode="merge"',
+    "BloomFilterProperties": "none: no bloom filters are written",
+    "ColumnProperties": _PROPERTY,
+    "CommitProperties": "commit_info={…} of a call, or the metadata custom_metadata of an asset",
+    "DeltaMergeBuilder": "DeltaTable.merge(…)",
+    "Field": "Column",
+    "Metadata": "DeltaTable.metadata()",
+    "PostCommitHookProperties": "none: checkpoints and clean-ups follow the table properties",
+    "QueryBuilder": "scan.to_duckdb(connection), or delta_sql_asset",
+    "Schema": "a list of Column, or a pyarrow.Schema",
+    "TableAlterer": "DeltaTable.alter(…)",
+    "TableMerger": "DeltaTable.merge(…)",
+    "TableOptimizer": "DeltaTable.optimize(…)",
     "WhenMatchedDelete": _A_CLAUSE,
     "WhenMatchedUpdate": _A_CLAUSE,
     "WhenMatchedUpdateAll": _A_CLAUSE,
@@ -29,6 +44,7 @@ _REPLACEMENTS = {
     "WhenNotMatchedBySourceUpdate": _A_CLAUSE,
     "WhenNotMatchedInsert": _A_CLAUSE,
     "WhenNotMatchedInsertAll": _A_CLAUSE,
+    "WriterProperties": _PROPERTY,
     "WriteMode": 'a plain string, as in mode="append"',
     "WriterEngine": "none: the type of the returned value selects the engine",
     "BaseDeltaLakeIOManager": "DeltaIOManager",

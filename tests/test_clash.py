@@ -47,6 +47,10 @@ def test_both_installed_is_explained_with_the_way_out(installed):
         ("LocalConfig", "LocalStorageOptions"),
         ("WriteMode", "a plain string"),
         ("write_deltalake", "append"),
+        ("WriterProperties", "table property"),
+        ("CommitProperties", "commit_info"),
+        ("PostCommitHookProperties", "table properties"),
+        ("QueryBuilder", "to_duckdb"),
     ],
 )
 def test_an_import_from_another_project_says_what_replaces_it(installed, name, ours):

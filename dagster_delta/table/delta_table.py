@@ -21,7 +21,7 @@ from dagster_delta.storage import open_store
 from dagster_delta.storage.object_store import ObjectStore
 from dagster_delta.table.column_change_methods import ColumnChangeMethods
 from dagster_delta.table.maintenance_methods import MaintenanceMethods
-from dagster_delta.table.peer_names import renamed
+from dagster_delta.table.peer_names import MissingAttribute, renamed
 from dagster_delta.table.read.snapshot import Snapshot
 from dagster_delta.table.row_change_methods import RowChangeMethods
 from dagster_delta.table.schema_change_methods import SchemaChangeMethods
@@ -85,6 +85,8 @@ class DeltaTable(
             from dagster_delta.table.peer_names import missing_attribute
 
             raise AttributeError(missing_attribute(name), name=name, obj=self)
+
+        is_deltatable = MissingAttribute()
 
     @classmethod
     @renamed(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import NoReturn, ParamSpec, TypeVar
 
-__all__ = ["missing_attribute", "renamed"]
+__all__ = ["MissingAttribute", "missing_attribute", "renamed"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -19,6 +19,7 @@ _OURS = {
     "cleanup_metadata": "clean_log()",
     "count": "snapshot().num_records",
     "create_checkpoint": "checkpoint()",
+    "create_write_transaction": "transaction()",
     "detail": "snapshot(), with its schema, metadata and protocol",
     "file_uris": 'snapshot().files()["path"]',
     "files": "snapshot().files()",
@@ -31,6 +32,7 @@ _OURS = {
     "partitions": 'snapshot().files()["partition_values"]',
     "restoreToTimestamp": "restore(timestamp=…)",
     "restoreToVersion": "restore(version=…)",
+    "scan": "snapshot().scan()",
     "table_config": "metadata().configuration",
     "table_uri": "uri",
     "toDF": "snapshot().scan().to_spark(spark)",
@@ -39,6 +41,7 @@ _OURS = {
     "to_polars": "snapshot().scan().to_polars()",
     "to_pyarrow_dataset": "snapshot().scan().to_batches()",
     "to_pyarrow_table": "snapshot().scan().to_arrow()",
+    "transaction_version": "snapshot().transaction_version(app_id)",
     "update_incremental": "refresh()",
     "write": "append() or overwrite()",
 }
@@ -57,6 +60,16 @@ def missing_attribute(name: str) -> str:
     message = f"'DeltaTable' object has no attribute {name!r}"
     ours = _OURS.get(name)
     return message if ours is None else f"{message}: write {ours}; {_GUIDE}"
+
+
+class MissingAttribute:
+    """A name of the `deltalake` package that is called on the class, `DeltaTable.is_deltatable`."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(missing_attribute(self._name), name=self._name, obj=owner)
 
 
 def renamed(

@@ -34,6 +34,8 @@ def table(tmp_path: Path) -> Any:
         (lambda t: t.merge(ROWS, "s.a = t.a").when_matched_delete(predicate="a"), "condition"),
         (lambda t: t.merge(ROWS, "s.a = t.a").when_not_matched_insert(updates={}), "values"),
         (lambda t: t.optimize.compact(), r"is optimize\(\)"),
+        (lambda t: t.alter.add_columns([]), r"is add_column\("),
+        (lambda t: t.alter.set_table_properties({}), r"is set_properties\("),
         (lambda t: t.optimize.z_order(["a"]), "zorder_by"),
         (lambda t: t.optimize(partition_filters=[("a", "=", 1)]), "write where"),
         (lambda t: t.vacuum(enforce_retention_duration=False), "write enforce_retention"),
@@ -62,6 +64,8 @@ def test_a_keyword_of_deltalake_names_ours(
         ("to_pyarrow_table", r"to_arrow\(\)"),
         ("files", r"snapshot\(\).files\(\)"),
         ("load_as_version", "version="),
+        ("scan", r"snapshot\(\).scan\(\)"),
+        ("is_deltatable", "is_delta_table"),
         ("toDF", "to_spark"),
     ],
 )
@@ -96,3 +100,9 @@ def test_the_error_of_a_property_is_not_hidden() -> None:
 
 def test_a_handle_can_be_copied(table: Any) -> None:
     assert copy.copy(table).version() == 1
+
+
+def test_a_static_method_of_deltalake_names_ours() -> None:
+    with pytest.raises(AttributeError, match="is_delta_table"):
+        DeltaTable.is_deltatable("lake")
+    assert not hasattr(DeltaTable, "is_deltatable")
