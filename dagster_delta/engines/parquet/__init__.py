@@ -1,1 +1,1 @@
-"""Data files: Parquet in, Parquet out, with the table's schema laid over them."""
+"""Reads and writes Parquet data files with the schema of a table."""

@@ -1,1 +1,1 @@
-"""Parquet files read as the rows of a table."""
+"""Reads Parquet files as rows of a table."""

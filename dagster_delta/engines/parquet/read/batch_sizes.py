@@ -1,4 +1,4 @@
-"""How many rows are decoded at once, so that a record batch is bounded in bytes.
+"""The number of rows to decode at once, so that a record batch is bounded in bytes.
 
 A footer gives the size of the encoded values. A dictionary entry is stored once and may be the
 value of millions of rows, so the decoded size is measured while the rows are read.
@@ -26,9 +26,9 @@ __all__ = [
 ]
 
 BATCH_ROWS = 65_536
-"""Most rows of a batch. A multiple of what a container of a deletion vector covers."""
+"""Maximum rows of a batch: a multiple of the rows in a container of a deletion vector."""
 BATCH_BYTES = 32 * 1024 * 1024
-"""Arrow bytes of a batch, unless one row alone has more."""
+"""Maximum Arrow bytes of a batch, unless one row alone has more."""
 
 _FIRST_ROWS = 1024
 _MAX_GROWTH = 64
@@ -78,7 +78,7 @@ class BatchSizes:
             if pa.types.is_dictionary(column.type)
         )
         fitting = self._fitting(size_bytes, batch.num_rows)
-        # Batches that end where a container of a deletion vector ends are masked faster.
+        # A batch that ends at the end of a deletion vector's container is masked faster.
         self.rows = min(fitting, BATCH_ROWS - self._position % BATCH_ROWS)
 
     def _fitting(self, size_bytes: float, num_rows: int) -> int:
@@ -97,7 +97,7 @@ def may_expand(chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema) -> bool:
     """
     if column.physical_type != "BYTE_ARRAY" or _EXPANDING_ENCODINGS.isdisjoint(chunk.encodings):
         return False
-    # No value is longer than the chunk before compression.
+    # No value is longer than the uncompressed chunk.
     return bool(min(chunk.num_values, BATCH_ROWS) * chunk.total_uncompressed_size > BATCH_BYTES)
 
 
@@ -124,8 +124,8 @@ def split_by_bytes(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def longest_entry(dictionary: pa.Array) -> int:
-    """At least the bytes of the longest text of a `pyarrow.Array`, which may be sliced."""
-    # Most dictionaries have few bytes in all, which is known without a look at the entries.
+    """An upper bound for the bytes of the longest text of a `pyarrow.Array`, maybe sliced."""
+    # Most dictionaries have few bytes in total, which is known without reading the entries.
     if dictionary.nbytes * BATCH_ROWS <= BATCH_BYTES or not len(dictionary):
         return int(dictionary.nbytes)
     return int(pc.max(pc.binary_length(dictionary)).as_py() or 0)

@@ -1,4 +1,4 @@
-"""One data file as the log knows it, before it is opened.
+"""One data file as in the log, before it is opened.
 
 Spec: Add File and Remove File; Data Files.
 """
@@ -34,15 +34,15 @@ class DataFile:
     """Serialised values by physical column name."""
     deletion_vector: DeletionVectorDescriptor | None
     ordinal: int = 0
-    """Which of the files that are read together it is."""
+    """Its index among the files that are read together."""
     selected: BitMap64 | None = None
-    """Indexes of the rows to read, of those that are live; None for all."""
+    """Indexes of the live rows to read; None for all."""
     hidden: BitMap64 | None = None
-    """Indexes of rows to leave out besides the deleted ones."""
+    """Indexes of rows to skip besides the deleted ones."""
     base_row_id: int | None = None
-    """Row id of the first row, where the log was asked for it."""
+    """Row id of the first row, if it was read from the log."""
     default_row_commit_version: int | None = None
-    """Version of rows that carry none of their own, where the log was asked for it."""
+    """Version of rows without a materialised one, if it was read from the log."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> DataFile:

@@ -1,7 +1,6 @@
-"""Reading one data file at a time: its live rows, of some columns, that a filter is true for.
+"""Reads one data file at a time: selected columns of its live rows for which a filter is true.
 
-With a filter, the columns it looks at are decoded first; the others only in row groups where a row
-has passed it.
+With a filter, its columns are decoded first; the others only in row groups where a row passes it.
 
 Spec: Data Files; Partition Values; Deletion Vectors; Column Mapping.
 """
@@ -49,12 +48,12 @@ __all__ = [
 ]
 
 FILE_ORDINAL = "\0file ordinal"
-"""The int32 column that tells which of the files that are read together a row is of."""
+"""The int32 column with the index of the row's file among the files that are read together."""
 ROW_INDEX = "\0row index"
-"""The int64 column that tells where in its file a row stands, deleted rows counted."""
+"""The int64 column with the position of a row in its file, deleted rows included."""
 
 SPLIT_FILE_BYTES = 16 * 1024 * 1024
-"""Files from this size on are shared out among workers by row group."""
+"""Files of at least this size are divided among workers by row group."""
 
 _POSITION_FIELDS = (pa.field(FILE_ORDINAL, pa.int32()), pa.field(ROW_INDEX, pa.int64()))
 
@@ -64,14 +63,14 @@ class DataFileReader:
 
     Args:
         store: store of the table.
-        configuration: of the version that is read; where it carries row ids (see
-            `tracked_configuration`), rows without materialised ones have those of their place.
+        configuration: of the version that is read; if it has row ids (see
+            `tracked_configuration`), rows without materialised ones get those of their position.
         columns: logical top-level columns of the batches, in order.
         where: exact filter; None for all rows.
-        expected_vectors: deletion vectors of the files that will be read, where several files
-            are: vectors in one file are then fetched together.
+        expected_vectors: deletion vectors of the files to read, if they are several: vectors in one
+            file are then fetched together.
         with_positions: whether `FILE_ORDINAL` and `ROW_INDEX` follow the columns.
-        verifies_pages: whether pages are held against the checksums that they carry.
+        verifies_pages: whether to verify Parquet page checksums.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class DataFileReader:
         schema = configuration.schema
         first = [each.name for each in schema if each.name in referenced] if where else columns
         self._first = _ColumnSet(configuration, first)
-        """The columns that are always decoded: those of the filter, or all where there is none."""
+        """The columns that are always decoded: those of the filter, or all if there is none."""
         self._rest = _ColumnSet(configuration, [name for name in columns if name not in referenced])
         self._with_positions = with_positions
         carried = carried_columns(configuration)
@@ -194,7 +193,7 @@ class DataFileReader:
                 start = opened.first_rows[group] + position
                 yield from self._matching(opened, start, selected, first_columns, rest)
             else:
-                # Decoded only if a later row passes.
+                # These are decoded only if a later row passes.
                 rest.skip(len(selected))
             position += len(selected)
 
@@ -206,7 +205,7 @@ class DataFileReader:
         first_columns: pa.Table,
         rest: _RawRows,
     ) -> Iterator[pa.RecordBatch]:
-        """The batches of a run of rows: the filter's columns of the selected ones are known."""
+        """The batches of a run of rows; the filter's columns of its selected rows are decoded."""
         position = taken = 0
         for rows, length in self._decode_rest(opened, selected, rest):
             mask = selected.slice(position, length)
@@ -229,7 +228,7 @@ class DataFileReader:
         mask: pa.BooleanArray | None,
         count: int,
     ) -> pa.RecordBatch:
-        """The batch of some rows, with what follows from where they stand in the file."""
+        """The batch of some rows, with the values that depend on their position in the file."""
         if self._with_positions or self._row_ids is not None:
             positions = _positions(file, start, length, mask)
             if self._row_ids is not None:
@@ -245,8 +244,8 @@ class DataFileReader:
     def _decode_rest(
         self, opened: OpenedFile, selected: pa.BooleanArray, rest: _RawRows
     ) -> Iterator[tuple[list[pa.Array], int]]:
-        """The columns besides the filter's, batch by batch: the selected rows of them, and how many
-        rows the batch was taken from.
+        """The selected rows of the columns besides the filter's, batch by batch, and the number of
+        rows from which each batch was taken.
         """
         if not self._rest.names:
             yield [], len(selected)
@@ -271,7 +270,7 @@ class DataFileReader:
         """
         from dagster_delta.engines.expressions.evaluation import evaluate_filter
 
-        assert self._where is not None  # noqa: S101  it is what chose this way of reading
+        assert self._where is not None  # noqa: S101 a filter selects this way of reading
         position = opened.first_rows[group]
         projection = self._first.projection(opened.arrow_schema)
         masks: list[Any] = []
@@ -308,10 +307,10 @@ def _filter(rows: pa.RecordBatch, mask: pa.BooleanArray | None) -> tuple[pa.Reco
     count = mask.true_count
     if count == rows.num_rows:
         return rows, count
-    # A batch without columns cannot be filtered: it would forget how many rows it has.
+    # A batch without columns cannot be filtered: it would lose its number of rows.
     if not rows.num_columns:
         return _rows(count), count
-    # `RecordBatch.filter` takes no allocator.
+    # `RecordBatch.filter` has no parameter for an allocator.
     drop = pc.FilterOptions("drop")
     return pc.call_function("filter", [rows, mask], drop, decoding_pool()), count
 
@@ -330,9 +329,10 @@ def _positions(
 def _fill_row_ids(
     arrays: list[pa.Array], places: tuple[int | None, int | None], file: DataFile, indexes: pa.Array
 ) -> None:
-    """Put the ids of a file's rows where they carry none, in place.
+    """Fill in the ids of a file's rows that have none, in place.
 
-    Spec: a materialised id counts; without one, the id is the file's first plus the position.
+    Spec: a materialised id takes precedence; without one, the id is the file's first plus the
+    position.
     """
     row_id, row_commit_version = places
     if row_id is not None and file.base_row_id is not None:
@@ -363,7 +363,7 @@ class _RawRows:
         self._skipped = 0
 
     def skip(self, count: int) -> None:
-        """Leave out the next rows; they are decoded once later rows are taken."""
+        """Skip the next rows; they are decoded when later rows are taken."""
         self._skipped += count
 
     def take(self, count: int) -> Iterator[pa.RecordBatch]:
@@ -403,7 +403,9 @@ class _ColumnSet:
         self._projections: list[tuple[Any, FileProjection]] = []
 
     def projection(self, file_schema: pa.Schema) -> FileProjection:
-        """How a file of that `pyarrow.Schema` gives the columns that are not partition columns."""
+        """How to get the columns other than partition columns from a file of that
+        `pyarrow.Schema`.
+        """
         # Most files of a table share their schema, so the last plans are tried first.
         for schema, projection in self._projections:
             if schema.equals(file_schema, check_metadata=True):

@@ -1,9 +1,9 @@
-"""How the columns of one data file become the columns that are asked for.
+"""Converts the columns of one data file to the requested columns.
 
-Fields are found by name, physical name or field id at every depth; what a file lacks is null, or
-the default that the schema has for existing rows, what it has beyond is ignored, narrower types
-from before a widening are cast, days and times of the legacy calendar are moved, shredded
-variants are put together, and CHAR(n) is filled up with blanks.
+Fields are found by name, physical name or field id at every depth. A missing field is null, or the
+schema's default for existing rows; extra fields are ignored. Narrower types from before a widening
+are cast, days and times of the legacy calendar are converted, shredded variants are reassembled,
+and CHAR(n) is padded with blanks.
 
 Spec: Column Mapping (Reader Requirements); Data Files; Type Widening.
 """
@@ -63,7 +63,7 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True, slots=True)
 class _ProjectedColumn:
-    """One wanted column: where it stands among the columns read, and how it is converted."""
+    """One wanted column: its position among the columns read, and its conversion."""
 
     position: int | None
     absent: pa.Scalar
@@ -75,7 +75,7 @@ class _ProjectedColumn:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What decides about the columns of a file besides their types."""
+    """Settings for the columns of a file, besides their types."""
 
     mode: ColumnMappingMode
     calendar: LegacyCalendar | None
@@ -101,12 +101,12 @@ class FileProjection:
             mode: column mapping mode of the table.
 
         Raises:
-            InvalidTable: a column has a type the table's schema cannot have come from, or the
+            InvalidTable: a column has a type that cannot be widened to the table's type, or the
                 table maps columns by id and the file has no ids.
         """
         file_fields = list(file_schema)
         # Spec: in id mode, readers refuse a file without ids or return nulls. Nulls would hide
-        # the rows of a file that was put there by a writer that does not know about ids.
+        # the rows of a file from a writer that does not support ids.
         if mode == "id" and file_fields and not any(map(_parquet_id, file_fields)):
             raise InvalidTable(
                 "the table maps columns by id and the data file has no field ids: rewrite the "
@@ -156,7 +156,7 @@ class FileProjection:
 def num_steps_found(
     file_schema: pa.Schema, schema: StructType, path: tuple[str, ...], mode: ColumnMappingMode
 ) -> int:
-    """How far into a logical path a file has fields: all of its steps where it has the last one.
+    """Number of steps of a logical path that a file has: all of them if it has the last one.
 
     Args:
         file_schema: `pyarrow.Schema` of the data file.
@@ -188,7 +188,7 @@ def locate_leaf(
         mode: column mapping mode of the table.
 
     Returns:
-        None where the file lacks the column, or the path does not end at a single Parquet column.
+        None if the file lacks the column, or the path does not end at a single Parquet column.
     """
     siblings, fields, start = list(file_schema), schema, 0
     for depth, name in enumerate(path, start=1):
@@ -207,7 +207,8 @@ def locate_leaf(
 
 
 class _Siblings:
-    """The fields of one level of a file's schema, found by id or name; the first of equals counts.
+    """The fields of one level of a file's schema, found by id or name; the first of duplicates is
+    used.
 
     Args:
         fields: `pyarrow.Field`s.
@@ -219,12 +220,12 @@ class _Siblings:
         self._mode = mode
 
     def find(self, field: StructField) -> int | None:
-        """Index of the file's field for a logical field, or None where the file lacks it."""
+        """Index of the file's field for a logical field; None if the file lacks it."""
         if self._mode == "id":
             wanted_id = field_id(field)
             if wanted_id is not None:
                 return self._by_id.get(wanted_id)
-            # Only columns of change data files have no id: they are no columns of the table.
+            # Only the extra columns of change data files have no id: they are not table columns.
         name = physical_name(field, self._mode)
         found = self._by_name.get(name)
         if found is None and self._mode == "none":
@@ -290,7 +291,7 @@ def _count_leaves(arrow_type: pa.DataType) -> int:
 def _plan(
     source: pa.DataType, target: DataType, rules: _Rules, path: tuple[str, ...]
 ) -> _Convert | None:
-    """The conversion from a file's type, or None where the array is right as it stands."""
+    """The conversion from a file's type; None if the array needs none."""
     arrow_type = to_arrow_type(target)
     is_same = source == arrow_type and rules.calendar is None
     if is_same and not _has_mapped_names(target, rules.mode):
@@ -303,7 +304,7 @@ def _plan(
 
 
 def _has_mapped_names(target: DataType, mode: ColumnMappingMode) -> bool:
-    """Whether equal types may still pair the wrong fields: names mean nothing under a mapping."""
+    """Whether equal types may still pair the wrong fields: under a mapping, names differ."""
     if mode == "none":
         return False
     match target:
@@ -449,8 +450,8 @@ def _is_bytes(source: pa.DataType) -> bool:
 
 
 def _may_hold(source: pa.DataType, target: DataType) -> bool:
-    """Whether a file may hold this type for a column: another spelling of it, or a narrower type
-    from before a widening. Integers are checked by value, because some writers spell all of them
+    """Whether a file may hold this type for a column: another form of it, or a narrower type
+    from before a widening. Integers are checked by value, because some writers store all of them
     as 32 or 64 bits.
     """
     types = pa.types
@@ -460,7 +461,7 @@ def _may_hold(source: pa.DataType, target: DataType) -> bool:
     assert isinstance(target, PrimitiveType)  # noqa: S101  nested targets were handled before
     match target.name:
         case "string":
-            # Old writers leave out the annotation that tells text from bytes.
+            # Old writers omit the annotation that separates text from bytes.
             return _is_bytes(source)
         case "byte" | "short" | "integer" | "long":
             return bool(types.is_integer(source))

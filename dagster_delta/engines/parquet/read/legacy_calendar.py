@@ -2,9 +2,10 @@
 
 That calendar is Julian up to 4 October 1582 and Gregorian after it; its time zones have one offset
 before 1900. Delta tables, their statistics and all current writers use the Gregorian calendar for
-all days. Spark notes in the footer how a file was written, and moves the values when it reads them.
+all days. Spark records in the footer how a file was written, and converts the values when it reads
+them.
 
-Spec: none; the keys are Spark's own.
+Spec: none; the footer keys are Spark's own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _DATES_KEY = b"org.apache.spark.legacyDateTime"
 _INT96_KEY = b"org.apache.spark.legacyINT96"
 _ZONE_KEY = b"org.apache.spark.timeZone"
 
-# Compared as text, as Spark compares them. Spark 3.0 had no key for INT96.
+# Versions are compared as text, as in Spark. Spark 3.0 had no key for INT96.
 _FIRST_GREGORIAN = b"3.0.0"
 _FIRST_GREGORIAN_INT96 = b"3.1.0"
 
@@ -37,32 +38,32 @@ _DAY_US = 86_400_000_000
 _FIRST_GREGORIAN_DAY = -141_427
 """15 October 1582."""
 _JULIAN_MARCH_OF_YEAR_0 = -719_470
-"""1 March of the year 0 in the Julian calendar, from which leap days end a year."""
+"""1 March of the year 0 in the Julian calendar: years from March end with the leap day."""
 _LAST_OFFSET_CHANGE_US = -2_208_988_800_000_000
-"""1 January 1900, from when on both calendars have the same offsets."""
+"""1 January 1900; from then on both calendars have the same offsets."""
 _WINTER_AND_SUMMER_US = (1_735_689_600_000_000, 1_751_328_000_000_000)
 
 _FIXED_OFFSET = re.compile(r"GMT([+-])(\d{1,2}):?(\d{2})?")
 _TAKEN_FOR_UTC = re.compile(r"Z|(UTC|UT|GMT)?([+-][0-9:]+)?")
-"""Java finds no offset in a zone such as +05:30 here, and takes it for GMT: so does Spark."""
+"""Zones such as +05:30, in which Java finds no offset; Java, and so Spark, reads them as GMT."""
 
 
 @dataclass(frozen=True, slots=True)
 class LegacyCalendar:
-    """What of one file is in the legacy calendar."""
+    """The values of one file that are in the legacy calendar."""
 
     has_dates: bool
-    """Whether dates, and timestamps that are not INT96, are."""
+    """Whether dates and timestamps other than INT96 are in it."""
     has_int96: bool
     zone: str
     """Time zone of the session that wrote the file."""
 
     @classmethod
     def of(cls, metadata: Mapping[bytes, bytes] | None) -> LegacyCalendar | None:
-        """The calendar that a footer asks for; None for the Gregorian one.
+        """The legacy calendar of a footer; None for the Gregorian one.
 
         Args:
-            metadata: of the `pyarrow.Schema` of the file.
+            metadata: metadata of the file's `pyarrow.Schema`.
         """
         version = (metadata or {}).get(_VERSION_KEY)
         if metadata is None or version is None:
@@ -71,11 +72,11 @@ class LegacyCalendar:
         has_int96 = version < _FIRST_GREGORIAN_INT96 or _INT96_KEY in metadata
         if not (has_dates or has_int96):
             return None
-        # Spark 2 did not note its zone. The embedded engine is in UTC.
+        # Spark 2 did not record its zone. The embedded engine is in UTC.
         return cls(has_dates, has_int96, metadata.get(_ZONE_KEY, b"UTC").decode())
 
     def day_conversion(self, source: Any) -> Callable[[Any], Any] | None:
-        """The conversion of a column of days, or None where there is none to do.
+        """The conversion of a column of days, None if there is none to do.
 
         Args:
             source: Arrow type of the file's column.
@@ -83,7 +84,7 @@ class LegacyCalendar:
         return _moved_days if self.has_dates and pa.types.is_date32(source) else None
 
     def time_conversion(self, source: Any, target: DataType) -> Callable[[Any], Any] | None:
-        """The conversion of timestamps in microseconds with a zone, or None where there is none.
+        """The conversion of timestamps in microseconds with a zone, None if there is none.
 
         Args:
             source: Arrow type of the file's column. INT96 has no time zone.
@@ -124,8 +125,8 @@ def _filled(numbers: Any) -> Any:
 
 
 def _day_shift(days: Any) -> Any:
-    """How many days later the Gregorian calendar has the days of the same names."""
-    # Year by year from March: a leap day comes last, and what it has no counterpart for follows it.
+    """Number of days by which the same date is later in the Gregorian calendar."""
+    # Years start in March, so the leap day, which may have no counterpart, is last.
     years = (4 * (days.astype(np.int64) - _JULIAN_MARCH_OF_YEAR_0) + 3) // 1461
     shift = years // 400 - years // 100 + 2
     return np.where(days < _FIRST_GREGORIAN_DAY, shift, 0)

@@ -1,4 +1,4 @@
-"""One data file whose footer has been read: which of its rows are wanted, and their raw columns.
+"""One data file with its footer read: its wanted rows, and their raw columns.
 
 Spec: Data Files; Deletion Vectors.
 """
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["OpenedFile"]
 
 WIDE_ROW_GROUP_BYTES = 16 * 1024 * 1024
-"""So many bytes of columns and more are decoded by several threads, column by column: a worker that
-reads ahead in one row group would fill the buffer and wait."""
+"""At least this many bytes of columns are decoded by several threads, column by column: a worker
+that reads ahead in one row group would fill the buffer and wait."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class OpenedFile:
     is_remote: bool
     """Whether a read costs a round trip."""
     verifies_pages: bool
-    """Whether pages are held against the checksums that they carry."""
+    """Whether to verify Parquet page checksums."""
     left_out: BitMap64 | None = None
     """Indexes of the rows that are deleted or hidden."""
     _wanted: dict[tuple[int, int], Any] = field(default_factory=dict, init=False)
@@ -65,13 +65,13 @@ class OpenedFile:
         return starts
 
     def num_wanted(self, group: int) -> int:
-        """How many rows of a row group are not left out."""
+        """Number of rows of a row group that are not skipped."""
         start, end = self.first_rows[group], self.first_rows[group + 1]
         left_out = 0 if self.left_out is None else self.left_out.range_cardinality(start, end)
         return end - start - int(left_out)
 
     def may_hold_wanted(self, group: int) -> bool:
-        """Whether any row of a row group is asked for, a filter aside."""
+        """Whether any row of a row group is wanted, without regard to a filter."""
         start, end = self.first_rows[group], self.first_rows[group + 1]
         if self.left_out is not None and self.left_out.range_cardinality(start, end) == end - start:
             return False
@@ -79,7 +79,7 @@ class OpenedFile:
         return selected is None or selected.range_cardinality(start, end) > 0
 
     def wanted_rows(self, position: int, count: int) -> pa.BooleanArray | None:
-        """A `pyarrow.BooleanArray` of the rows that are asked for; None for all.
+        """A `pyarrow.BooleanArray` of the wanted rows; None for all.
 
         Args:
             position: index in the file of the first row.
@@ -87,7 +87,7 @@ class OpenedFile:
         """
         if self.left_out is None and self.file.selected is None:
             return None
-        # Columns that are read apart ask for the same rows.
+        # Columns that are read separately request the same rows.
         known = self._wanted.get((position, count))
         if known is None:
             known = self._wanted[position, count] = self._find_wanted(position, count)
@@ -112,7 +112,7 @@ class OpenedFile:
         row_group = self.footer.row_group(group)
         dictionaries = self._dictionaries(group, parquet_columns)
         sizes = BatchSizes(self.footer, group, parquet_columns, dictionaries)
-        # A reader of its own: one reader must not decode on two threads.
+        # Use a separate reader: one reader must not decode on two threads.
         parquet = self._open(dictionaries)
         encoded = (row_group.column(each).total_uncompressed_size for each in parquet_columns)
         is_wide = sum(encoded) >= WIDE_ROW_GROUP_BYTES
@@ -125,7 +125,7 @@ class OpenedFile:
             # The decoder asks for the size again before each batch.
             parquet.set_batch_size(sizes.rows)
             yield from split_by_bytes(batch)
-        # Arrow passes over what its header calls neither data nor dictionary, be it by damage.
+        # Arrow skips a page whose header, maybe damaged, says neither data nor dictionary.
         if missing:
             raise InvalidTable(
                 f"the data file lacks {missing} of the {row_group.num_rows} rows of a row group: "
@@ -133,7 +133,7 @@ class OpenedFile:
             )
 
     def has_long_entries(self, group: int) -> bool:
-        """Whether a row group has text whose decoded size its footer does not tell, see
+        """Whether a row group has text whose decoded size is not in its footer, see
         `columns_with_long_entries`.
         """
         columns = range(self.footer.num_columns)
@@ -143,7 +143,7 @@ class OpenedFile:
         """The Parquet columns to decode as dictionaries."""
         repetitive = repetitive_columns(self.footer, group, parquet_columns)
         if self.is_remote:
-            # A look at the other dictionaries costs a round trip for each.
+            # Checking the other dictionaries costs a round trip each.
             return repetitive
         rest = [index for index in parquet_columns if index not in repetitive]
         return [*repetitive, *columns_with_long_entries(self.handle, self.footer, group, rest)]

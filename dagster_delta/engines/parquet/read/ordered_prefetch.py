@@ -1,4 +1,4 @@
-"""Running several sources of record batches ahead of their consumer, in order and in few bytes."""
+"""Runs several sources of record batches ahead of their consumer, in order and bounded memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def prefetch_in_order(
     Args:
         sources: taken one at a time, as workers become free.
         threads: workers that produce batches.
-        max_buffered_bytes: produced and not yet consumed; each worker may exceed it by one batch.
+        max_buffered_bytes: maximum bytes produced but not consumed; each worker may exceed it by
+            one batch.
 
     Raises:
         Whatever a source raises, at its place in the order.
@@ -118,14 +119,14 @@ class _Prefetch:
         return self._buffered_bytes < self._max_bytes
 
     def _put(self, channel: _Channel, batch: Any) -> bool:
-        """Hand over a batch and wait for room. False when nobody wants more."""
+        """Add a batch and wait for room. Returns False if the consumer has stopped."""
         size_bytes = batch.nbytes
         with self._changed:
             channel.batches.append((batch, size_bytes))
             self._buffered_bytes += size_bytes
             self._changed.notify_all()
-            # The first in order may always go on once its own batches are taken: the others, which
-            # fill the buffer, are waiting for it.
+            # The first in order may always continue once its own batches are taken: the others,
+            # which fill the buffer, wait for it.
             self._changed.wait_for(
                 lambda: (
                     self._stopped

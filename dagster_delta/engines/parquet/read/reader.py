@@ -1,7 +1,7 @@
-"""Reading many data files as one stream of record batches of the table's schema.
+"""Reads many data files as one stream of record batches of the table's schema.
 
-Several workers decode ahead of the consumer; the order is that of the files and of the rows in
-them, and no more than a fixed number of bytes waits.
+Several workers decode ahead of the consumer, up to a fixed number of bytes. Files, and the rows in
+them, keep their order.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["deletion_vectors_of", "read_ahead", "read_files"]
 
 MAX_BUFFERED_BYTES = 24 * 1024 * 1024
-"""Arrow bytes that wait for the consumer."""
+"""Maximum Arrow bytes that wait for the consumer."""
 SMALL_BATCH_ROWS = 16_384
-"""Batches of fewer rows are put together, so that many small files do not make many batches."""
+"""Batches of fewer rows are joined, so that many small files do not give many batches."""
 SMALL_BATCH_BYTES = 4 * 1024 * 1024
-"""Batches of more Arrow bytes stay as they are, however few rows they have."""
+"""Batches of more Arrow bytes are not joined, even with few rows."""
 
 _REMOTE_THREADS = 8
 _MAX_LOCAL_THREADS = 16
@@ -54,8 +54,8 @@ def read_files(
         configuration: of the version that is read.
         columns: logical top-level columns, in order.
         where: exact filter, evaluated by the embedded SQL engine.
-        threads: workers; by default one per core, and more where the store is not local.
-        verifies_pages: whether pages are held against the checksums that they carry.
+        threads: workers; by default one per core, and more if the store is remote.
+        verifies_pages: whether to verify Parquet page checksums.
 
     Raises:
         DataFileMissing, CorruptDeletionVector, InvalidTable, UnsupportedFeature, StorageFailure,
@@ -75,13 +75,13 @@ def read_files(
 def read_ahead(
     store: ObjectStore, sources: Iterable[BatchSource], *, threads: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of all sources in order, several sources at work at once; small ones are merged.
+    """The batches of all sources in order, read concurrently; small batches are joined.
 
     Args:
         store: what the sources read from.
-        sources: those of a `DataFileReader`, or what was made of them; what they bring that is no
-            batch comes through as it is, in its place.
-        threads: workers; by default one per core, and more where the store is not local.
+        sources: sources of a `DataFileReader`, or sources made from them; items that are not
+            batches pass unchanged, in order.
+        threads: workers; by default one per core, and more if the store is remote.
 
     Raises:
         Whatever a source raises.

@@ -1,6 +1,6 @@
-"""Which row groups of a data file may hold rows that a filter is true for, by the file's footer.
+"""Row groups of a data file that may have rows for which a filter is true, by the footer.
 
-Spec: none; the footers of data files are Parquet's own.
+Spec: none; the footer is part of the Parquet format.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def matching_row_groups(
 
     Args:
         predicate: the filter, over logical paths.
-        statistics: of the file's footer.
+        statistics: statistics of the file's footer.
         file_schema: `pyarrow.Schema` of the file.
         schema: logical schema of the table.
         mode: column mapping mode of the table.
@@ -59,7 +59,7 @@ def matching_row_groups(
         if has_existing_default(field)
         and num_steps_found(file_schema, schema, path, mode) == len(path) - 1
     }
-    # The log has told the same about a file of one row group, but for columns that it lacks.
+    # For a file of one row group the log has the same bounds, except for columns that it lacks.
     if count < 2 and not bounds:
         return list(range(count))
     has_legacy_times = LegacyCalendar.of(file_schema.metadata) is not None
@@ -95,7 +95,7 @@ def _field_at(schema: StructType, path: tuple[str, ...]) -> StructField | None:
 
 
 def _default_bounds(field: StructField, count: int, *, is_nested: bool) -> ColumnBounds:
-    """Bounds of a column that a file lacks, where its rows have a default."""
+    """Bounds of a column that a file lacks, if its rows have a default."""
     bounds = bounds_of_partition_values(pa.repeat(existing_default(field), count), field.data_type)
     # The struct that holds it may be null itself.
     return replace(bounds, may_hold_null=every(True, count)) if is_nested else bounds
@@ -104,7 +104,7 @@ def _default_bounds(field: StructField, count: int, *, is_nested: bool) -> Colum
 def _bounds(
     chunks: ChunkStatistics, leaf: int, file_type: pa.DataType, data_type: DataType
 ) -> ColumnBounds | None:
-    """Bounds of one column, one per row group, or None where the footer's cannot be used."""
+    """Bounds of one column, one per row group; None if the footer's cannot be used."""
     decode = _decoder(file_type)
     if decode is None:
         return None
@@ -125,12 +125,12 @@ def _bounds(
             maximum_covers_nan=not pa.types.is_floating(arrow_type),
         )
     except (ValueError, ArithmeticError, pa.ArrowNotImplementedError):
-        # A cut string, or a value beyond the table's type: no bounds are always right.
+        # A truncated string, or a value outside the table's type: having no bounds is always safe.
         return None
 
 
 def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], Any] | None:
-    """From raw footer bounds to an Arrow array of the file's type."""
+    """The function from raw footer bounds to an Arrow array of the file's type."""
     types = pa.types
     if types.is_signed_integer(file_type):
         return lambda raw: integer_column(raw).cast(file_type)
@@ -138,7 +138,7 @@ def _decoder(file_type: pa.DataType) -> Callable[[list[Any]], Any] | None:
         return lambda raw: array_of(raw, from_arrow_type(file_type))
     if types.is_date32(file_type):
         return lambda raw: integer_column(raw, pa.int32()).cast(file_type)
-    # Nanoseconds would have to be rounded, differently for each bound.
+    # Nanoseconds would need rounding, in different directions for each bound.
     if types.is_timestamp(file_type) and file_type.unit in ("ms", "us"):
         return lambda raw: integer_column(raw).cast(file_type)
     if types.is_string(file_type):

@@ -1,4 +1,4 @@
-"""Opening data files, and what their footers tell about decoding them."""
+"""Opens data files, and decides from their footers how to decode them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = [
 ]
 
 _INT96_UNIT = "us"
-"""INT96 holds times far outside what nanoseconds can count."""
+"""INT96 is read as microseconds: it holds times outside the range of nanoseconds."""
 _STREAM_BYTES = 256 * 1024
-"""What is read of a column at once where columns are streamed."""
+"""Bytes read at once from a streamed column."""
 _MAX_INDEX_BYTES = 2
-"""Bytes per value, dictionary included, up to which a column counts as repetitive."""
+"""Maximum bytes per value, dictionary included, of a repetitive column."""
 
 
 def open_parquet(
@@ -52,9 +52,9 @@ def open_parquet(
         handle: `pyarrow.NativeFile` of the file.
         footer: its `pyarrow.parquet.FileMetaData`, see `read_data_footer`.
         dictionaries: indexes of Parquet columns to decode into dictionary arrays.
-        is_remote: whether a read costs a round trip, so that columns are fetched whole; otherwise
+        is_remote: whether a read costs a round trip: columns are then fetched whole, otherwise
             they are streamed, which takes a third less memory.
-        verifies_pages: whether pages are held against the checksums that they carry.
+        verifies_pages: whether to verify Parquet page checksums.
     """
     return open_parquet_reader(
         handle,
@@ -71,7 +71,7 @@ def read_data_footer(handle: Any) -> ParquetFooter:
     """The footer of an open data file.
 
     Raises:
-        pyarrow.ArrowInvalid, OSError: it is no Parquet file, cannot be read, or is damaged.
+        pyarrow.ArrowInvalid, OSError: it is not a Parquet file, cannot be read, or is damaged.
     """
     return read_footer(handle, coerce_int96_timestamp_unit=_INT96_UNIT)
 
@@ -85,7 +85,7 @@ def repetitive_columns(
 
     Args:
         footer: `pyarrow.parquet.FileMetaData` of the file.
-        group: index of the row group that is looked at.
+        group: index of the row group to examine.
         parquet_columns: indexes of the columns that will be decoded.
     """
     row_group = footer.row_group(group)
@@ -113,7 +113,7 @@ def columns_with_long_entries(
         handle: `pyarrow.NativeFile` of the file.
         footer: its `pyarrow.parquet.FileMetaData`.
         group: index of the row group.
-        parquet_columns: indexes of the columns to look at.
+        parquet_columns: indexes of the columns to examine.
 
     Raises:
         pyarrow.ArrowInvalid, OSError: the file cannot be read, or is damaged.
@@ -146,12 +146,12 @@ def _is_top_level_text(column: pq.ColumnSchema) -> bool:
 
 @contextmanager
 def naming_data_file(store: ObjectStore, path: str) -> Iterator[None]:
-    """Errors from here on name the table and the data file, and say whether the file is missing,
+    """Errors in this block name the table and the data file, and say whether the file is missing,
     the storage failed, or the bytes are bad.
 
     Args:
         store: store of the table.
-        path: of the file, decoded.
+        path: path of the file, decoded.
     """
     table = store.location.uri
     try:
@@ -174,7 +174,8 @@ def naming_data_file(store: ObjectStore, path: str) -> Iterator[None]:
         if failure is not None:
             raise failure from error
         if store.local_path("") is None:
-            # Over HTTP a proxy's page does not decode either. The store knows it from an object.
+            # Over HTTP, the error page of a proxy does not decode either. Reading
+            # from the store shows whether the object exists.
             with suppress(FileNotFoundError):
                 store.read_range(path, 0, 1)
         raise InvalidTable(

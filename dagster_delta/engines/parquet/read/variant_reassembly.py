@@ -1,8 +1,8 @@
-"""Putting shredded variants together again.
+"""Reassembles shredded variants.
 
-A writer may split variants into typed columns: beside the encoded `value` of a variant, of a field
-or of an element stands a `typed_value` of one type, and each row fills the one that fits, objects
-both. Columns of scalars are encoded buffer by buffer; objects and arrays row by row.
+A writer may split variants into typed columns: a variant, a field or an element then has an encoded
+`value` and a `typed_value` of one type. Each row fills the one that fits; objects may fill both.
+Columns of scalars are encoded buffer by buffer; objects and arrays row by row.
 
 Spec: Parquet, Variant Shredding.
 """
@@ -44,7 +44,7 @@ from dagster_delta.protocol.variant.binary import (
 __all__ = ["VariantReassembly"]
 
 _Names: TypeAlias = Sequence[VariantNames | None]
-"""The dictionary of each row; None where the variant is null."""
+"""The dictionary of each row; None if the variant is null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class _Array:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A struct of `value` and `typed_value`, of which a file may leave one out."""
+    """A struct of `value` and `typed_value`; a file may omit one of them."""
 
     value: int | None
     """Position among the struct's children."""
@@ -80,7 +80,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class VariantReassembly:
-    """How the variants of one column of a file become variants that are not shredded."""
+    """How to convert the variants of one column of a file to unshredded variants."""
 
     column: str
     """Dotted logical path, for errors."""
@@ -89,15 +89,15 @@ class VariantReassembly:
 
     @classmethod
     def plan(cls, storage: pa.DataType, column: str) -> VariantReassembly:
-        """Understand a shredding schema.
+        """The plan for a shredding schema.
 
         Args:
-            storage: `pyarrow.StructType` of the variant in the file; one that is not shredded will
-                do.
+            storage: `pyarrow.StructType` of the variant in the file; it may be
+                unshredded.
             column: dotted logical path, for errors.
 
         Raises:
-            InvalidTable: it is no variant.
+            InvalidTable: it is not a variant.
         """
         names = [each.name for each in storage]
         if names.count("metadata") != 1:
@@ -109,7 +109,7 @@ class VariantReassembly:
         """The variants of a `pyarrow.StructArray` as one of `VARIANT_STORAGE`.
 
         Raises:
-            InvalidTable: a variant breaks the encoding, or what the spec says about shredding.
+            InvalidTable: a variant violates the encoding or the spec of shredding.
             UnsupportedFeature: a variant is of a later version of the encoding.
         """
         try:
@@ -191,14 +191,14 @@ def _values(group: _Group, array: pa.StructArray, children: Sequence[pa.Array]) 
 
 
 def _row_names(metadata: pa.Array) -> _Names:
-    """The dictionary of each row of a `pyarrow.BinaryArray`; few rows have one of their own."""
+    """The dictionary of each row of a `pyarrow.BinaryArray`; most rows share one."""
     encoded = metadata.dictionary_encode()
     dictionaries = [decode_names(each) for each in encoded.dictionary.to_pylist()]
     return [None if each is None else dictionaries[each] for each in encoded.indices.to_pylist()]
 
 
 def _read_group(group: _Group, array: pa.StructArray, names: _Names) -> Encoded:
-    """The encoded values of a `pyarrow.StructArray`; None where a row has neither child."""
+    """The encoded values of a `pyarrow.StructArray`; None if a row has neither child."""
     children = array.flatten()
     residual: Encoded = _values(group, array, children).to_pylist()
     if group.typed_value is None:
@@ -220,7 +220,7 @@ def _read_group(group: _Group, array: pa.StructArray, names: _Names) -> Encoded:
 def _either(encoded: bytes | None, residual: bytes | None) -> bytes | None:
     if encoded is None:
         return residual
-    # Spec: engines should fail when both are there and the value is no object.
+    # Spec: engines should fail if both are present and the value is not an object.
     if residual is not None:
         raise _wrongly_shredded("it has two values at one place")
     return encoded
@@ -263,7 +263,7 @@ def _field_id(known: VariantNames, name: str) -> int:
 def _merge(
     fields: list[tuple[int, bytes]], rest: bytes, known: VariantNames, shredded: set[str]
 ) -> list[tuple[int, bytes]]:
-    """The fields of a partially shredded object together with those that have no column."""
+    """The fields of a partially shredded object, joined with those that have no column."""
     others = object_fields(rest)
     if others is None:
         raise _wrongly_shredded("it is an object by its columns and none by its value")

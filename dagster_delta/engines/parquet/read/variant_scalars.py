@@ -1,4 +1,4 @@
-"""Encoding the typed columns of a shredded variant that hold scalars.
+"""Encodes the scalar typed columns of a shredded variant.
 
 Spec: Parquet, Variant Shredding (Shredded Value Types); Variant Binary Encoding (Encoding types).
 """
@@ -21,7 +21,7 @@ from dagster_delta.protocol.variant.binary import (
 __all__ = ["Encoded", "is_binary_like", "scalar_encoder"]
 
 Encoded: TypeAlias = list[bytes | None]
-"""One encoded value per row; None where the row has none."""
+"""One encoded value per row; None if the row has none."""
 
 _FIXED_WIDTH = {
     pa.int8(): PrimitiveId.INT8,
@@ -32,7 +32,7 @@ _FIXED_WIDTH = {
     pa.float64(): PrimitiveId.DOUBLE,
     pa.date32(): PrimitiveId.DATE,
     pa.time64("us"): PrimitiveId.TIME,
-    # The only fixed-size bytes that are shredded, annotated as UUID or by an older writer not.
+    # UUID is the only shredded type of fixed-size bytes; older writers omit its annotation.
     pa.binary(16): PrimitiveId.UUID,
 }
 _TIMESTAMPS = {
@@ -42,7 +42,7 @@ _TIMESTAMPS = {
 
 
 def scalar_encoder(data_type: pa.DataType) -> Callable[[Any], Encoded] | None:
-    """What encodes an array of a type, or None where nothing is shredded as that type."""
+    """The encoder for arrays of a type; None if the type is never used for shredding."""
     types = pa.types
     if types.is_boolean(data_type):
         return _encode_booleans
@@ -95,12 +95,12 @@ def _encode_binaries(array: pa.Array) -> Encoded:
 
 
 def _encode_fixed_width(header: bytes, array: pa.Array, size: int | None = None) -> Encoded:
-    """The values of an array in the order of bytes they have in memory.
+    """The values of an array, encoded in the byte order of the memory.
 
     Args:
-        header: what stands before each value.
+        header: bytes before each value.
         array: `pyarrow.Array` of a type of fixed width.
-        size: how many bytes of each value count, from the lowest; None for all.
+        size: number of low bytes of each value to encode; None for all.
     """
     width = array.type.byte_width
     memory = memoryview(array.buffers()[1])[width * array.offset :]

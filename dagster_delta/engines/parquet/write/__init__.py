@@ -1,1 +1,1 @@
-"""Parquet files written with their statistics."""
+"""Writes Parquet files with their statistics."""

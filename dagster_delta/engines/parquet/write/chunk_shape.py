@@ -22,7 +22,7 @@ from dagster_delta.protocol.checkpoint.thrift_compact import (
 __all__ = ["is_movable"]
 
 _Value: TypeAlias = "frozenset[int] | tuple[_Value] | Mapping[int, _Value]"
-"""Types of a number or of text; the elements of a list; the fields of a struct by their ids."""
+"""Types: of a number or text; of the elements of a list; of the fields of a struct by their ids."""
 
 _NUMBER, _LONG, _TEXT = frozenset({I32}), frozenset({I64}), frozenset({BINARY})
 _TRUTH = frozenset({TRUE, FALSE})
@@ -52,10 +52,10 @@ _VALUE_BYTES = {"BYTE_ARRAY": 0, "BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 
 
 
 def is_movable(chunk: bytes, column: Any) -> bool:
-    """Whether the pages are all that a `ColumnChunk` speaks of, and Arrow reads it as its metadata.
+    """Whether a `ColumnChunk` refers only to its pages, and Arrow can read it as metadata.
 
-    Indexes and filters stand elsewhere in the file. In a new file Arrow is asked for everything
-    that `chunk_metadata` lists, over which it ends the process where the chunk is damaged.
+    Indexes and filters are elsewhere in the file. In a new file Arrow reads everything that
+    `chunk_metadata` lists; a damaged chunk would crash the process.
 
     Args:
         chunk: from the footer of a file whose chunks were checked.

@@ -1,7 +1,7 @@
-"""One row group from column chunks that were encoded apart, or that stand in another file.
+"""One row group from column chunks that were encoded separately or are in another file.
 
-Neither pages nor statistics of a chunk know what stands beside it: the pages are copied, their
-positions in the footer are moved, and nothing is encoded again.
+Pages and statistics of a chunk do not depend on other chunks: the pages are copied and their
+positions in the footer are changed, without encoding them again.
 
 Spec: Parquet's file format and its Thrift definition.
 """
@@ -48,7 +48,7 @@ class ColumnBytes:
     metadata: bytes
     """The `ColumnChunk` of a footer."""
     position: int
-    """Where the pages stand in the file of that footer."""
+    """Position of the pages in the file of that footer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ class FooterBytes:
 
     @classmethod
     def of_handle(cls, handle: pa.NativeFile) -> FooterBytes | None:
-        """That of an open file, or None where it is encrypted.
+        """The metadata of an open file; None if it is encrypted.
 
         Args:
-            handle: `pyarrow.NativeFile` of a file that was found to be Parquet.
+            handle: `pyarrow.NativeFile` of a file that is known to be Parquet.
         """
         size = handle.size()
         tail = handle.read_at(_TAIL_BYTES, size - _TAIL_BYTES)
@@ -106,12 +106,12 @@ def _columns_of_row_group(footer: bytes, cursor: Cursor) -> tuple[bytes, ...]:
 
 
 def joined_columns(model: bytes, columns: Sequence[ColumnBytes], num_rows: int) -> RowGroupBytes:
-    """A row group of the columns, as a writer of them all would have made it.
+    """A row group of the columns, as a writer of all of them would make it.
 
     Args:
         model: footer of a file without row groups, with the schema of the columns.
-        columns: all of the schema, in order.
-        num_rows: rows of each.
+        columns: all columns of the schema, in order.
+        num_rows: rows of each column.
     """
     chunks, position, uncompressed, compressed = [], len(MAGIC), 0, 0
     for each in columns:
@@ -128,7 +128,7 @@ def joined_columns(model: bytes, columns: Sequence[ColumnBytes], num_rows: int) 
             zigzag(uncompressed),
             field_header(1, I64),
             zigzag(num_rows),
-            # No sorting columns: the field between is left out.
+            # No sorting columns: the field between is omitted.
             field_header(2, I64),
             zigzag(len(MAGIC)),
             field_header(1, I64),

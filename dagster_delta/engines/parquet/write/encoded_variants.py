@@ -1,7 +1,7 @@
-"""Looking into encoded variants, a column at a time: what each value is, and where its parts stand.
+"""Parses encoded variants, a column at a time: the kind of each value and the position of its
+parts.
 
-A value in Python costs microseconds; here every value at one place of a column is looked at
-together.
+A value in Python costs microseconds; here all values at one place of a column are parsed together.
 
 Spec: Parquet, Variant Binary Encoding (Metadata encoding; Value encoding).
 """
@@ -29,12 +29,12 @@ __all__ = ["EncodedVariants", "Kind", "Parts", "Places"]
 
 
 class Kind(IntEnum):
-    """What a value is, types that say the same taken as one."""
+    """The kind of a value; equivalent types are one kind."""
 
     MISSING = 0
     """There is no value."""
     OTHER = 1
-    """What is only told by its own bytes: the null of a variant, and types without a column."""
+    """A value known only by its bytes: the null of a variant, and types without a column."""
     BOOLEAN = 2
     INTEGER = 3
     DECIMAL = 4
@@ -93,18 +93,18 @@ _EXACT_NUMBERS = {
     PrimitiveId.DECIMAL4: (2, 4),
     PrimitiveId.DECIMAL8: (2, 8),
 }
-"""Where the bytes of a number begin, and how many there are."""
+"""Start and number of the bytes of a number."""
 _SIZED = (PrimitiveId.BINARY, PrimitiveId.STRING)
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the values of one place of a column stand, one by slot: numpy arrays of int64."""
+    """Positions of the values at one place of a column, one per slot: numpy arrays of int64."""
 
     start: Any
-    """Of the value; -1 where there is none."""
+    """Start of the value; -1 if there is none."""
     row: Any
-    """Of the column, which says whose dictionary of names holds."""
+    """Row of the column; it gives the dictionary of names."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -120,16 +120,16 @@ class Parts:
     """Of the value."""
     row: Any
     name: Any
-    """Index among the names of the column; nothing that is used where the containers are arrays."""
+    """Index among the names of the column; unused if the containers are arrays."""
     name_id: Any
     """Index in the dictionary of the row."""
 
     def of_name(self, name: int, num_slots: int) -> Places:
-        """Where the field of a name stands in each of the objects.
+        """The position of a named field in each of the objects.
 
         Args:
             name: index among the names of the column.
-            num_slots: how many slots the objects stand in.
+            num_slots: number of slots of the objects.
         """
         found = self.name == name
         start = np.full(num_slots, -1, dtype=np.int64)
@@ -160,7 +160,7 @@ class EncodedVariants:
         if len(valid):
             is_whole[valid] = ~malformed(metadata, values)
         self.is_whole = is_whole
-        """By row: whether the bytes may be looked into; nobody has looked at files of others."""
+        """By row: whether the bytes can be parsed safely; files of other writers are unchecked."""
         self._stops = np.full(len(array), 0, dtype=np.int64)
         self._stops[valid] = offsets[1:]
         self._read_names(metadata, is_whole[valid])
@@ -204,11 +204,11 @@ class EncodedVariants:
         return size
 
     def root_sizes(self) -> Any:
-        """Bytes of the value of each row, whole or not; 0 where there is none."""
+        """Bytes of the value of each row, complete or not; 0 if there is none."""
         return np.where(self.root.start < 0, 0, self._stops - self.root.start)
 
     def parts(self, places: Places, slots: Any) -> Parts:
-        """What the objects, or the arrays, in some slots are made of.
+        """The fields of the objects, or elements of the arrays, in some slots.
 
         Args:
             places: of the containers.
@@ -244,8 +244,8 @@ class EncodedVariants:
         return np.ascontiguousarray(words).view(data_type).reshape(-1)
 
     def exact_numbers(self, start: Any) -> tuple[Any, Any, Any]:
-        """The integers and decimals at some positions: the number without its point, the digits
-        behind the point, and whether it has 16 bytes, which are left to the caller.
+        """The integers and decimals at some positions: the unscaled number, its scale, and whether
+        it has 16 bytes, which the caller must read.
         """
         primitive = self.data[start] >> 2
         unscaled = np.zeros(len(start), dtype=np.int64)
@@ -260,9 +260,7 @@ class EncodedVariants:
         return unscaled, scale, is_wide
 
     def texts(self, start: Any) -> tuple[Any, Any]:
-        """Where the contents of the strings and binaries at some positions begin, and their
-        lengths.
-        """
+        """The start and length of the contents of the strings and binaries at some positions."""
         first = self.data[start]
         is_short = (first & 3) == BasicType.SHORT_STRING
         length = np.where(is_short, first >> 2, number_at(self.data, start + 1, 4))
@@ -300,14 +298,14 @@ class EncodedVariants:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """How containers are laid out: numpy arrays of int64."""
+    """The layout of containers: numpy arrays of int64."""
 
     count: Any
     ids: Any
-    """Where the ids of the fields begin."""
+    """Start of the ids of the fields."""
     id_size: Any
-    """Bytes of an id; 0 where the container is an array."""
+    """Bytes of an id; 0 if the container is an array."""
     offsets: Any
     offset_size: Any
     content: Any
-    """Where the values begin."""
+    """Start of the values."""

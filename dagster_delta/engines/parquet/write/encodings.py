@@ -1,7 +1,7 @@
-"""Choosing how each Parquet column is encoded, from a sample of its values.
+"""Chooses the encoding of each Parquet column from a sample of its values.
 
-A dictionary is worth its price only where values repeat; numbers and times that do not are packed
-as differences. Every encoding chosen here is read by Spark's vectorized reader.
+A dictionary saves space only if values repeat; other numbers and times are stored as differences.
+Every encoding chosen here is read by Spark's vectorized reader.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _MAX_DISTINCT_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class ColumnEncodings:
-    """The encoding of each Parquet column by its dotted path; what is in neither is plain."""
+    """The encoding of each Parquet column by its dotted path; columns in neither are plain."""
 
     dictionary: tuple[str, ...]
     delta_packed: tuple[str, ...]
 
 
 PLAIN = ColumnEncodings((), ())
-"""Every column as it is."""
+"""Every column plain."""
 
 
 def choose_encodings(rows: pa.Table) -> ColumnEncodings:
     """Encodings for a file that starts with `rows`.
 
     Args:
-        rows: a `pyarrow.Table` in the file's schema; the first `SAMPLE_ROWS` are looked at.
+        rows: a `pyarrow.Table` in the file's schema; only the first `SAMPLE_ROWS` are used.
     """
     dictionary: list[str] = []
     delta_packed: list[str] = []

@@ -1,4 +1,4 @@
-"""One data file while it is being written: row groups encoded apart, then put one after another."""
+"""One data file while it is written: row groups are encoded separately, then concatenated."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ class FileFormat:
     """What all files of one write have in common."""
 
     columns: tuple[str, ...]
-    """Logical names of the columns that stand in the files."""
+    """Logical names of the columns that the files have."""
     arrow_schema: pa.Schema
     """`pyarrow.Schema` of the files: physical names, field ids, everything nullable."""
     statistics: StatisticsLayout
     codec: str
     compression_level: int | None
     may_pack: bool = True
-    """Whether encodings are used that came after version 1 of the Parquet format."""
+    """Whether encodings newer than version 1 of the Parquet format are used."""
     may_shred: bool = False
-    """Whether variants may be split into typed columns, as suits the rows of each file."""
+    """Whether variants may be split into typed columns, chosen by the rows of each file."""
     shredding: VariantShredding | None = None
-    """How they are."""
+    """How variants are split."""
 
     @classmethod
     def of(cls, spec: WriteSpec) -> FileFormat:
-        """The format that a table asks for.
+        """The format that a table requires.
 
         Raises:
             UnsupportedFeature: a column type cannot be written.
@@ -84,7 +84,7 @@ class FileFormat:
         )
 
     def suiting(self, rows: pa.Table) -> FileFormat:
-        """The format of files that begin with `rows`, which are as `file_rows` makes them."""
+        """The format for files that begin with `rows`, which are the result of `file_rows`."""
         shredding = VariantShredding.infer(rows) if self.may_shred else None
         if shredding is None:
             return self
@@ -97,19 +97,19 @@ class FileFormat:
         )
 
     def stored(self, rows: pa.Table) -> pa.Table:
-        """Rows as `file_rows` makes them, as they stand in files of this format."""
+        """Rows from `file_rows`, in the form stored in files of this format."""
         return rows if self.shredding is None else self.shredding.apply(rows)
 
     @property
     def extension(self) -> str:
-        """End of the file names, with the codec as other writers spell it."""
+        """Suffix of the file names, with the codec as other writers name it."""
         return _EXTENSIONS.get(self.codec, f".{self.codec}") + ".parquet"
 
     def file_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of a batch that stand in the files, as they stand there.
+        """The columns of a batch that the files store, in their stored form.
 
         Args:
-            batch: has all columns of the table, under logical names.
+            batch: batch with all columns of the table, under logical names.
         """
         columns = [
             rename_nested(batch.column(name), each.type)
@@ -120,7 +120,7 @@ class FileFormat:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRowGroup:
-    """Rows as they will stand in a file, wherever in it."""
+    """Rows encoded for a file, at any position in it."""
 
     content: RowGroupBytes
     metadata: pq.FileMetaData
@@ -139,11 +139,11 @@ class EncodedRowGroup:
 
     @classmethod
     def of_bytes(cls, data: pa.Buffer, format_: FileFormat) -> EncodedRowGroup:
-        """The row group that `to_bytes` made bytes of.
+        """The row group from the bytes of `to_bytes`.
 
         Args:
             data: a `pyarrow.Buffer`.
-            format_: of the file, as it was.
+            format_: format of the file, unchanged.
         """
         noted_size = int.from_bytes(data[:_LENGTH_BYTES], "little")
         start = _LENGTH_BYTES + noted_size
@@ -156,8 +156,8 @@ class EncodedRowGroup:
         )
 
     def to_bytes(self) -> bytes:
-        """The row group on its way to the process that writes the file: what was noted of the rows,
-        and a file of them alone.
+        """The row group as bytes for the process that writes the file: the observed statistics, and
+        a file of these rows alone.
         """
         noted = self.statistics.noted()
         footer = self.content.footer
@@ -202,7 +202,7 @@ def encode_rows(
         column_encoding=dict.fromkeys(
             encodings.delta_packed if format_.may_pack else (), "DELTA_BINARY_PACKED"
         ),
-        # Decimals of up to 18 digits as integers: smaller, faster, and what Spark writes.
+        # Decimals of up to 18 digits as integers: smaller, faster, and as Spark does.
         store_decimal_as_integer=True,
         store_schema=False,
         write_page_checksum=True,
@@ -218,12 +218,12 @@ def encode_rows(
 
 
 class FileInWriting:
-    """A data file that takes row groups until it is closed.
+    """A data file to which row groups are added until it is closed.
 
     Args:
-        path: relative to the table root, decoded.
-        format_: of the file.
-        store: where it goes.
+        path: path of the file, relative to the table root, decoded.
+        format_: format of the file.
+        store: store of the table.
 
     Raises:
         StorageFailure: the store refused or failed.
@@ -273,7 +273,7 @@ class FileInWriting:
         return self.size_bytes, self._statistics.to_json(self._metadata)
 
     def discard(self) -> None:
-        """Give the file up; where the store publishes a file when it is closed, none appears."""
+        """Discard the file; if the store publishes a file when it is closed, none appears."""
         self._sink.__exit__(GeneratorExit, GeneratorExit(), None)
 
     def _write(self, data: bytes | memoryview) -> None:
@@ -283,7 +283,7 @@ class FileInWriting:
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """What the system or a file system of Arrow's reports, as an error that names the file."""
+        """Errors of the system or an Arrow file system, as errors that name the file."""
         try:
             yield
         except OSError as error:
@@ -296,7 +296,7 @@ class FileInWriting:
 
 
 def _file_schema(configuration: TableConfiguration) -> StructType:
-    """Logical schema of the columns that stand in data files."""
+    """Logical schema of the columns that data files store."""
     materialized = any(configuration.supports(each) for each in _MATERIALIZING_FEATURES)
     fields = configuration.schema if materialized else configuration.data_schema
     # A void column is never written: it has no values, and Parquet has no type for it.
@@ -313,8 +313,8 @@ def _file_schema(configuration: TableConfiguration) -> StructType:
 
 
 def _may_shred(configuration: TableConfiguration) -> bool:
-    # Spec: Variant Shredding. Where the property does not say so, new files are not shredded,
-    # whatever the protocol supports.
+    # Spec: Variant Shredding. Without the property, new files are not shredded, even if the
+    # protocol supports it.
     return (
         configuration.supports("variantShredding")
         and configuration.properties.enable_variant_shredding
@@ -331,8 +331,8 @@ def _holds_variant(data_type: DataType) -> bool:
 def _relax(field: pa.Field) -> pa.Field:
     """The Arrow field as nullable, at every depth.
 
-    NOT NULL is checked before; the Parquet writer would also count the hidden children of null
-    structs. Both parts of a variant are required all the same, as readers expect them to be.
+    NOT NULL is checked before; the Parquet writer would also check the hidden children of null
+    structs. Both parts of a variant remain required, as readers expect.
     """
     return pa.field(field.name, _relax_type(field.type), True, field.metadata)
 

@@ -1,8 +1,8 @@
-"""The statistics of a new data file: mostly read off its own footer, which costs next to nothing.
+"""The statistics of a new data file, mostly read from its own footer at almost no cost.
 
-The footer lacks two things, which are gathered while rows pass by: whether a float column holds
-NaN (footer bounds ignore NaN, Spark's order puts it last), and how many arrays and maps are null
-(the footer counts elements).
+The footer lacks two things, which are collected while rows are written: whether a float column
+holds NaN (footer bounds ignore NaN, Spark's order puts it last), and how many arrays and maps are
+null (the footer counts elements).
 
 Spec: Per-file Statistics.
 """
@@ -49,16 +49,16 @@ _Positions = tuple[int, ...]
 _Noted = tuple[list[tuple[_Positions, int]], list[_Positions]]
 
 _Render = Callable[[Any], object]
-"""From a raw footer bound to its JSON value; None where it has none."""
+"""Converts a raw footer bound to its JSON value; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """One column with statistics: anything but a struct."""
+    """One column with statistics, of any type except struct."""
 
     physical_path: tuple[str, ...]
     positions: tuple[int, ...]
-    """Where the column stands in a batch: top-level index, then child indexes."""
+    """Position of the column in a batch: top-level index, then child indexes."""
     parquet_index: int
     """Index of its (first) Parquet column."""
     data_type: DataType
@@ -74,13 +74,13 @@ class _Leaf:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsLayout:
-    """Which columns of a data file get statistics, and where they are found."""
+    """Which columns of a data file get statistics, and their positions."""
 
     leaves: tuple[_Leaf, ...]
     has_tight_bounds: bool
-    """Whether `tightBounds` is recorded, as it is where deletion vectors may come."""
+    """Whether `tightBounds` is recorded, as for tables that may get deletion vectors."""
     string_prefix_length: int
-    """Characters of a string bound that are kept."""
+    """Maximum characters of a string bound."""
 
     @classmethod
     def of(cls, configuration: TableConfiguration, file_schema: StructType) -> StatisticsLayout:
@@ -93,13 +93,13 @@ class StatisticsLayout:
         mode = configuration.column_mapping_mode
         named = configuration.properties.data_skipping_stats_columns
         limit = configuration.properties.data_skipping_num_indexed_cols
-        # Partition columns may stand in the file too, but their values are in the log already.
+        # The file may have partition columns too, but their values are already in the log.
         left_out = set(configuration.partition_columns)
         carried = carried_columns(configuration)
         if carried is not None:
-            # They are no columns of the table, so nobody filters by them.
+            # They are not columns of the table, so no filter uses them.
             left_out.update(carried.names)
-        # A count of their nulls tells without a look at the file that it has them.
+        # Their null count shows, without reading the file, that the file has them.
         always = {path for path, _ in fields_with_existing_default(configuration.schema)}
         leaves = []
         indexed = 0
@@ -137,7 +137,7 @@ class StatisticsLayout:
 
     @property
     def observed_columns(self) -> list[int]:
-        """Index of each top-level column of a file that `FileStatistics.observe` looks at."""
+        """Index of each top-level column of a file that `FileStatistics.observe` reads."""
         return sorted(
             {each.positions[0] for each in self.leaves if each.is_nested or each.is_float}
         )
@@ -154,11 +154,11 @@ class FileStatistics:
         self._nan_columns: set[tuple[int, ...]] = set()
 
     def observe(self, rows: pa.Table, first_column: int = 0) -> None:
-        """Take note of rows that go into the file.
+        """Collect statistics of rows that are written to the file.
 
         Args:
-            rows: a pyarrow Table or RecordBatch of the file's columns, or of some that stand side
-                by side.
+            rows: a pyarrow Table or RecordBatch of the file's columns, or of some adjacent
+                ones.
             first_column: index in the file of the first of them.
         """
         columns = range(first_column, first_column + rows.num_columns)
@@ -173,13 +173,13 @@ class FileStatistics:
                     self._nan_columns.add(leaf.positions)
 
     def take(self, other: FileStatistics) -> None:
-        """Add what was noted of more rows of the same file."""
+        """Add the statistics collected from more rows of the same file."""
         for positions, count in other._null_counts.items():
             self._null_counts[positions] += count
         self._nan_columns |= other._nan_columns
 
     def noted(self) -> bytes:
-        """What `observe` took note of, for `of_noted`."""
+        """The statistics collected by `observe`, for `of_noted`."""
         return msgspec.json.encode((list(self._null_counts.items()), sorted(self._nan_columns)))
 
     @classmethod
@@ -187,8 +187,8 @@ class FileStatistics:
         """The same statistics in another process.
 
         Args:
-            layout: of the file, as it was.
-            noted: what `noted` returned.
+            layout: layout of the file, unchanged.
+            noted: result of `noted`.
         """
         statistics = cls(layout)
         null_counts, nan_columns = msgspec.json.decode(noted, type=_Noted)
@@ -299,7 +299,7 @@ def _is_prefix(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 def _column_at(rows: pa.Table, positions: tuple[int, ...], first_column: int) -> pa.ChunkedArray:
     column = rows.column(positions[0] - first_column)
-    # struct_field makes a child null where its parent is, which is how Spark counts.
+    # struct_field makes a child null if its parent is, which is how Spark counts.
     return pc.struct_field(column, list(positions[1:])) if len(positions) > 1 else column
 
 
@@ -312,14 +312,14 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: object) -> None:
 
 
 def _comparable(leaf: _Leaf, raw: Any) -> Any:
-    """Raw bytes of a decimal do not sort as the number does."""
+    """A raw bound in a form that sorts as its value does; raw bytes of a decimal do not."""
     if isinstance(leaf.data_type, DecimalType) and isinstance(raw, bytes):
         return int.from_bytes(raw, "big", signed=True)
     return raw
 
 
 def _renderer(data_type: DataType, prefix_length: int) -> tuple[_Render, _Render] | None:
-    """How the minimum and the maximum become JSON, or None where a type has no bounds."""
+    """How to convert minimum and maximum to JSON; None if a type has no bounds."""
     if data_type == _STRING:
         return (
             lambda raw: raw.decode()[:prefix_length],
@@ -343,7 +343,7 @@ def _render_number(raw: Any) -> object:
 
 
 def _render_float(raw: float) -> object:
-    # JSON has no infinity; no bound is a true bound.
+    # JSON has no infinity; omitting the bound is correct.
     return raw if abs(raw) != float("inf") else None
 
 
@@ -355,7 +355,7 @@ def _render_date(days: int) -> object:
 
 
 def _render_timestamp_ntz(microseconds: int) -> str | None:
-    # Spec: timestamps are truncated down to milliseconds; readers allow for it in a maximum.
+    # Spec: timestamps are truncated down to milliseconds; readers adjust for it in a maximum.
     try:
         value = _EPOCH + dt.timedelta(milliseconds=microseconds // 1000)
     except OverflowError:
@@ -369,13 +369,13 @@ def _render_timestamp(microseconds: int) -> object:
 
 
 def truncate_upper_bound(text: str, prefix_length: int) -> str | None:
-    """A short string that sorts at or after `text` by code points, or None where none is short.
+    """A short string that sorts at or after `text` by code points; None if none is short.
 
-    A cut string gets one character more, greater than the first one cut off.
+    A truncated string gets one more character, greater than the first one removed.
 
     Args:
         text: of any length.
-        prefix_length: characters that are kept.
+        prefix_length: number of characters to keep.
     """
     if len(text) <= prefix_length:
         return text

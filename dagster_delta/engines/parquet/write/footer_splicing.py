@@ -1,7 +1,7 @@
-"""One Parquet file from several of the same schema that were encoded apart, row group by row group.
+"""One Parquet file from several files of the same schema, by copying row groups.
 
-Pages do not know where in a file they stand, only the footer does: its positions are moved, and
-nothing is encoded again. The outcome is byte for byte what one writer would have made.
+Only the footer has the positions of pages: they are changed, without encoding the pages again. The
+result is byte for byte that of a single writer.
 
 Spec: Parquet's file format and its Thrift definition; Thrift's compact protocol.
 """
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["MAGIC", "RowGroupBytes", "footer_of_row_group", "moved_chunk", "spliced_footer"]
 
 MAGIC = b"PAR1"
-"""Begins and ends every Parquet file."""
+"""The first and last bytes of every Parquet file."""
 
 _LENGTH_BYTES = 4
 
-# Ids of the fields that are changed, and of those on the way to them.
+# Ids of the fields that change, and of their parents.
 _FILE_NUM_ROWS, _FILE_ROW_GROUPS = 3, 4
 _GROUP_COLUMNS, _GROUP_POSITION, _GROUP_ORDINAL = 1, 5, 7
 _CHUNK_METADATA = 3
@@ -44,7 +44,7 @@ _METADATA_POSITIONS = frozenset({9, 10, 11, 14})
 
 @dataclass(frozen=True, slots=True)
 class RowGroupBytes:
-    """The row groups of one Parquet file in memory, and what its footer says about them."""
+    """The row groups of one Parquet file in memory, and their metadata in its footer."""
 
     pages: tuple[memoryview | bytes, ...]
     """Everything between the opening magic and the footer, in pieces of any length."""
@@ -75,14 +75,14 @@ class RowGroupBytes:
 
 
 def spliced_footer(parts: Sequence[tuple[bytes, int]]) -> bytes:
-    """What ends the file that holds the pages of several others: metadata, length and magic.
+    """The end of a file with the pages of several others: metadata, length and magic.
 
     Args:
-        parts: at least one footer, and by how many bytes its pages stand further back than in
-            their own file; in the order of the pages.
+        parts: at least one footer, each with the number of bytes by which its pages are further
+            back than in their own file; in the order of the pages.
     """
     if len(parts) == 1 and not parts[0][1]:
-        # Nothing moves; walking over the footer takes longer than all else where columns are many.
+        # No position changes; with many columns, parsing the footer would take the most time.
         return _file_end(parts[0][0])
     first = _Metadata.parse(parts[0][0])
     rows, groups, bodies = 0, 0, []
@@ -110,7 +110,7 @@ def footer_of_row_group(model: bytes, row_group: bytes, num_rows: int) -> bytes:
 
 
 def moved_chunk(chunk: bytes, shift: int) -> bytes:
-    """A `ColumnChunk` whose pages stand by so many bytes further back."""
+    """A `ColumnChunk` whose pages are this many bytes further back."""
     cursor = Cursor(chunk)
     edits: list[tuple[int, int, int]] = []
     _edit_positions(cursor, _CHUNK_POSITIONS, shift, edits)
@@ -118,7 +118,7 @@ def moved_chunk(chunk: bytes, shift: int) -> bytes:
 
 
 def _edited(data: bytes, start: int, stop: int, edits: Sequence[tuple[int, int, int]]) -> bytes:
-    """Part of some bytes, with other numbers in some places of it."""
+    """Part of some bytes, with some numbers replaced."""
     done, parts = start, []
     for edit_start, edit_stop, value in edits:
         parts += [data[done:edit_start], zigzag(value)]
@@ -128,14 +128,14 @@ def _edited(data: bytes, start: int, stop: int, edits: Sequence[tuple[int, int, 
 
 @dataclass(frozen=True, slots=True)
 class _Metadata:
-    """A `FileMetaData`, and where in it the fields stand that change."""
+    """A `FileMetaData`, and the positions of its fields that change."""
 
     footer: bytes
     num_rows: int
     num_rows_at: slice
     num_row_groups: int
     row_groups_at: slice
-    """The whole list, its header included."""
+    """The whole list, including its header."""
     first_group_at: int
 
     @classmethod
@@ -159,7 +159,7 @@ class _Metadata:
         return cls(footer, num_rows, num_rows_at, count, row_groups_at, first_group_at)
 
     def moved_row_groups(self, shift: int, *, first_ordinal: int) -> bytes:
-        """The row groups with every position moved, and numbered anew."""
+        """The row groups with every position changed, and renumbered."""
         cursor = Cursor(self.footer, self.first_group_at)
         edits: list[tuple[int, int, int]] = []
         for ordinal in range(first_ordinal, first_ordinal + self.num_row_groups):
@@ -183,7 +183,7 @@ class _Metadata:
 def _edit_row_group(
     cursor: Cursor, shift: int, ordinal: int, edits: list[tuple[int, int, int]]
 ) -> None:
-    """Note what changes in a `RowGroup`: from where to where in the footer, and to which number."""
+    """Collect the changes of a `RowGroup`: start and end in the footer, and the new number."""
     for field, kind in cursor.fields():
         if field == _GROUP_COLUMNS:
             count, _ = cursor.list_header()
@@ -202,7 +202,7 @@ def _edit_row_group(
 def _edit_positions(
     cursor: Cursor, positions: frozenset[int], shift: int, edits: list[tuple[int, int, int]]
 ) -> None:
-    """Note the positions in a `ColumnChunk` and in the `ColumnMetaData` that it holds."""
+    """Collect the positions in a `ColumnChunk` and in its `ColumnMetaData`."""
     for field, kind in cursor.fields():
         if field in positions:
             _edit_position(cursor, shift, edits)
@@ -215,6 +215,6 @@ def _edit_positions(
 def _edit_position(cursor: Cursor, shift: int, edits: list[tuple[int, int, int]]) -> None:
     start = cursor.position
     value = cursor.integer()
-    # Nothing stands where the magic does: 0 says that the position is not told.
+    # No page is at the position of the magic: 0 means that the position is not set.
     if value:
         edits.append((start, cursor.position, value + shift))

@@ -1,9 +1,9 @@
-"""Row groups of data files written again without some of their rows, or with new values in some
-columns, a few columns at a time.
+"""Rewrites row groups of data files without some of their rows, or with new values in some columns,
+a few columns at a time.
 
-Columns are independent of each other in a Parquet file, so that one need be in memory while it is
-filtered and encoded, however wide the rows are. A column that stays as it is in all of a row group,
-in a file like those that the table's writer makes, is copied byte for byte.
+Columns of a Parquet file are independent, so only one needs to be in memory while it is filtered
+and encoded, even if rows are wide. A column that does not change in a whole row group, in a file
+like those of the table's writer, is copied byte for byte.
 
 Spec: Data Files; Parquet's file format.
 """
@@ -51,32 +51,32 @@ if TYPE_CHECKING:
 __all__ = ["CopiedColumns", "RowGroupCopier"]
 
 PART_BYTES = 4 * 1024 * 1024
-"""Arrow bytes, roughly, of the columns of one row group that are in memory together."""
+"""Approximate Arrow bytes of the columns of one row group that are in memory together."""
 MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Bytes before compression of a row group that is copied; larger ones are cut into several."""
+"""Maximum uncompressed bytes of a copied row group; larger ones are split into several."""
 
 _CODEC_NAMES = {"none": "uncompressed"}
 _VARIABLE_WIDTH = 24
-"""What a value of text or a nested one is taken to weigh."""
+"""Assumed bytes of a text or nested value."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedColumns:
-    """Columns of a row group on their way to a new file; all of a row group come in order."""
+    """Columns of a row group for a new file; those of a row group come in order."""
 
     columns: tuple[ColumnBytes, ...]
     statistics: FileStatistics
-    """Of these columns."""
+    """Metadata of these columns."""
     key: PartitionKey
     num_rows: int
-    """Rows that have stayed, changed ones included."""
+    """Number of rows kept, changed ones included."""
     num_changed: int
     is_last: bool
     """Whether these are the last columns of the row group."""
 
     @property
     def nbytes(self) -> int:
-        """What they take in memory."""
+        """Their size in memory."""
         return sum(len(each.pages) for each in self.columns)
 
 
@@ -99,7 +99,7 @@ class RowGroupChange(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What a file of the table's writer says before it has rows."""
+    """The metadata of an empty file of the table's writer."""
 
     footer: bytes
     schema: bytes
@@ -112,7 +112,7 @@ class RowGroupCopier:
     """Copies row groups; may be used by several threads.
 
     Args:
-        source: the files, and what their rows are read as.
+        source: the files, and the schema in which to read their rows.
         spec: how the new files are written.
 
     Raises:
@@ -121,9 +121,9 @@ class RowGroupCopier:
 
     def __init__(self, source: ReadPlan, spec: WriteSpec) -> None:
         properties = spec.configuration.metadata.configuration
-        # A file is sorted as a whole, and what a changing column needs is filled in by the writer.
+        # Files are sorted as a whole, and the writer fills in a changing column's shadow.
         self._format = FileFormat.of(spec)
-        # How variants are split is decided by the rows of a file.
+        # The rows of a file decide how its variants are split.
         self._is_possible = not (
             spec.sort_by or COLUMN_CHANGE_KEY in properties or self._format.may_shred
         )
@@ -131,7 +131,7 @@ class RowGroupCopier:
         self._codec = _CODEC_NAMES.get(self._format.codec, self._format.codec)
         self._partition_names = spec.configuration.physical_partition_columns
         self._partition_types = [each.data_type for each in spec.configuration.partition_schema]
-        # Ids of rows follow from where the rows stand, so that they have to be written.
+        # Row ids depend on the rows' position, so they must be written.
         self._may_keep = carried_columns(source.configuration) is None
         self._readers: dict[range, DataFileReader] = {}
         self._encodings: dict[range, ColumnEncodings] = {}
@@ -145,13 +145,13 @@ class RowGroupCopier:
     def sources(
         self, file: DataFile, reader: DataFileReader, change: RowGroupChange | None = None
     ) -> Iterator[BatchSource] | None:
-        """Sources of what stays of a file, in order: of `CopiedColumns`, or of record batches where
-        a row group had better be cut. None where the rows had better be put together with others.
+        """Sources of the remaining rows of a file, in order: of `CopiedColumns`, or of record
+        batches if a row group should be split. None if the rows should be joined with others.
 
         Args:
-            file: with the rows that leave it as hidden ones.
-            reader: of all columns of the table.
-            change: new values of rows that stay.
+            file: the file, with its removed rows as hidden ones.
+            reader: reader of all columns of the table.
+            change: new values of rows that remain.
 
         Raises:
             As a `DataFileReader` does.
@@ -187,7 +187,7 @@ class RowGroupCopier:
                     yield partial(self._filter, opened, group, part)
 
     def join(self, parts: Sequence[CopiedColumns]) -> EncodedRowGroup:
-        """All columns of a row group as one.
+        """Join all columns of a row group.
 
         Args:
             parts: in order, the last one last.
@@ -200,7 +200,7 @@ class RowGroupCopier:
         return EncodedRowGroup(content, content.read_metadata(), statistics)
 
     def _filter(self, opened: OpenedFile, group: int, part: range) -> Iterator[CopiedColumns]:
-        """Columns of the rows that stay, encoded anew."""
+        """Columns of the remaining rows, encoded again."""
         yield self._encoded([self._read(opened, group, part)], opened, part)
 
     def _keep(
@@ -211,7 +211,7 @@ class RowGroupCopier:
         part: range,
         reader: DataFileReader,
     ) -> Iterator[CopiedColumns]:
-        """Columns as they stand in the file, where all rows stay."""
+        """Columns copied from the file, if all rows remain."""
         statistics = FileStatistics(self._format.statistics)
         for index in self._format.statistics.observed_columns:
             if index in part:
@@ -255,7 +255,7 @@ class RowGroupCopier:
                         yield replace(each, num_changed=count)
 
     def _runs(self, changed: Collection[str]) -> Iterator[range]:
-        """Columns of the file in order: each that changes for itself, and the others between."""
+        """Columns of the file in order: each changed one alone, the others in runs."""
         start = 0
         for index, name in enumerate(self._format.columns):
             if name in changed:
@@ -267,7 +267,7 @@ class RowGroupCopier:
             yield range(start, len(self._format.columns))
 
     def _encoded(self, rows: list[pa.Table], opened: OpenedFile, part: range) -> CopiedColumns:
-        """The columns of a `pyarrow.Table`, taken out of a list as by `_encode`."""
+        """The columns of a `pyarrow.Table`, removed from a list as in `_encode`."""
         statistics = FileStatistics(self._format.statistics)
         statistics.observe(rows[0], part.start)
         num_rows = rows[0].num_rows
@@ -292,7 +292,7 @@ class RowGroupCopier:
         )
 
     def _parts(self, num_rows: int, columns: range) -> Iterator[range]:
-        """Columns of the file that are at work together: indexes side by side, all in order."""
+        """Columns of the file that are processed together: adjacent indexes, in order."""
         start, size = columns.start, 0
         for index in columns:
             width = num_rows * _width(self._format.arrow_schema.field(index).type)
@@ -303,7 +303,7 @@ class RowGroupCopier:
         yield range(start, columns.stop)
 
     def _read(self, opened: OpenedFile, group: int, part: range) -> pa.Table:
-        """Columns of the rows that stay, as a `pyarrow.Table` of the new file's."""
+        """Columns of the remaining rows, as a `pyarrow.Table` in the new file's schema."""
         reader = self._readers.get(part)
         if reader is None:
             names = self._format.columns[part.start : part.stop]
@@ -324,8 +324,8 @@ class RowGroupCopier:
         return pa.Table.from_batches(batches, schema)
 
     def _encode(self, rows: list[pa.Table], part: range) -> tuple[ColumnBytes, ...]:
-        """The columns of a `pyarrow.Table`, which is taken out of a list and not held any longer
-        than it takes.
+        """The columns of a `pyarrow.Table`, which is removed from a list to free it as soon as
+        possible.
         """
         encodings = self._encodings.get(part)
         if encodings is None:
@@ -343,7 +343,7 @@ class RowGroupCopier:
         return tuple(found)
 
     def _kept(self, opened: OpenedFile) -> dict[int, tuple[bytes, ...]]:
-        """The row groups that can stay as they are, and what the footer says of their columns."""
+        """The row groups that need no change, and the footer's metadata of their columns."""
         groups = [
             group
             for group in range(opened.footer.num_row_groups)
@@ -351,7 +351,7 @@ class RowGroupCopier:
         ]
         if not (groups and self._may_keep and opened.footer.created_by == self._model.writer):
             return {}
-        # New files do not have the keys that say so.
+        # New files do not have these keys.
         if LegacyCalendar.of(opened.arrow_schema.metadata) is not None:
             return {}
         try:
@@ -364,11 +364,11 @@ class RowGroupCopier:
         return {group: chunks for group, chunks in found if self._may_move(opened, group, chunks)}
 
     def _may_move(self, opened: OpenedFile, group: int, chunks: Sequence[bytes]) -> bool:
-        """Whether the columns of a row group are stored as here."""
+        """Whether the columns of a row group are stored as this writer stores them."""
         row_group, schema = opened.footer.row_group(group), opened.footer.schema
         for index, chunk in enumerate(chunks):
             column = schema.column(index)
-            # Only what can be moved may be asked for its compression.
+            # The compression is safe to read only from a movable chunk.
             if not is_movable(chunk, column):
                 return False
             known = row_group.column(index)
@@ -385,7 +385,7 @@ def _is_large(opened: OpenedFile, group: int) -> bool:
 
 
 def _put_values(column: pa.ChunkedArray, values: pa.Array, marks: pa.BooleanArray) -> pa.Array:
-    """The values of a `pyarrow.ChunkedArray`, with others where the marks are."""
+    """The values of a `pyarrow.ChunkedArray`, replaced at the marks."""
     places = np.arange(len(column), dtype=np.int64)
     marked = np.from_dlpack(pc.indices_nonzero(marks))
     places[marked] = len(column) + np.arange(len(values))
@@ -394,7 +394,7 @@ def _put_values(column: pa.ChunkedArray, values: pa.Array, marks: pa.BooleanArra
 
 
 def _page_range(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Where in its file the pages of a `pyarrow.parquet.ColumnChunkMetaData` stand."""
+    """Position in the file of the pages of a `pyarrow.parquet.ColumnChunkMetaData`."""
     start = column.data_page_offset
     if column.has_dictionary_page:
         start = min(start, column.dictionary_page_offset)

@@ -1,4 +1,4 @@
-"""Encoding row groups in one process that another puts into files.
+"""Encodes row groups that another process writes to files.
 
 Spec: Data Files.
 """
@@ -16,14 +16,14 @@ __all__ = ["RowGroupEncoder"]
 
 MIN_ROWS = 100_000
 MIN_BYTES = 8 * 1024 * 1024
-"""Arrow bytes of rows that make a row group, however few they are."""
+"""Arrow bytes that are enough for a row group, even with few rows."""
 
 
 class RowGroupEncoder:
-    """Encodes rows apart from the file that they will stand in.
+    """Encodes rows separately from their file.
 
     Args:
-        spec: how files are written; the writer that takes the row groups follows the same.
+        spec: how files are written; the writer of the row groups must use the same.
 
     Raises:
         UnsupportedFeature: a column type cannot be written.
@@ -32,17 +32,17 @@ class RowGroupEncoder:
     def __init__(self, spec: WriteSpec) -> None:
         self._format = FileFormat.of(spec)
         properties = spec.configuration.metadata.configuration
-        # A file is sorted as a whole, and what a changing column needs is filled in by the writer.
-        # How variants are split is decided by the rows of a file.
+        # Files are sorted as a whole, and the writer fills in a changing column's shadow. The
+        # rows of a file decide how its variants are split.
         self._is_possible = not (
             spec.sort_by or COLUMN_CHANGE_KEY in properties or self._format.may_shred
         )
 
     def encode(self, rows: pa.RecordBatch) -> EncodedRowGroup | None:
-        """Rows of one partition as a row group, or None where they had better be joined by others.
+        """Rows of one partition as a row group; None if they should be joined with others.
 
         Args:
-            rows: has all columns of the table, under logical names.
+            rows: rows with all columns of the table, under logical names.
         """
         is_enough = rows.num_rows >= MIN_ROWS or rows.nbytes >= MIN_BYTES
         if not (self._is_possible and is_enough):

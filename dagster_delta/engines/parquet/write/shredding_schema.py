@@ -1,7 +1,7 @@
-"""Which parts of the variants of a file get columns of their own, from a sample of the values.
+"""Chooses the parts of the variants of a file that get a column, from a sample of the values.
 
-A part does where it stands in a tenth of the rows, and its column takes the type that most of its
-values have; what does not fit stays encoded beside it. The number of columns is bounded.
+A part gets one if a tenth of the rows have it. Its column takes the most frequent type of its
+values; values that do not fit stay encoded beside it. The number of columns is bounded.
 
 Spec: Parquet, Variant Shredding (Shredded Value Types).
 """
@@ -26,10 +26,10 @@ __all__ = ["SAMPLE_ROWS", "ShreddedGroup", "infer_group"]
 SAMPLE_ROWS = 4096
 """Rows from which a schema is inferred."""
 MAX_COLUMNS = 300
-"""Parquet columns that the variants of one file may be split into, as Spark has it."""
+"""Maximum Parquet columns for the variants of one file, as in Spark."""
 MAX_DEPTH = 20
 _LEAST_SHARE = 10
-"""A field gets a column where one in so many rows has it, as Spark has it."""
+"""A field gets a column if one in this many rows has it, as in Spark."""
 _SMALL_DIGITS, _MOST_DIGITS = 18, 38
 
 
@@ -38,7 +38,7 @@ class ShreddedGroup:
     """One `value` and `typed_value`: of the variant, of a field, or of the elements of an array."""
 
     typed: Typed
-    """None where there is no `typed_value`."""
+    """None if there is no `typed_value`."""
 
     def fields(self) -> list[pa.Field]:
         """The `pyarrow.Field`s of the struct."""
@@ -59,7 +59,7 @@ Typed: TypeAlias = "pa.DataType | tuple[tuple[str, ShreddedGroup], ...] | Shredd
 def _arrow_type(typed: Typed) -> pa.DataType | None:
     match typed:
         case ShreddedGroup():
-            # Spec: elements and fields are required, and missing where both their parts are null.
+            # Spec: elements and fields are required, and missing if both their parts are null.
             return pa.list_(pa.field("element", typed.arrow_type, nullable=False))
         case tuple():
             return pa.struct(
@@ -70,12 +70,12 @@ def _arrow_type(typed: Typed) -> pa.DataType | None:
 
 @dataclass(slots=True)
 class Budget:
-    """Columns that are left to the variants of a file."""
+    """Number of columns still available to the variants of a file."""
 
     columns: int = field(default_factory=lambda: MAX_COLUMNS)
 
     def take(self) -> bool:
-        """Whether there was one left."""
+        """Use one column; False if none is left."""
         self.columns -= 1
         return self.columns >= 0
 
@@ -85,7 +85,7 @@ def infer_group(variants: EncodedVariants, budget: Budget) -> ShreddedGroup:
 
     Args:
         variants: a sample of its values.
-        budget: is used up by what the columns take.
+        budget: budget of columns, which this reduces.
     """
     start = np.where(variants.is_whole, variants.root.start, -1)
     return _Inference(variants, budget).group(Places(start, variants.root.row), 0)
@@ -97,16 +97,16 @@ class _Inference:
     budget: Budget
 
     def group(self, places: Places, depth: int) -> ShreddedGroup:
-        """Of the values at one place."""
+        """The group for the values at one place."""
         if depth > MAX_DEPTH or not self.budget.take():
             return ShreddedGroup(None)
         kinds = self.variants.kinds(places)
         count = np.bincount(kinds, minlength=len(Kind))
-        # Nulls say nothing about what the others are.
+        # Nulls do not indicate the type of the other values.
         count[[Kind.MISSING, Kind.NULL]] = 0
         num_values = int(count.sum())
         if count[Kind.DECIMAL]:
-            # Spec: exact numbers are equal whatever their type, and JSON knows only numbers.
+            # Spec: exact numbers are equal across types, and JSON has only numbers.
             count[Kind.DECIMAL] += count[Kind.INTEGER]
             count[Kind.INTEGER] = 0
         kind = Kind(int(count.argmax()))
@@ -136,7 +136,7 @@ class _Inference:
         names, counts = np.unique(parts.name, return_counts=True)
         kept = counts * _LEAST_SHARE >= num_rows
         names, counts = names[kept], counts[kept]
-        # The most frequent ones first, as there may not be columns for all.
+        # The most frequent ones come first, as there may not be columns for all.
         order = sorted(
             zip(names.tolist(), counts.tolist(), strict=True),
             key=lambda each: (-each[1], self.variants.names[each[0]]),
@@ -150,8 +150,8 @@ class _Inference:
         return tuple(sorted(found, key=lambda each: each[0])) or None
 
     def _decimal(self, start: Any) -> pa.DataType:
-        """The decimal that holds all numbers at some positions, or as many digits of theirs as one
-        can have.
+        """The decimal that holds all numbers at some positions, or as many of their digits as
+        possible.
         """
         unscaled, scales, is_wide = self.variants.exact_numbers(start)
         scale = int(scales.max())
@@ -167,7 +167,7 @@ class _Inference:
 
 _SCALARS = {
     Kind.BOOLEAN: pa.bool_(),
-    # Wider than the values, which then fit when they grow; encoded they take the same room.
+    # Wider than the values, so that larger ones fit too; the encoded size is the same.
     Kind.INTEGER: pa.int64(),
     Kind.FLOAT: pa.float32(),
     Kind.DOUBLE: pa.float64(),

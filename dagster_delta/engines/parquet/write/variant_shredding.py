@@ -1,7 +1,7 @@
-"""Splitting variants into typed columns, by a schema that the values of a file have decided.
+"""Splits variants into typed columns, by a schema inferred from the values of a file.
 
-What a column does not hold exactly stays encoded beside it, so that nothing changes but the type of
-exact numbers: integers become `int64`, and decimals of one scale where they stand among decimals.
+A value that a column cannot hold exactly stays encoded beside it. Only the type of exact numbers
+changes: integers become `int64`, or decimals of one scale if they are among decimals.
 
 Spec: Parquet, Variant Shredding.
 """
@@ -53,10 +53,10 @@ class VariantShredding:
 
     @classmethod
     def infer(cls, rows: pa.Table) -> VariantShredding | None:
-        """The splitting that suits some rows, or None where none does.
+        """The shredding for some rows; None if they need none.
 
         Args:
-            rows: as they would be stored without. The first `SAMPLE_ROWS` are looked at.
+            rows: rows as stored without shredding. Only the first `SAMPLE_ROWS` are used.
         """
         sample = rows.slice(0, SAMPLE_ROWS)
         budget = Budget()
@@ -73,7 +73,7 @@ class VariantShredding:
         return cls(pa.schema(fields), groups)
 
     def apply(self, rows: pa.Table) -> pa.Table:
-        """The rows as they stand in the files."""
+        """The rows as stored in the files."""
         columns = list(rows.columns)
         for index in {position[0] for position in self._groups}:
             array = self._apply(_one_array(columns[index]), (index,))
@@ -96,8 +96,8 @@ class VariantShredding:
 
 
 def _holds_variants(arrow_type: pa.DataType) -> bool:
-    """Whether variants stand in a column, or in structs of it. Those in arrays and maps stay whole,
-    as Spark leaves them.
+    """Whether a column, or structs in it, has variants. Those in arrays and maps stay whole, as in
+    Spark.
     """
     if not pa.types.is_struct(arrow_type):
         return False
@@ -116,7 +116,7 @@ def _infer(
     budget: Budget,
     groups: dict[tuple[int, ...], ShreddedGroup],
 ) -> None:
-    """Add the group of each variant of an array that is worth one."""
+    """Add the group of each variant of an array that benefits from one."""
     if is_marked_variant(array.type):
         group = infer_group(EncodedVariants(array), budget)
         if group.typed is not None:
@@ -163,7 +163,7 @@ class _Shredder:
         value, typed = self.group(group, Places(start, variants.root.row))
         if variants.is_whole.all():
             return [value, typed]
-        # What is damaged is kept as it is: to say so is for those who read it.
+        # A damaged value is kept unchanged: readers report it.
         own = np.flatnonzero(~variants.is_whole)
         texts = value.to_pylist()
         for row, size in zip(own.tolist(), variants.root_sizes()[own].tolist(), strict=True):
@@ -195,8 +195,8 @@ class _Shredder:
     # -- what stays encoded ---------------------------------------------------------------------
 
     def _values(self, places: Places, kept: Any, rest: _Rest | None = None) -> pa.Array:
-        """A `pyarrow.BinaryArray` of the encoded values where `kept`, and of what is left of
-        objects.
+        """A `pyarrow.BinaryArray` of the encoded values where `kept`, and of the remaining fields
+        of objects.
         """
         slots = np.flatnonzero(kept)
         start, size = np.zeros(len(places), np.int64), np.zeros(len(places), np.int64)
@@ -267,7 +267,7 @@ class _Shredder:
         index = {name: number for number, name in enumerate(self.variants.names)}
         columns, known = [], []
         for name, group in fields:
-            # No row has a name that is unknown.
+            # No row has an unknown name.
             number = index.get(name, -1)
             known.append(number)
             children = self.group(group, parts.of_name(number, len(places)))
@@ -282,7 +282,7 @@ class _Shredder:
         return [self._values(places, (kinds != Kind.MISSING) & ~is_object, rest), typed]
 
     def _rest(self, slot: Any, name_id: Any, start: Any) -> _Rest:
-        """The objects of the fields that have no column, by the slot that each stands in."""
+        """The objects of the fields that have no column, by slot."""
         slots, first = np.unique(slot, return_index=True)
         size = self.variants.sizes(start)
         bounds = np.append(first, len(slot)).tolist()
@@ -305,14 +305,14 @@ class _Shredder:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What is left of objects whose other fields have columns."""
+    """The remaining fields of objects whose other fields have columns."""
 
     slots: Any
     objects: list[bytes]
 
 
 def _rescaled(unscaled: Any, scale: int, target: int) -> Any:
-    """Numbers of int64 as words of a decimal with more digits behind the point."""
+    """Numbers of int64 as words of a decimal with a larger scale."""
     words = np.stack((unscaled, unscaled >> 63), axis=1)
     buffers = [None, pa.py_buffer(np.ascontiguousarray(words))]
     decimals = pa.Array.from_buffers(pa.decimal128(38, scale), len(unscaled), buffers)

@@ -1,8 +1,8 @@
-"""Writing rows as Parquet data files under a table root, split by partition, with statistics.
+"""Writes rows as Parquet data files under a table root, split by partition, with statistics.
 
-Rows wait per partition until they fill a row group or the common budget; then a worker encodes
-them while the next rows are taken, row groups of one file at the same time. What waits, what is
-being encoded and how many files are open are all bounded. The rows of one partition keep their
+Rows wait per partition until they fill a row group or the common budget; then workers encode them,
+also several row groups of one file at a time, while the next rows are added. Waiting rows, rows
+being encoded and open files are all bounded. The rows of one partition keep their
 order.
 
 Spec: Data Files; Add File and Remove File; Partition Values.
@@ -50,13 +50,13 @@ ROW_GROUP_ROWS = 1_000_000
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 """Arrow bytes of the rows that make one row group."""
 BUFFER_BYTES = 128 * 1024 * 1024
-"""Arrow bytes of rows that may wait in all partitions together."""
+"""Maximum Arrow bytes of waiting rows in all partitions together."""
 ENCODING_BYTES = 64 * 1024 * 1024
-"""Arrow bytes of rows that may be with the workers."""
+"""Maximum Arrow bytes of rows that the workers have."""
 COLUMN_OVERHEAD_BYTES = 512
-"""What a column of a waiting batch weighs beside its values."""
+"""Bytes that a column of a waiting batch takes besides its values."""
 REPRESENTATIVE_ROWS = 8_000
-"""Rows of one file from which the encodings of all may be chosen."""
+"""Rows of one file that are enough to choose the encodings of all files."""
 
 _MAX_WORKERS = 8
 
@@ -77,14 +77,14 @@ def write_data_files(
         schema: `pyarrow.Schema` of the table's logical schema, partition columns included.
         spec: where and how to write.
         store: store of the table.
-        clock: gives the modification time of the files.
+        clock: returns the modification time of the files.
         new_uuid: makes the names of the files unique.
 
     Raises:
         UnsupportedFeature: a column type cannot be written.
         SchemaMismatch: a partition value has no text that a reader would take for it.
         StorageFailure: the store refused or failed. Whatever is raised, files already written by
-            this call are deleted as far as the store lets it.
+            this call are deleted if the store allows it.
     """
     with DataFileWriter(schema, spec, store, clock=clock, new_uuid=new_uuid) as writer:
         for batch in batches:
@@ -95,7 +95,7 @@ def write_data_files(
 class DataFileWriter:
     """Writes the rows it is given as data files; no log entry is written.
 
-    A context manager: left by an error, it deletes its files as far as the store lets it.
+    A context manager: left by an error, it deletes its files if the store allows it.
 
     Args:
         schema, spec, store, clock, new_uuid: as for `write_data_files`.
@@ -161,17 +161,17 @@ class DataFileWriter:
         self._job.finish()
         written = self._files.in_order()
         if not self._is_filled:
-            # The write is not to blame: the change meets the values later, and says so.
+            # The write does not fail: the column change reads the values later and reports it.
             written = tuple(untagged(each) for each in written)
         return WriteResult(written, self._job.num_rows, sum(each.size_bytes for each in written))
 
 
 @dataclass(slots=True)
 class _Partition:
-    """One partition: its rows that wait, and the file its row groups go to.
+    """One partition: its waiting rows, and the file of its row groups.
 
-    `file` belongs to the workers, which take the flushes of one partition one after the other;
-    everything else belongs to the thread that takes the rows.
+    Only the workers use `file`; they process the flushes of one partition one after the other. Only
+    the thread that adds rows uses the rest.
     """
 
     key: PartitionKey
@@ -180,14 +180,14 @@ class _Partition:
     waiting_bytes: int = 0
     last_flush: Future[None] | None = None
     format: FileFormat | None = None
-    """Of its files, once the first rows have decided it."""
+    """Format of its files, chosen by the first rows."""
     file: FileInWriting | None = None
     file_number: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         self.waiting.append(batch)
         self.waiting_rows += batch.num_rows
-        # Few rows in many columns weigh more than their values.
+        # Few rows in many columns take more memory than their values.
         self.waiting_bytes += batch.nbytes + COLUMN_OVERHEAD_BYTES * batch.num_columns
 
     def take(self, schema: pa.Schema) -> pa.Table:
@@ -197,7 +197,7 @@ class _Partition:
 
 
 class _DataFiles:
-    """Opens and closes data files, and remembers them; called by the workers."""
+    """Opens, closes and records data files; called by the workers."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class _DataFiles:
         ]
 
     def append(self, partition: _Partition, groups: Iterable[EncodedRowGroup], number: int) -> None:
-        """Add row groups to the partition's file, a new one where none is open."""
+        """Add row groups to the partition's file, or to a new one if none is open."""
         for group in groups:
             if partition.file is None:
                 path = self._new_path(partition.key, number)
@@ -261,11 +261,11 @@ class _DataFiles:
         return tuple(self._written[number] for number in sorted(self._written))
 
     def abandon(self) -> None:
-        """Remove what was written, as far as the store lets us: nothing refers to it."""
+        """Delete the written files if the store allows it: nothing refers to them."""
         for each in self._begun:
             try:
                 each.discard()
-            except Exception:  # noqa: BLE001  the error that brought us here matters more
+            except Exception:  # noqa: BLE001 the original error matters more
                 _LOG.warning("%s could not be given up", each.path, exc_info=True)
         delete_unreferenced(self._store, [each.path for each in self._begun])
 
@@ -273,8 +273,8 @@ class _DataFiles:
         if format_.shredding is not None:
             # Other files have other columns.
             return choose_encodings(rows)
-        # Looking at a sample costs as much as writing it, so that a large enough one serves all
-        # files: what is rare in one partition seldom repeats in the next.
+        # Examining a sample costs as much as writing it, so one large enough sample is used for
+        # all files: values rare in one partition seldom repeat in the next.
         encodings = self._encodings or choose_encodings(rows)
         if rows.num_rows >= REPRESENTATIVE_ROWS:
             self._encodings = encodings
@@ -301,7 +301,7 @@ def _random_prefix(length: int) -> str:
 
 
 class _WriteJob:
-    """Takes the rows of one call of `write_data_files` and hands row groups to workers."""
+    """Collects the rows of one call of `write_data_files` and passes row groups to workers."""
 
     def __init__(self, schema: pa.Schema, spec: WriteSpec, files: _DataFiles) -> None:
         configuration = spec.configuration
@@ -324,7 +324,7 @@ class _WriteJob:
         self._encoding_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of a batch, and hand over what has become enough for a row group."""
+        """Add the rows of a batch, and pass rows on if they are enough for a row group."""
         self.num_rows += batch.num_rows
         for key, rows in split_by_partition(batch, self._partition_columns):
             partition = self._partitions.setdefault(key, _Partition(key))
@@ -338,7 +338,7 @@ class _WriteJob:
             self._flush(max(self._partitions.values(), key=lambda each: each.waiting_bytes))
 
     def add_encoded(self, key: PartitionKey, group: EncodedRowGroup) -> None:
-        """Hand over a row group of a partition, in front of its rows that wait."""
+        """Pass on a row group of a partition, before its waiting rows."""
         self.num_rows += group.metadata.num_rows
         partition = self._partitions.setdefault(key, _Partition(key))
         number = self._flushes
@@ -363,7 +363,7 @@ class _WriteJob:
             self._workers.shutdown()
 
     def stop(self) -> None:
-        """Let the workers finish what they are at, and no more."""
+        """Let the workers finish their current tasks, and drop the others."""
         if self._workers is not None:
             self._workers.shutdown(wait=True, cancel_futures=True)
 
@@ -378,7 +378,7 @@ class _WriteJob:
     def _flush(self, partition: _Partition) -> None:
         size_bytes = partition.waiting_bytes
         self._waiting_bytes -= size_bytes
-        # Whoever takes the rows is the last to hold them: encoded ones may wait for their turn.
+        # Release the rows to the worker: encoded row groups may wait long.
         rows = [partition.take(self._schema)]
         if partition.format is None:
             partition.format = self._files.format.suiting(rows[0])
@@ -421,9 +421,9 @@ class _WriteJob:
         encode: Callable[[], list[EncodedRowGroup]],
         write: Callable[[list[EncodedRowGroup]], None],
     ) -> None:
-        """Encode at once, and write to a partition's file after what it was given before."""
+        """Encode at once, and write to a partition's file in order of arrival."""
         if self._workers is None and self._taken_bytes < ROW_GROUP_BYTES:
-            # Small writes are over before a thread would have started.
+            # Small writes end before a thread would start.
             write(encode())
             return
         if self._workers is None:
@@ -450,7 +450,7 @@ class _WriteJob:
 
 
 def _shadow_column(spec: WriteSpec) -> ShadowColumn | None:
-    """What has to be filled in while a column changes its type."""
+    """The shadow column to fill in while a column changes its type."""
     if spec.is_change_data or COLUMN_CHANGE_KEY not in spec.configuration.metadata.configuration:
         return None
     from dagster_delta.engines.rows.shadow_column import ShadowColumn
@@ -458,8 +458,8 @@ def _shadow_column(spec: WriteSpec) -> ShadowColumn | None:
     try:
         return ShadowColumn.of(spec.configuration)
     except (SchemaMismatch, InvalidArgument, UnsupportedExpression):
-        # Others have altered what the change looks at. That is the change's trouble and not the
-        # writer's: a file without the shadow is told by its tags.
+        # The columns of the change have been altered. The change must handle it, not the writer:
+        # a file without the shadow is identified by its tags.
         return None
 
 
