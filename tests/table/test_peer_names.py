@@ -104,5 +104,5 @@ def test_a_handle_can_be_copied(table: Any) -> None:
 
 def test_a_static_method_of_deltalake_names_ours() -> None:
     with pytest.raises(AttributeError, match="is_delta_table"):
-        DeltaTable.is_deltatable("lake")
+        DeltaTable.is_deltatable("lake")  # type: ignore[attr-defined]
     assert not hasattr(DeltaTable, "is_deltatable")
